@@ -630,7 +630,9 @@ fn of_a_plugin_that_is_not_known_only_the_protocol_is_judged() {
 }
 
 #[test]
-fn the_first_of_a_chain_is_told_by_its_place() {
-    let list = list(&json!(["${parameters.plugin}", {"type": "tuning"}]));
-    assert_eq!(lines(of_template(list.to_string().as_bytes())), [""; 0]);
+fn a_plugin_that_needs_one_before_it_is_refused_as_the_first_and_not_behind_a_placeholder() {
+    let found = |plugins: Value| lines(of_template(list(&plugins).to_string().as_bytes()));
+    assert_eq!(found(json!(["${parameters.plugin}", {"type": "tuning"}])), [""; 0]);
+    let first = found(json!([{"type": "tuning"}, "${parameters.plugin}"]));
+    assert!(first.len() == 1 && first[0].starts_with("error /plugins/0"), "{first:?}");
 }

@@ -101,13 +101,14 @@ mod tests {
 
     #[test]
     fn an_invalid_pattern_is_refused_with_the_reason() {
-        assert_eq!(problem("^(a$"), "is no regular expression: unclosed group");
-        assert_eq!(problem("^a**$)"), "is no regular expression: unopened group");
-        assert!(problem("^(?=a)a$").contains("look-around"), "{}", problem("^(?=a)a$"));
-        assert!(problem(r"^(a)\1$").contains("backreferences"), "{}", problem(r"^(a)\1$"));
-        assert!(problem(r"^[ä]$").starts_with("is no regular expression: Unicode not allowed"));
+        // Behind these words is the reason of the crate `regex`.
+        let deep = format!("^{}a{}$", "(".repeat(500), ")".repeat(500));
+        for pattern in ["^(a$", "^a**$)", "^(?=a)a$", r"^(a)\1$", "^[ä]$", &deep] {
+            let problem = problem(pattern);
+            let reason = problem.strip_prefix("is no regular expression: ");
+            assert!(reason.is_some_and(|reason| !reason.is_empty()), "{pattern:?}: {problem}");
+        }
         assert!(problem("^((a{1,100}){1,100}){1,100}$").starts_with("cannot be used: "));
-        assert!(problem(&format!("^{}a{}$", "(".repeat(500), ")".repeat(500))).contains("nest"));
         assert!(problem(&format!("^{}$", "a|".repeat(1_000_000))).starts_with("is longer than 1024 bytes"));
     }
 

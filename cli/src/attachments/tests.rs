@@ -210,6 +210,15 @@ async fn a_tenant_sees_what_the_claims_say() {
         ]
     );
     assert_eq!(found.attachments.len(), 4);
+    let of_claim =
+        |claim: &str| found.attachments.iter().find(|attachment| attachment.claim == claim).unwrap();
+    let web = of_claim("web");
+    assert_eq!(web.addresses, ["10.20.0.2/22", "fd00::2/64"]);
+    let said = [&web.pod, &web.interface, &web.network, &web.node, &web.reason, &web.uplink, &web.mode];
+    let attached = [Some("web"), Some("net1"), Some("storage"), Some("a"), Some("Attached"), None, None];
+    assert_eq!(said.map(|text| text.as_deref()), attached);
+    assert_eq!((web.ready, of_claim("db").ready), (Some(true), Some(false)));
+    assert_eq!(of_claim("web-lan").node, None, "the pool of the cluster has no node");
     let error =
         read::attachments(&cluster(|_| Some(status(403, "Forbidden"))), &args(&[])).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot list ResourceClaims");

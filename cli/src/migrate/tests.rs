@@ -571,12 +571,9 @@ fn the_guide_shows_what_the_command_prints() {
     let found = migration(documents::read(blocks[0]).unwrap(), None, &[handed_over]);
     assert_valid(&found);
     let (yaml, report) = (super::yaml(&found.objects).unwrap(), found.to_string());
-    let fresh = guide
-        .replace(
-            &format!("and prints\n\n```yaml\n{}```", blocks[2]),
-            &format!("and prints\n\n```yaml\n{yaml}```"),
-        )
-        .replace(&format!("has\n\n```text\n{}```", blocks[3]), &format!("has\n\n```text\n{report}```"));
+    let block = |text: &str| format!("\n{text}```");
+    let fresh =
+        guide.replacen(&block(blocks[2]), &block(&yaml), 1).replacen(&block(blocks[3]), &block(&report), 1);
     assert_fresh(&path, &fresh);
     let after: Value = serde_saphyr::from_str(blocks[4]).unwrap();
     let spec = &found.workloads[0].patch["spec"]["template"]["spec"];

@@ -145,5 +145,7 @@ fn names_of_others_do_not_move_the_cursor() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.yaml"), policy(r#""a\e[2J""#, "{links: 1}")).expect("writable");
     let (_, out, err) = validate(folder.path(), &["-f", "DIR/a.yaml"]);
-    assert!(!format!("{out}{err}").contains('\u{1b}'), "{out}");
+    let printed = format!("{out}{err}");
+    assert!(printed.contains("UplinkPolicy/a") && printed.contains("[2J"), "{printed}");
+    assert!(!printed.contains('\u{1b}'), "{printed}");
 }

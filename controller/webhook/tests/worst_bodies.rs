@@ -278,7 +278,8 @@ fn peak() -> usize {
 async fn the_worst_bodies_take_little_memory_and_time() {
     if fs::write("/proc/self/clear_refs", "5").is_err() {
         // Past the test harness, which shows nothing of tests that pass.
-        let skipped = "\nSKIPPED: the_worst_bodies_take_little_memory_and_time: this kernel has no clear_refs\n";
+        let skipped =
+            "\nSKIPPED: the_worst_bodies_take_little_memory_and_time: this kernel has no clear_refs\n";
         std::io::Write::write_all(&mut std::io::stderr(), skipped.as_bytes()).unwrap();
         return;
     }

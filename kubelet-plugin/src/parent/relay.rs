@@ -180,6 +180,13 @@ mod tests {
         }
     }
 
+    /// Longer than any test waits unless it fails.
+    const LONG: Duration = Duration::from_secs(10);
+
+    async fn soon<T>(future: impl Future<Output = T>) -> T {
+        tokio::time::timeout(LONG, future).await.expect("did not happen in time")
+    }
+
     fn claim(name: &str) -> ClaimRef {
         ClaimRef { namespace: "default".into(), name: name.into(), uid: format!("{name}-uid") }
     }
@@ -204,9 +211,9 @@ mod tests {
         let (node, _agent) = agent(&socket);
         let relay = Relay::new(socket);
         let claims = vec![claim("good"), claim("bad")];
-        assert_eq!(relay.prepare(claims.clone()).await, node.prepare(claims).await);
-        assert_eq!(relay.unprepare(claim("good")).await, Ok(()));
-        assert_eq!(relay.unprepare(claim("bad")).await, Err(CallFailure("not yet".to_owned())));
+        assert_eq!(soon(relay.prepare(claims.clone())).await, node.prepare(claims).await);
+        assert_eq!(soon(relay.unprepare(claim("good"))).await, Ok(()));
+        assert_eq!(soon(relay.unprepare(claim("bad"))).await, Err(CallFailure("not yet".to_owned())));
     }
 
     #[tokio::test]
@@ -214,7 +221,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("agent.sock");
         let (_node, _agent) = agent(&socket);
-        let answers = Relay::new(socket).prepare(vec![claim("good"), claim("bug")]).await;
+        let answers = soon(Relay::new(socket).prepare(vec![claim("good"), claim("bug")])).await;
         assert!(answers.len() == 2, "{answers:?}");
         assert!(answers.iter().all(|answer| answer.as_ref().is_err_and(|e| e.0.contains("see its log"))));
     }
@@ -230,10 +237,10 @@ mod tests {
         assert!(!call.is_finished(), "there is no agent");
         // An agent that accepts the call and dies.
         let dying = listen(&socket).unwrap();
-        drop(dying.accept().await.unwrap());
+        drop(soon(dying.accept()).await.unwrap());
         drop(dying);
         let (_node, _agent) = agent(&socket);
-        assert_eq!(call.await.unwrap(), Ok(()));
+        assert_eq!(soon(call).await.unwrap(), Ok(()));
     }
 
     #[tokio::test]
@@ -243,11 +250,11 @@ mod tests {
         let relay = Relay::new(socket.clone());
         let telling = tokio::spawn(async move { relay.tell_registered().await });
         let earlier = listen(&socket).unwrap();
-        drop(earlier.accept().await.unwrap());
+        drop(soon(earlier.accept()).await.unwrap());
         drop(earlier);
         let (node, _agent) = agent(&socket);
-        node.registered.notified().await;
-        telling.await.unwrap();
+        soon(node.registered.notified()).await;
+        soon(telling).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
@@ -268,7 +275,7 @@ mod tests {
         let relay = Relay::new(socket.clone());
         let asked = relay.clone();
         let call = tokio::spawn(async move { asked.unprepare(claim("slow")).await });
-        node.called.notified().await;
+        soon(node.called.notified()).await;
         relay.quiet_within(3 * RETRY_DELAY).await;
         assert!(!call.is_finished() && node.asked.load(Ordering::SeqCst) == 1);
         call.abort();
@@ -285,7 +292,7 @@ mod tests {
         let is_it = |report: &Option<Report>| {
             report.as_ref().is_some_and(|report| report[0].unhealthy.as_deref() == wanted)
         };
-        reports.wait_for(is_it).await.unwrap();
+        soon(reports.wait_for(is_it)).await.unwrap();
     }
 
     #[tokio::test]
@@ -304,7 +311,7 @@ mod tests {
         reported(&mut seen, Some("eth1 is down")).await;
         serving.abort();
         drop(known);
-        seen.wait_for(Option::is_none).await.unwrap();
+        soon(seen.wait_for(Option::is_none)).await.unwrap();
         let (_known, health) = watch::channel(devices(Some("eth2 is down")));
         let (_node, _serving) = agent_with(&socket, health);
         reported(&mut seen, Some("eth2 is down")).await;

@@ -225,9 +225,47 @@ mod tests {
         assert_eq!(found("::/0", libc::RTPROT_KERNEL).len(), 1);
     }
 
+    /// Bytes as the kernel sends them: attributes that the decoder knows, nested ones among them, behind a header, and what may be wrong
+    /// with them: values of any length, and a message that is cut off.
+    fn attributes_in_a_message() -> impl Strategy<Value = Vec<u8>> {
+        let kinds = [
+            libc::IFLA_ADDRESS,
+            libc::IFLA_IFNAME,
+            libc::IFLA_MTU,
+            libc::IFLA_LINK,
+            libc::IFLA_LINKINFO,
+            libc::IFLA_PROP_LIST,
+            libc::IFLA_ALT_IFNAME,
+            libc::IFA_LOCAL,
+            libc::RTA_DST,
+            libc::RTA_OIF,
+            libc::RTA_MULTIPATH,
+        ];
+        let value = proptest::collection::vec(any::<u8>(), 0..24);
+        let attribute = move |value: BoxedStrategy<Vec<u8>>| {
+            let kind = prop_oneof![proptest::sample::select(kinds.to_vec()), any::<u16>()];
+            let all = proptest::collection::vec((kind, value), 0..5);
+            all.prop_map(|all| {
+                let mut bytes = Vec::new();
+                all.iter().for_each(|(kind, value)| push_attribute(&mut bytes, *kind, value));
+                bytes
+            })
+        };
+        let nested = attribute(prop_oneof![value.clone(), attribute(value.boxed())].boxed());
+        let header = proptest::collection::vec(any::<u8>(), RTMSG..=IFINFOMSG);
+        (header, nested, any::<proptest::sample::Index>()).prop_map(|(header, attributes, end)| {
+            let mut message = [header, attributes].concat();
+            // Half of them are whole.
+            message.truncate(end.index(2 * message.len() + 1));
+            message
+        })
+    }
+
     proptest! {
         #[test]
-        fn no_bytes_cause_a_panic_or_an_endless_loop(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_cause_a_panic_or_an_endless_loop(
+            bytes in prop_oneof![attributes_in_a_message(), proptest::collection::vec(any::<u8>(), 0..200)]
+        ) {
             let mut routes = Vec::new();
             for message in messages(&bytes) {
                 is_change(&message);
