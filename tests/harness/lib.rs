@@ -25,6 +25,7 @@ mod plugged;
 mod pods;
 mod process;
 pub mod programs;
+mod quiet;
 mod raw;
 mod runtime;
 pub mod suite;

@@ -14,6 +14,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use crate::audit::{Access, AuditLog};
 use crate::cluster::{Cluster, project};
 use crate::deaths::services_run;
+use crate::quiet;
 use crate::test::{LABEL, Skipped, Test};
 use crate::wait::eventually;
 
@@ -27,18 +28,24 @@ type Body = Box<dyn Fn(&Test<'_>) -> Result<()> + Send + Sync>;
 pub struct Scenario {
     name: &'static str,
     alone: bool,
+    measures: bool,
     body: Body,
 }
 
 impl Scenario {
     /// A scenario that may run beside others.
     pub fn beside<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
-        Self { name: name_of::<F>(), alone: false, body: Box::new(body) }
+        Self { name: name_of::<F>(), alone: false, measures: false, body: Box::new(body) }
     }
 
     /// A scenario that disturbs the node, the agent or other scenarios' devices.
     pub fn alone<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
         Self { alone: true, ..Self::beside(body) }
+    }
+
+    /// A scenario that measures time: no other runs, in no lane.
+    pub fn quiet<F: Fn(&Test<'_>) -> Result<()> + Send + Sync + 'static>(body: F) -> Self {
+        Self { measures: true, ..Self::alone(body) }
     }
 }
 
@@ -48,7 +55,7 @@ fn name_of<F>() -> &'static str {
     path.split_once("::").map_or(path, |(_, name)| name)
 }
 
-/// Scenarios from functions: `scenarios![beside: a, b; alone: c]`.
+/// Scenarios from functions: `scenarios![beside: a, b; alone: c; quiet: d]`.
 #[macro_export]
 macro_rules! scenarios {
     ($($how:ident: $($scenario:ident),+ $(,)?);+ $(;)?) => {
@@ -75,7 +82,7 @@ pub fn run(scenarios: Vec<Scenario>) -> ExitCode {
 pub fn run_on(lane: &Lane, mut scenarios: Vec<Scenario>) -> ExitCode {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
-    scenarios.sort_by_key(|scenario| scenario.alone);
+    scenarios.sort_by_key(|scenario| (scenario.alone, scenario.measures));
     let wanted = |scenario: &Scenario| !args.is_filtered_out(&Trial::test(scenario.name, || Ok(())));
     let none = !scenarios.iter().any(wanted);
     if let Some(filter) = args.filter.as_deref().filter(|_| none && !args.list) {
@@ -167,6 +174,7 @@ fn perform(
     } else {
         _beside = turn.read().unwrap_or_else(PoisonError::into_inner);
     }
+    let _turn = quiet::turn(&quiet::lock_file(), scenario.measures).map_err(|error| format!("{error:#}"))?;
     let begin = Instant::now();
     let result = run_and_check(cluster, number, scenario);
     eprintln!("{:6.1} s  {}", begin.elapsed().as_secs_f64(), scenario.name);
