@@ -12,6 +12,7 @@ use crate::cluster::{Cluster, SYSTEM, project};
 use crate::command::output;
 use crate::node::Task;
 use crate::objects::{list, text};
+use crate::pods::waking;
 use crate::process::{command_line, signal};
 use crate::wait::eventually;
 
@@ -88,6 +89,13 @@ impl Cluster {
     /// Sets (`NAME=VALUE`) or unsets (`NAME-`) environment variables of the agent.
     pub fn set_agent_env(&self, settings: &[&str]) -> Result<()> {
         self.kubectl(&[&["set", "env", "-n", SYSTEM, AGENT], settings].concat()).map(drop)
+    }
+
+    /// Makes the kubelets look at the pods of a program (`agent` or `controller`) now, by an annotation, and so bring files of
+    /// ConfigMaps and Secrets up to date.
+    pub fn wake(&self, program: &str) -> Result<()> {
+        let label = format!("app.kubernetes.io/name=netclaim-{program}");
+        self.kubectl(&["annotate", "--overwrite", "pods", "-n", SYSTEM, "-l", &label, &waking()?]).map(drop)
     }
 
     /// Deletes the pods of all agents; the DaemonSet creates others.

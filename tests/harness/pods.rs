@@ -20,6 +20,8 @@ use crate::wait::{eventually, holds};
 const SOON: u64 = 60;
 /// Seconds for which a pod must stay without a node: more than publishing a change of devices takes.
 const UNSCHEDULED: u64 = 3;
+/// Seconds for which a pod that is refused must stay without a container: more than the kubelet's first retries take.
+const REFUSED: u64 = 3;
 
 impl Test<'_> {
     /// Creates a claim of `class` and a pod that uses it, both named `name`.
@@ -79,10 +81,7 @@ impl Test<'_> {
     /// Makes the kubelet retry a pod's refused claim now, by an annotation, for scenarios that are not about the wait of
     /// 60 to 90 s.
     pub fn wake(&self, pod: &str) -> Result<()> {
-        // The annotation must have a new value.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
-        let annotation = format!("netclaim.dev/test-wake={now}");
-        self.kubectl(&["annotate", "--overwrite", "pod", pod, &annotation]).map(drop)
+        self.kubectl(&["annotate", "--overwrite", "pod", pod, &waking()?]).map(drop)
     }
 
     /// Waits until a pod is ready.
@@ -225,7 +224,12 @@ impl Test<'_> {
         container.with_context(|| format!("{name} of {pod} does not run"))
     }
 
-    /// Makes sure that no container of a pod runs.
+    /// Makes sure that no container of a pod starts: one look could come before the container.
+    pub fn does_not_start(&self, pod: &str) -> Result<()> {
+        holds(REFUSED, &format!("{pod} does not start"), || self.has_not_started(pod))
+    }
+
+    /// Makes sure that no container of a pod runs now.
     pub fn has_not_started(&self, pod: &str) -> Result<()> {
         match self.tasks(pod)?.into_iter().find_map(|task| task.container) {
             Some(container) => bail!("container {container} of {pod} runs"),
@@ -307,4 +311,10 @@ impl Test<'_> {
                 .map(drop)
         })
     }
+}
+
+/// An annotation that a pod does not have yet.
+pub(crate) fn waking() -> Result<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+    Ok(format!("netclaim.dev/test-wake={now}"))
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use netclaim_tests::{Test, eventually};
 
 /// Pods that are started, unless `$NETCLAIM_CHURN` says how many.
-const PODS: usize = 24;
+const PODS: usize = 12;
 /// Pods that exist at the same time.
 const AT_ONCE: usize = 8;
 

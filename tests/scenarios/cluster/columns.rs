@@ -27,15 +27,18 @@ fn shown(test: &Test<'_>, kind: &str, name: &str) -> Result<(String, Vec<(String
 
 /// Waits until an object is shown so, and prints it; the age is not compared.
 fn is_shown(test: &Test<'_>, kind: &str, name: &str, cells: &[(&str, &str)]) -> Result<()> {
-    eventually(60, &format!("{kind} {name} is shown"), || {
-        let (printed, mut found) = shown(test, kind, name)?;
-        let age = found.pop().context("there is no column")?;
-        ensure!(age.0 == "AGE" && !age.1.is_empty(), "{age:?} is the last column");
-        let found: Vec<_> = found.iter().map(|(header, cell)| (header.as_str(), cell.as_str())).collect();
-        ensure!(found == [&[("NAME", name)], cells].concat(), "{found:?}");
-        println!("kubectl get {kind} {name}\n{printed}");
-        Ok(())
-    })
+    eventually(60, &format!("{kind} {name} is shown"), || is_shown_now(test, kind, name, cells))
+}
+
+/// The same with one look.
+fn is_shown_now(test: &Test<'_>, kind: &str, name: &str, cells: &[(&str, &str)]) -> Result<()> {
+    let (printed, mut found) = shown(test, kind, name)?;
+    let age = found.pop().context("there is no column")?;
+    ensure!(age.0 == "AGE" && !age.1.is_empty(), "{age:?} is the last column");
+    let found: Vec<_> = found.iter().map(|(header, cell)| (header.as_str(), cell.as_str())).collect();
+    ensure!(found == [&[("NAME", name)], cells].concat(), "{found:?}");
+    println!("kubectl get {kind} {name}\n{printed}");
+    Ok(())
 }
 
 pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> Result<()> {
@@ -50,18 +53,14 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
     asking["spec"]["devices"]["config"] = json!([attachment(json!({"ips": [reserved]}))]);
     test.create([asking, pod("p", &["c"])])?;
     test.runs("p")?;
-    let (leased, free) = eventually(60, "the status says what is leased", || {
+    // The status may change at any time: it is read anew for each look.
+    eventually(60, "the columns have what the status says", || {
         let status = test.cluster.get(&["networks.netclaim.dev", &network])?["status"].clone();
         let number = |key: &str| status["addresses"][key].as_i64().context("the status has no totals");
         let (leased, free) = (number("leased")?, number("free")?);
         ensure!(leased > 0, "{status}");
-        Ok((leased.to_string(), free.to_string()))
-    })?;
-    is_shown(
-        test,
-        "networks.netclaim.dev",
-        &network,
-        &[
+        let (leased, free) = (leased.to_string(), free.to_string());
+        let cells = [
             ("UPLINK", "[\"eth1\"]"),
             ("ACCEPTED", "True"),
             ("REASON", "Accepted"),
@@ -69,8 +68,9 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
             ("NODES", "1"),
             ("LEASED", &leased),
             ("FREE", &free),
-        ],
-    )?;
+        ];
+        is_shown_now(test, "networks.netclaim.dev", &network, &cells)
+    })?;
     let blocks = test.cluster.get(&["addressblocks.netclaim.dev"])?;
     let block = list(&blocks["items"]).find(|block| block["spec"]["network"] == network);
     let block = block.context("there is no block")?;

@@ -141,17 +141,6 @@ pub fn a_pod_waits_until_bandwidth_is_free(test: &Test<'_>) -> Result<()> {
     test.runs_with("second", &["net1"])
 }
 
-pub fn a_cluster_wide_network_counts_its_interfaces(test: &Test<'_>) -> Result<()> {
-    let network = test.cluster_network(1)?;
-    test.start_pod("first", &network)?;
-    let devices = test.claim_is_ready("first")?;
-    ensure!(devices.iter().all(|device| device["pool"] == format!("networks/{network}")), "{devices:?}");
-    test.pod("second", &network)?;
-    test.is_unschedulable("second")?;
-    test.delete_pod("first")?;
-    test.runs_with("second", &["net1"])
-}
-
 pub fn the_pool_of_a_cluster_wide_network_follows_its_spec(test: &Test<'_>) -> Result<()> {
     let network = test.cluster_network(1)?;
     let patch = |spec: Value| {

@@ -97,7 +97,7 @@ pub fn more_devices_than_fit_into_one_slice_are_published(test: &Test<'_>) -> Re
 pub fn a_node_where_nothing_changes_writes_no_slices(test: &Test<'_>) -> Result<()> {
     let watch = test.cluster.watch_slices()?;
     watch.until_quiet(QUIET)?;
-    let idle = Duration::from_secs(if long() { 600 } else { 60 });
+    let idle = Duration::from_secs(if long() { 600 } else { 20 });
     let writes = watch.during(idle);
     ensure!(
         writes.is_empty(),

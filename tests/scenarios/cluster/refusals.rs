@@ -15,7 +15,7 @@ fn is_refused(test: &Test<'_>, class: &str, fields: Value, words: &[&str]) -> Re
 fn reports(test: &Test<'_>, words: &[&str]) -> Result<()> {
     test.event("p", &[&["FailedPrepareDynamicResources"], words].concat())?;
     test.claim_is_not_ready("p", words)?;
-    test.has_not_started("p")
+    test.does_not_start("p")
 }
 
 pub fn an_unknown_field_is_refused_by_name(test: &Test<'_>) -> Result<()> {
@@ -59,7 +59,7 @@ pub fn a_value_that_breaks_its_schema_is_refused_with_its_path(test: &Test<'_>) 
 
 pub fn an_invalid_network_reports_why(test: &Test<'_>) -> Result<()> {
     let name = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["master"] = json!("eth1"))?;
-    test.condition(10, ["network", &name], "Accepted", |condition| {
+    test.condition(30, ["network", &name], "Accepted", |condition| {
         let message = text(&condition["message"]);
         condition["status"] == "False"
             && ["spec.cni.plugins[0].master", "${uplink.ifName}"].iter().all(|word| message.contains(word))
@@ -74,7 +74,7 @@ pub fn a_network_with_addresses_of_whereabouts_is_not_accepted(test: &Test<'_>) 
             json!({"type": "whereabouts", "range": "10.77.0.0/24"});
     };
     let name = test.network("a", with_whereabouts)?;
-    test.condition(10, ["networks.netclaim.dev", &name], "Accepted", |condition| {
+    test.condition(30, ["networks.netclaim.dev", &name], "Accepted", |condition| {
         let message = text(&condition["message"]);
         let words = ["spec.cni.plugins[0].ipam.type", "whereabouts", "spec.addresses or an AddressPool"];
         condition["status"] == "False" && words.iter().all(|word| message.contains(word))
@@ -159,7 +159,7 @@ pub fn a_network_reports_all_faults_of_its_conflist_at_once(test: &Test<'_>) -> 
         plugin["mtu"] = json!("1400");
         plugin["ipam"]["ranges"][0][0]["gateway"] = json!("none");
     })?;
-    test.condition(10, ["network", &name], "Accepted", |condition| {
+    test.condition(30, ["network", &name], "Accepted", |condition| {
         let message = text(&condition["message"]);
         condition["reason"] == "Invalid"
             && ["mode: ", "mtu: ", "ipam.ranges[0][0].gateway: "]
@@ -174,7 +174,7 @@ pub fn a_value_that_the_plugin_would_refuse_is_refused_with_its_path(test: &Test
         plugin["bcqueuelen"] = json!("${parameters.queue}");
         network["spec"]["allow"] = json!({"parameters": {"queue": {"type": "integer"}}});
     })?;
-    test.condition(10, ["network", &class], "Accepted", |condition| {
+    test.condition(30, ["network", &class], "Accepted", |condition| {
         condition["status"] == "True" && condition["reason"] == "AcceptedWithWarnings"
     })?;
     let words = [&class, "spec.cni.plugins[0].bcqueuelen", "-1 is out of range"];
@@ -204,7 +204,7 @@ pub fn a_claim_of_two_pods_is_refused_with_the_fix(test: &Test<'_>) -> Result<()
     test.runs_with("one", &["net1"])?;
     test.create([pod("two", &["shared"])])?;
     test.event("two", &["shared", "one", "resourceClaimTemplateName"])?;
-    test.has_not_started("two")?;
+    test.does_not_start("two")?;
     test.runs_with("one", &["net1"])
 }
 
@@ -214,7 +214,7 @@ pub fn a_pod_with_its_own_claim_cannot_use_another_pods_claim(test: &Test<'_>) -
     test.runs_with("one", &["net1"])?;
     test.create([claim("own", &class), pod("two", &["own", "shared"])])?;
     test.event("two", &["shared", "one", "resourceClaimTemplateName"])?;
-    test.has_not_started("two")
+    test.does_not_start("two")
 }
 
 pub fn a_pod_on_the_host_network_is_refused_with_the_fix(test: &Test<'_>) -> Result<()> {
@@ -222,7 +222,7 @@ pub fn a_pod_on_the_host_network_is_refused_with_the_fix(test: &Test<'_>) -> Res
     test.pod_with("p", &class, |_, pod| pod["spec"]["hostNetwork"] = json!(true))?;
     test.event("p", &["hostNetwork", "remove hostNetwork or the claim"])?;
     test.claim_is_not_ready("p", &["hostNetwork: true", "remove hostNetwork or the claim"])?;
-    test.has_not_started("p")
+    test.does_not_start("p")
 }
 
 /// Makes sure that an allocation by an admin, of `device` in `pool` for a pod on node0, is refused because of `words`.
@@ -244,14 +244,7 @@ fn manual_allocation_is_refused(test: &Test<'_>, pool: &str, device: &str, words
     // The kubelet may have tried before the claim was reserved for the pod.
     test.wake("p")?;
     test.event("p", &[&["FailedPrepareDynamicResources"], words].concat())?;
-    test.has_not_started("p")
-}
-
-pub fn a_claim_that_is_allocated_for_another_node_is_refused(test: &Test<'_>) -> Result<()> {
-    let _link = Plugged::new(test, "eth94")?;
-    test.is_published("nic-eth94", |_| true)?;
-    let words = ["status.allocation.nodeSelector does not select node node0", "have the scheduler choose"];
-    manual_allocation_is_refused(test, "node1", "nic-eth94", &words)
+    test.does_not_start("p")
 }
 
 pub fn a_device_that_a_policy_excludes_is_refused(test: &Test<'_>) -> Result<()> {

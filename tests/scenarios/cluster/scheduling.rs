@@ -165,6 +165,12 @@ pub fn admin_access_to_a_device_disturbs_no_pod(test: &Test<'_>) -> Result<()> {
         claim["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = json!(true);
     })?;
     test.runs_with("admin", &[])?;
+    let own = test.interfaces("admin")?;
+    ensure!(
+        own.keys().all(|name| ["lo", "eth0"].contains(&name.as_str())),
+        "the admin's pod has {:?}",
+        own.keys()
+    );
     ensure!(test.interfaces("user")?.contains_key("net1"), "the user's NIC is gone");
     test.delete_pod("admin")?;
     ensure!(test.interfaces("user")?.contains_key("net1"), "the user's NIC is gone");

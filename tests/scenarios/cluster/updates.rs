@@ -1,51 +1,9 @@
-//! An update replaces the agent while pods come and go.
+//! An agent that is replaced finishes what it does.
 
 use std::fs;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{AGENT, AGENT_PODS, SYSTEM, Test, eventually, names};
-
-/// Pods that start one after another during the update.
-const PODS: usize = 12;
-/// Time between their starts.
-const INTERVAL: Duration = Duration::from_millis(600);
-
-/// The UIDs of the agent's pods.
-fn agents(test: &Test<'_>) -> Result<Vec<String>> {
-    let uids = ["-l", AGENT_PODS, "-o", "jsonpath={.items[*].metadata.uid}"];
-    let uids = test.cluster.kubectl(&[["get", "pods", "-n", SYSTEM].as_slice(), &uids].concat())?;
-    Ok(uids.split_whitespace().map(str::to_owned).collect())
-}
-
-pub fn pods_that_start_during_an_update_of_the_agent_get_their_networks(test: &Test<'_>) -> Result<()> {
-    let network = test.macvlan("a")?;
-    test.start_pod("before", &network)?;
-    let old = agents(test)?;
-    test.cluster.kubectl(&["rollout", "restart", "-n", SYSTEM, AGENT])?;
-    for n in 0..PODS {
-        test.pod(&format!("p{n}"), &network)?;
-        std::thread::sleep(INTERVAL);
-    }
-    for n in 0..PODS {
-        let name = format!("p{n}");
-        test.runs_with(&name, &["net1"])?;
-        test.claim_was_not_refused(&name)?;
-    }
-    test.cluster.agent_ready()?;
-    eventually(30, "the old agent is gone", || {
-        let now = agents(test)?;
-        ensure!(now.len() == 1 && !old.contains(&now[0]), "{old:?}, then {now:?}");
-        Ok(())
-    })?;
-    // The kubelet finds only the new agent's sockets.
-    let own = agents(test)?.pop().context("no agent")?;
-    for dir in ["/var/lib/kubelet/plugins/netclaim.dev", "/var/lib/kubelet/plugins_registry"] {
-        let names = names(&test.cluster.node().path(dir))?;
-        ensure!(names.len() == 1 && names[0].contains(&own), "{dir} has {names:?}, the agent is {own}");
-    }
-    test.delete_pod("before")
-}
+use anyhow::{Result, ensure};
+use netclaim_tests::{Test, eventually};
 
 pub fn a_stopping_agent_finishes_the_running_add(test: &Test<'_>) -> Result<()> {
     let calls = "/var/lib/cni/netclaim-test-calls";

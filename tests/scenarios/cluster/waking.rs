@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::objects::{claim, claim_template, class, list, pod, pod_of_template, request};
-use netclaim_tests::{AGENT, AGENT_PODS, SYSTEM, Test, eventually, holds};
+use netclaim_tests::{AGENT, AGENT_PODS, SYSTEM, Test, eventually, holds, long};
 use serde_json::{Value, json};
 
 /// The annotation by which the agent wakes a pod.
@@ -59,6 +59,7 @@ pub fn a_pod_starts_as_soon_as_its_agent_and_parent_are_back(test: &Test<'_>) ->
     test.create([pod_of_template("q", "made")])?;
     for pod in ["p", "q"] {
         test.event(pod, &["FailedPrepareDynamicResources"])?;
+        test.has_not_started(pod)?;
     }
     // The kubelet will not look again while the agent comes back.
     std::thread::sleep(Duration::from_secs(6));
@@ -76,6 +77,8 @@ pub fn a_pod_starts_as_soon_as_its_agent_and_parent_are_back(test: &Test<'_>) ->
 
 /// Pods of a burst.
 const BURST: usize = 20;
+/// Bursts, of which one is enough in which a read was refused.
+const BURSTS: usize = 6;
 
 pub fn pods_whose_claims_the_kubelet_may_not_read_yet_are_woken(test: &Test<'_>) -> Result<()> {
     if !kubelet_reports_pods(test) {
@@ -95,8 +98,8 @@ fn starts_without_the_grant(test: &Test<'_>, network: &str) -> Result<()> {
     // The authorizer caches what it allowed.
     std::thread::sleep(Duration::from_secs(2));
     let before = woken(test, "NotPrepared", "Ok")?;
-    let (mut refused, mut slowest) = (0, Duration::ZERO);
-    for round in 0..3 {
+    let (mut refused, mut slowest) = (0_u64, Duration::ZERO);
+    for round in 0..BURSTS {
         let watch = test.watch_pods()?;
         let names: Vec<String> = (0..BURST).map(|n| format!("r{round}p{n}")).collect();
         test.create(names.iter().flat_map(|name| [claim(name, network), pod(name, &[name])]))?;
@@ -106,12 +109,17 @@ fn starts_without_the_grant(test: &Test<'_>, network: &str) -> Result<()> {
         slowest = slowest.max(took.into_iter().max().context("no pods")?);
         for name in &names {
             let is_refusal = |event: &String| event.contains("FailedPrepareDynamicResources");
-            refused += usize::from(test.events(name)?.iter().any(is_refusal));
+            refused += u64::from(test.events(name)?.iter().any(is_refusal));
         }
         test.kubectl(&["delete", "pods", "--all", "--timeout=120s"])?;
+        if refused > 0 {
+            break;
+        }
     }
     let woken = woken(test, "NotPrepared", "Ok")? - before;
-    eprintln!("       {refused} of {} pods refused at first, {woken} wakes, slowest {slowest:?}", 3 * BURST);
+    eprintln!("       {refused} pods refused at first, {woken} wakes, slowest {slowest:?}");
+    ensure!(refused > 0, "no read was refused in {BURSTS} bursts of {BURST} pods: nothing was shown");
+    ensure!(woken >= refused, "{woken} wakes of {refused} pods");
     ensure!(slowest < Duration::from_secs(20), "a pod took {slowest:?}");
     Ok(())
 }
@@ -195,6 +203,9 @@ fn starts_without_the_right(test: &Test<'_>, network: &str) -> Result<()> {
     ensure!(lines == 1, "the log says it {lines} times");
     for name in ["one", "two"] {
         ensure!(wakes(test, name)? == 0, "{name} was woken");
+        if !long() {
+            continue;
+        }
         let limit = format!("--timeout={}s", 2 * RESYNC.as_secs());
         test.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), &limit])?;
     }
@@ -251,6 +262,6 @@ pub fn a_pod_with_a_claim_of_an_earlier_name_starts_when_the_earlier_pod_has_end
     test.runs_with("new", &["net1"])?;
     let took = begin.elapsed();
     eprintln!("       the next pod runs {took:?} after the old one's sandbox has ended");
-    ensure!(took < Duration::from_secs(15), "the next pod took {took:?}");
+    ensure!(took < Duration::from_secs(30), "the next pod took {took:?}");
     Ok(())
 }

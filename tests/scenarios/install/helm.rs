@@ -117,7 +117,7 @@ pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Re
 }
 
 /// Neither the kubelet nor the runtime is to find the agent of an installation that is gone.
-fn nodes_have_no_sockets(test: &Test<'_>) -> Result<()> {
+pub fn nodes_have_no_sockets(test: &Test<'_>) -> Result<()> {
     for node in test.cluster.nodes() {
         for folder in
             ["/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/netclaim.dev", "/run/cdi"]
@@ -127,13 +127,4 @@ fn nodes_have_no_sockets(test: &Test<'_>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-pub fn kustomize_deletes_what_it_has_applied(test: &Test<'_>) -> Result<()> {
-    and_then_as_before(test, |_| {
-        blocks_are_given_back(test)?;
-        test.cluster.kustomization("delete", MANIFESTS)?;
-        nothing_is_left(test.cluster, &[])?;
-        nodes_have_no_sockets(test)
-    })
 }

@@ -53,7 +53,6 @@ fn main() -> ExitCode {
                 a_deployment_of_multus_gets_its_network_from_netclaim,
                 netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
-                kustomize_deletes_what_it_has_applied,
                 the_quick_start_works_as_it_is_written,
                 plugins_come_from_an_image,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::text;
 use netclaim_tests::{Test, helm, output, project};
 
-use crate::helm::{MANIFESTS, and_then_as_before, blocks_are_given_back};
+use crate::helm::{MANIFESTS, and_then_as_before, blocks_are_given_back, nodes_have_no_sockets};
 use crate::left::nothing_is_left;
 
 /// The image that the page's reader builds and pushes.
@@ -66,6 +66,7 @@ pub fn the_quick_start_works_as_it_is_written(test: &Test<'_>) -> Result<()> {
         blocks_are_given_back(test)?;
         test.cluster.kustomization("delete", MANIFESTS)?;
         nothing_is_left(test.cluster, &[])?;
+        nodes_have_no_sockets(test)?;
         let folder = checkout(test)?;
         let done = followed(test, &folder);
         fs::remove_dir_all(&folder)?;

@@ -178,7 +178,7 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         let warning = refused(test, &unwise)?;
         ensure!(warning.contains("Warning: spec.capacity.bandwidth"), "{warning}");
 
-        another_is_served(test, 40, &before, &good)?;
+        another_is_served(test, 40, &before, |name| test.create([good(name)]))?;
         let mut template = objects::claim_template("template", &network);
         template["spec"]["spec"] = good("")["spec"].clone();
         test.create([good("good"), template])?;
@@ -203,16 +203,17 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
     })
 }
 
-/// Waits until another certificate is served than `before`, by the same pod. Claims, as `good` makes them, are accepted all the time.
+/// Waits until another certificate is served than `before`, by the same pod. Claims, as `create` makes them by name, are accepted all
+/// the time.
 fn another_is_served(
     test: &Test<'_>,
     seconds: u64,
     before: &[String; 2],
-    good: &impl Fn(&str) -> Value,
+    create: impl Fn(&str) -> Result<()>,
 ) -> Result<()> {
     let mut answers = Vec::new();
     eventually(seconds, "another certificate is served, by the same pod", || {
-        answers.push(test.create([good(&format!("good-{}", answers.len()))]));
+        answers.push(create(&format!("good-{}", answers.len())));
         let after = served(test)?;
         ensure!(after[0] == before[0] && after[1] != before[1], "{before:?}, {after:?}");
         Ok(())
@@ -238,10 +239,15 @@ pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<
         let error = refused(test, &wrong)?;
         ensure!(error.contains("is not a MAC address"), "{error}");
 
-        // The kubelet brings files of Secrets up to date once in a minute or so. Nobody is refused meanwhile.
+        // The kubelet brings files of Secrets up to date once in a minute or so, or when the pod changes. Nobody is refused meanwhile.
         let before = served(test)?;
         cert_manager.renew("netclaim-webhook")?;
-        timed("renewed", || another_is_served(test, 150, &before, &good))?;
+        timed("renewed", || {
+            another_is_served(test, 90, &before, |name| {
+                test.cluster.wake("controller")?;
+                test.create([good(name)])
+            })
+        })?;
 
         test.kubectl(&["delete", "resourceclaim", "--all"])?;
         uninstall(helm)?;

@@ -34,7 +34,7 @@ pub fn a_claim_of_another_node_is_refused(test: &Test<'_>) -> Result<()> {
     let words =
         ["FailedPrepareDynamicResources", "status.allocation.nodeSelector does not select node node1"];
     test.event("second", &words)?;
-    test.has_not_started("second")
+    test.does_not_start("second")
 }
 
 /// Whether the journal of a node has an attachment of a claim.
@@ -72,6 +72,9 @@ pub fn a_cluster_wide_network_counts_its_interfaces_over_all_nodes(test: &Test<'
     for node in ["node0", "node1", "node2"] {
         test.pod_on(node, node, &network)?;
         test.runs_with(node, &["net1"])?;
+        let devices = test.claim_is_ready(node)?;
+        let pool = format!("networks/{network}");
+        ensure!(devices.iter().all(|device| device["pool"] == pool), "{devices:?}");
     }
     test.pod("fourth", &network)?;
     test.is_unschedulable("fourth")?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use netclaim_tests::objects::text;
-use netclaim_tests::{AGENT, AGENT_PODS, CONTROLLER, SYSTEM, Test, eventually, long};
+use netclaim_tests::{AGENT, AGENT_PODS, CONTROLLER, SYSTEM, Test, eventually, long, names};
 
 /// Waits until the status of a Network says that every node publishes it.
 fn is_everywhere(test: &Test<'_>, network: &str, seconds: u64) -> Result<()> {
@@ -69,6 +69,8 @@ pub fn a_second_controller_takes_over_from_a_leader_that_hangs(test: &Test<'_>) 
 /// Pods that start during an update, and the time between their starts.
 const PODS: usize = 18;
 const INTERVAL: Duration = Duration::from_millis(600);
+/// Where a kubelet finds the agent's sockets.
+const SOCKETS: [&str; 2] = ["/var/lib/kubelet/plugins/netclaim.dev", "/var/lib/kubelet/plugins_registry"];
 
 pub fn pods_start_on_all_nodes_during_an_update(test: &Test<'_>) -> Result<()> {
     let networks = [test.macvlan("a")?, test.cluster_network_named("b", PODS)?];
@@ -104,6 +106,17 @@ pub fn pods_start_on_all_nodes_during_an_update(test: &Test<'_>) -> Result<()> {
         ensure!(now.len() == nodes.len() && now.is_disjoint(&old), "{old:?}, then {now:?}");
         Ok(())
     })?;
+    // The kubelets find only the new agents' sockets.
+    let new = uids(AGENT_PODS)?;
+    for (node, dir) in nodes.iter().flat_map(|node| SOCKETS.map(|dir| (node, dir))) {
+        let names = names(&node.path(dir))?;
+        let is_of_new = |name: &String| new.iter().any(|uid| name.contains(uid.as_str()));
+        ensure!(
+            names.len() == 1 && names.iter().all(is_of_new),
+            "{}: {dir} has {names:?}, not of {new:?}",
+            node.name()
+        );
+    }
     is_everywhere(test, &test.macvlan("c")?, 60)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use netclaim_tests::objects::{claim_template, list, pod, pod_of_template, text};
-use netclaim_tests::{Test, eventually};
+use netclaim_tests::{Test, eventually, holds};
 use serde_json::{Value, json};
 
 /// netclaim's slices of a node.
@@ -82,13 +82,16 @@ pub fn slices_return_after_a_node_has_registered_again(test: &Test<'_>) -> Resul
     let (old, others) = (uid()?, uids("node0")?);
     test.cluster.kubectl(&["delete", "node", "node1"])?;
     test.cluster.service("restart", "kubelet1")?;
-    eventually(60, "node1 is registered and owns its slices", || {
+    let owns_its_slices = || {
         let new = uid()?;
         let slices = slices_of(test, "node1")?;
         let is_owned = |slice: &Value| slice["metadata"]["ownerReferences"][0]["uid"] == new;
         ensure!(new != old && !slices.is_empty() && slices.iter().all(is_owned), "{new}: {slices:?}");
         Ok(())
-    })?;
+    };
+    eventually(60, "node1 is registered and owns its slices", owns_its_slices)?;
+    // Longer than the garbage collector takes to notice a missing owner.
+    holds(10, "node1 owns its slices", owns_its_slices)?;
     is_on_nodes(test, &network, test.cluster.nodes().len())?;
     test.cluster.agent_ready()?;
     test.pod_on("node1", "p", &network)?;

@@ -246,7 +246,7 @@ fn the_node_refuses_a_conflicting_use_that_the_scheduler_cannot_count(test: &Tes
     test.start_pod("macvlan", &macvlan)?;
     test.pod("nic", &nic)?;
     test.event("nic", &["FailedPrepareDynamicResources", "link eth2 is in another use by pod", "/macvlan"])?;
-    test.has_not_started("nic")?;
+    test.does_not_start("nic")?;
     test.delete_pod("macvlan")?;
     test.wake("nic")?;
     test.runs_with("nic", &["net1"])

@@ -100,18 +100,6 @@ pub fn pods_that_start_at_once_get_an_address_each(test: &Test<'_>) -> Result<()
     test.node_has_leases(AT_ONCE)
 }
 
-pub fn a_pod_waits_until_an_agent_runs(test: &Test<'_>) -> Result<()> {
-    let network = test.macvlan("a")?;
-    // The scheduler sees the Network's device while the agent runs.
-    test.start_pod("warm", &network)?;
-    test.cluster.agent_away()?;
-    test.pod("p", &network)?;
-    test.event("p", &["FailedPrepareDynamicResources"])?;
-    test.has_not_started("p")?;
-    test.cluster.agent_back()?;
-    test.runs_with("p", &["net1"])
-}
-
 pub fn pods_that_are_deleted_leave_nothing(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     for name in ["gently", "by-force", "away-gently", "away-by-force"] {
@@ -215,7 +203,7 @@ pub fn pods_start_without_the_kubelets_retry_when_the_agent_dies(test: &Test<'_>
 }
 
 /// How long the agent is away during an ADD.
-const AWAY: Duration = Duration::from_secs(20);
+const AWAY: Duration = Duration::from_secs(8);
 /// More than the hook's deadline.
 const LONG_AWAY: Duration = Duration::from_secs(300);
 

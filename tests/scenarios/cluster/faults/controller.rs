@@ -1,6 +1,6 @@
-//! The controller dies, goes away and comes back. Pods do not need it.
+//! The controller goes away and comes back. Pods do not need it.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use netclaim_tests::Test;
 use serde_json::Value;
 
@@ -41,17 +41,4 @@ pub fn pods_start_while_the_controller_is_away(test: &Test<'_>) -> Result<()> {
     test.start_pod("after", &cluster)?;
     test.pod("too-many", &cluster)?;
     test.is_unschedulable("too-many")
-}
-
-pub fn pods_start_while_the_controller_dies(test: &Test<'_>) -> Result<()> {
-    let network = test.cluster_network(2)?;
-    is_accepted(test, &network)?;
-    test.start_pod("before", &network)?;
-    let published = slices(test, &network)?;
-    test.cluster.kill_controller()?;
-    test.start_pod("after", &network)?;
-    let new = test.macvlan("b")?;
-    is_accepted(test, &new).context("by the next controller")?;
-    ensure!(slices(test, &network)? == published, "{:?}", slices(test, &network)?);
-    Ok(())
 }

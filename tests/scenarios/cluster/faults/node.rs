@@ -80,24 +80,6 @@ pub fn exhausted_addresses_do_not_stop_publishing(test: &Test<'_>) -> Result<()>
     test.cluster.on_node(&["rm", &last]).map(drop)
 }
 
-pub fn slices_return_after_the_node_object_is_recreated(test: &Test<'_>) -> Result<()> {
-    let old = test.cluster.slices()?;
-    ensure!(!old.is_empty(), "there are no slices");
-    test.cluster.kubectl(&["delete", "node", "node0"])?;
-    test.cluster.service("restart", "kubelet")?;
-    are_replaced(test, &old)?;
-    let uid = test.cluster.get(&["node", "node0"])?["metadata"]["uid"].take();
-    // Longer than the garbage collector takes to notice a missing owner.
-    for _ in 0..10 {
-        std::thread::sleep(Duration::from_secs(1));
-        let slices = test.cluster.slices()?;
-        let is_owned = |slice: &Value| slice["metadata"]["ownerReferences"][0]["uid"] == uid;
-        ensure!(!slices.is_empty() && slices.iter().all(is_owned), "{uid}: {slices:?}");
-    }
-    let network = test.macvlan("a")?;
-    test.start_pod("p", &network)
-}
-
 pub fn a_pod_older_than_its_runtime_leaves_nothing(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     for pod in ["one", "two", "three"] {
@@ -218,7 +200,7 @@ pub fn without_nri_the_agent_is_not_ready_and_no_container_starts(test: &Test<'_
         let waits = |pod: &str| -> Result<()> {
             test.event(pod, &["NetworkAttachFailed", why])?;
             test.claim_is_not_ready(pod, &[why])?;
-            test.has_not_started(pod)
+            test.does_not_start(pod)
         };
         let says_why = || -> Result<()> {
             let answer = test.cluster.ask_agent("/readyz")?;

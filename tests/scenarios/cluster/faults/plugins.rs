@@ -19,7 +19,7 @@ fn starts_when_fixed(test: &Test<'_>, on_add: &str, policy: &str, words: &[&str]
     test.pod_with("p", &network, |_, pod| pod["spec"]["restartPolicy"] = json!(policy))?;
     test.event("p", &[&[network.as_str()], words].concat())?;
     test.claim_is_not_ready("p", words)?;
-    test.has_not_started("p")?;
+    test.does_not_start("p")?;
     test.macvlan_after(":")?;
     test.runs_with("p", &["net1"])?;
     test.claim_is_ready("p").map(drop)
@@ -62,46 +62,6 @@ pub fn a_hanging_plugin_is_stopped_and_the_pod_starts_when_it_is_fixed(test: &Te
     starts_when_fixed(test, HANG, "Always", &["10 s"])
 }
 
-/// Pods whose plugin is slow.
-const SLOW: usize = 4;
-/// Pods without networks that start behind them.
-const PLAIN: usize = 5;
-/// Delay of a pod without networks that a busy machine explains. If the runtime waited for a slow plugin, the pod behind
-/// it would be 1.2 s late, for each such plugin.
-const NOISE: Duration = Duration::from_millis(1500);
-
-/// Starts all of them at once; returns how long the slowest pod without networks took.
-fn slowest_beside(test: &Test<'_>, prefix: &str, network: &str) -> Result<Duration> {
-    let watch = test.watch_pods()?;
-    let names = |kind: &'static str, count: usize| (0..count).map(move |n| format!("{prefix}-{kind}{n}"));
-    let beside = names("beside", SLOW).flat_map(|name| [claim(&name, network), pod(&name, &[&name])]);
-    test.create(beside.chain(names("plain", PLAIN).map(|name| pod(&name, &[]))))?;
-    names("plain", PLAIN).try_for_each(|name| test.runs(&name))?;
-    eventually(20, "the watch has seen all of them", || {
-        let started = watch.started(PLAIN, 0)?.into_iter();
-        let plain = started.filter(|(name, _)| name.starts_with(&format!("{prefix}-plain")));
-        let took: Vec<Duration> = plain.map(|(_, took)| took).collect();
-        ensure!(took.len() == PLAIN, "{} of {PLAIN} were seen", took.len());
-        took.into_iter().max().context("no pods")
-    })
-}
-
-pub fn a_slow_plugin_delays_only_its_own_pod(test: &Test<'_>) -> Result<()> {
-    let network = test.network_after(":")?;
-    let quick = slowest_beside(test, "quick", &network)?;
-    test.kubectl(&["delete", "pods", "--all", "--timeout=60s"])?;
-    // Longer than the runtime waits for an NRI plugin, 2 s.
-    test.macvlan_after("/opt/cni/bin/busybox sleep 8")?;
-    let slow = slowest_beside(test, "slow", &network)?;
-    for n in 0..SLOW {
-        let name = format!("slow-beside{n}");
-        ensure!(test.has_not_started(&name).is_ok(), "{name} was faster than its plugin");
-    }
-    eprintln!("         without networks: {quick:.1?} beside quick pods, {slow:.1?} beside slow ones");
-    ensure!(slow < quick + NOISE, "a pod without networks took {slow:?}, beside quick ones {quick:?}");
-    (0..SLOW).try_for_each(|n| test.runs_with(&format!("slow-beside{n}"), &["net1"]))
-}
-
 pub fn containers_that_do_not_name_the_claim_wait_too(test: &Test<'_>) -> Result<()> {
     let network = test.network_after("/opt/cni/bin/busybox sleep 4")?;
     let mut pod = pod("p", &["p"]);
@@ -133,7 +93,7 @@ pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) ->
     test.plugin("plugin", FAIL)?;
     test.kubectl(&["delete", "pod", "p", "--wait=false"])?;
     test.claim_is_not_ready("p", &["failed DEL", "the switch says no"])?;
-    test.has_not_started("p")?;
+    test.does_not_start("p")?;
     // The kubelet keeps the pod, so that nobody else gets what the plugin has not released.
     test.get("pod", "p").context("the pod went without its DEL")?;
     test.macvlan_after(":")?;
@@ -230,10 +190,9 @@ pub fn a_link_of_another_program_in_the_pod_is_left_alone(test: &Test<'_>) -> Re
     test.event("p", &["NetworkAttachFailed", &second, "the pod has a link net2 already"])?;
     test.claim_is_not_ready("second", &["ifName"])?;
     let before = test.interface("p", "net2")?;
-    std::thread::sleep(Duration::from_secs(3));
+    test.does_not_start("p")?;
     let after = test.interface("p", "net2")?;
     ensure!(before.index == after.index, "{before:?} is {after:?} now");
-    test.has_not_started("p")?;
     test.delete_pod("p")
 }
 
@@ -264,7 +223,7 @@ pub fn a_pod_does_not_start_if_one_of_its_networks_fails(test: &Test<'_>) -> Res
     test.create([claim("first", &good), claim("second", &bad), pod("p", &["first", "second"])])?;
     test.event("p", &[bad.as_str(), "the switch says no"])?;
     test.claim_is_ready("first")?;
-    test.has_not_started("p")?;
+    test.does_not_start("p")?;
     test.delete_pod("p")
 }
 

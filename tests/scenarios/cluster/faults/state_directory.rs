@@ -24,7 +24,7 @@ pub fn a_read_only_state_directory_delays_only_new_pods(test: &Test<'_>) -> Resu
     let held = test.pod("new", &network).and_then(|()| {
         test.event("new", &["FailedPrepareDynamicResources", reason])?;
         test.claim_is_not_ready("new", &[reason])?;
-        test.has_not_started("new")?;
+        test.does_not_start("new")?;
         agent_is_ready(test, false)?;
         // The agent still runs its DEL, but cannot record it.
         test.kubectl(&["delete", "pod", "old", "--wait=false"])?;
@@ -114,7 +114,7 @@ pub fn a_full_state_directory_delays_only_new_pods(test: &Test<'_>) -> Result<()
         let reason = "is the state directory full, read-only or gone?: No space left on device";
         test.event("new", &["FailedPrepareDynamicResources", reason])?;
         test.claim_is_not_ready("new", &[reason])?;
-        test.has_not_started("new")?;
+        test.does_not_start("new")?;
         agent_is_ready(test, false)?;
         let metrics = test.cluster.ask_agent("/metrics")?;
         ensure!(metrics.contains("netclaim_journal_writable 0"), "{metrics}");
