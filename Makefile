@@ -31,14 +31,9 @@ test: lint $(mdbook) ## Everything that checks netclaim, tests on a real cluster
 	tests/packages.sh test
 	tests/node/build.sh
 	tests/programs/build.sh helm >/dev/null
-	@# What the Go proxy does not serve is skipped by the scenarios that need it.
+	@# What the Go proxy does not have is skipped by the scenarios that need it.
 	for program in otelcol certmanager kubeconform etcdutl crictl; do tests/programs/build.sh $$program >/dev/null || [[ $$? == 3 ]]; done
-	@# Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and
-	@# the runtime's side of NRI in Go; one builds the site with mdBook. One command for all crates: a selection would compile
-	@# half of them again.
-	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") NETCLAIM_MDBOOK=$(mdbook) \
-	  cargo test --workspace --locked --no-fail-fast -- --include-ignored || failed=1; \
-	  tests/lanes.sh || failed=1; exit $${failed:-0}
+	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") NETCLAIM_MDBOOK=$(mdbook) tests/lanes.sh
 
 .PHONY: test-fresh
 test-fresh: ## make demo and make test in a new, minimal Debian that has only Rust and Go (root; an hour and a half)

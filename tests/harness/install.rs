@@ -119,8 +119,9 @@ pub(crate) fn image() -> Result<PathBuf> {
 pub fn build_image(version: &Path, archive: &Path, name: &str, settings: &[(&str, &str)]) -> Result<()> {
     eprintln!("==> building the image {}", archive.display());
     let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
-    let mut build = Command::new(version.join("deploy/image/build.sh"));
-    build.current_dir(version).env("NETCLAIM_PROFILE", profile).arg(archive).arg(name);
+    // Other tests may run meanwhile (`tests/lanes.sh`), some with limits of time.
+    let mut build = Command::new("nice");
+    build.arg(version.join("deploy/image/build.sh")).current_dir(version).env("NETCLAIM_PROFILE", profile).arg(archive).arg(name);
     // With the variables that cargo sets for a test, ring and everything that needs TLS would be built again.
     let of_package = |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(of_package) {
