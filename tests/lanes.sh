@@ -1,7 +1,7 @@
 #!/bin/bash
 # lanes.sh: all tests of `make test`. The image and the clusters are made while those without a cluster run. Then come the scenarios on
-# real clusters, those on one node beside those on three: a lane waits for much of its time. The clusters share nothing but the machine
-# (see node/cluster.sh). Scenarios that measure time run beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
+# real clusters, those on one node, those on three and those that install netclaim, side by side: a lane waits for much of its time, most
+# of all the last, whose scenarios run one by one. The clusters share nothing but the machine (see node/cluster.sh). Scenarios that measure time run beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -29,7 +29,8 @@ beside() {
 trap 'for job in "${jobs[@]}"; do kill -TERM -- "-$job" 2>/dev/null || true; done; wait; exit 130' INT TERM HUP
 beside without_cluster
 beside lane cluster
-beside lane install nodes
+beside lane install
+beside lane nodes
 status=0
 for job in "${jobs[@]}"; do
   wait "$job" || status=$?
