@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::ResourceExt as _;
 use netclaim_allocation::{Unfit, nodes_in_words, unfit};
 use netclaim_api::addresses::{AddressPool, AddressTotals};
+use netclaim_api::labels::NETWORK_LABELS;
 use netclaim_api::network::{Network, Scope};
 use netclaim_api::node_selector::selects_node;
 use netclaim_api::quantity::billionths;
@@ -143,6 +144,7 @@ impl Report {
         let nodes: Vec<NodeRow> = rows.collect();
         let mut problems = of_pods(&snapshot.pods);
         problems.extend(snapshot.networks.iter().filter_map(of_network));
+        problems.extend(networks.iter().filter_map(|row| on_no_node(row, &snapshot.nodes)));
         problems.extend(owed::somewhere(snapshot));
         let mut of_nodes = Vec::new();
         for (row, node) in nodes.iter().zip(&snapshot.nodes) {
@@ -400,6 +402,22 @@ fn of_network(network: &Network) -> Option<String> {
         }
         Some(_) => None,
     }
+}
+
+/// Says that no node has an accepted Network: its pods would stay Pending.
+fn on_no_node(row: &NetworkRow, nodes: &[Node]) -> Option<String> {
+    let name = &row.name;
+    let label = format!("{NETWORK_LABELS}{name}");
+    let is_somewhere = match row.scope {
+        Scope::Node => row.nodes > 0,
+        Scope::Cluster => nodes.iter().any(|node| node.labels().contains_key(&label)),
+    };
+    (row.accepted == Some(true) && !is_somewhere).then(|| {
+        format!(
+            "Network {name} is on no node: no agent has found a link for its spec.uplink on a node that its spec.nodeSelector selects. \
+             Compare them with the links and labels of your nodes"
+        )
+    })
 }
 
 /// Problems of a node. `pod` is that of its agent.
@@ -789,6 +807,28 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["problems"][1], "node n100 has no agent: pods with networks do not run there");
         assert_eq!(json["lines"], Value::Null);
+    }
+
+    #[test]
+    fn a_network_that_no_node_has_is_a_problem() {
+        let mut snapshot = healthy();
+        snapshot.networks.push(network("nowhere", json!({}), json!({})));
+        snapshot.networks.push(network("whole", json!({"scope": "Cluster"}), json!({})));
+        let nowhere = |snapshot: &Snapshot| -> Vec<String> {
+            let problems = Report::of(snapshot).problems.into_iter();
+            problems.map(|problem| problem.split(':').next().unwrap().to_owned()).collect()
+        };
+        assert_eq!(nowhere(&snapshot), ["Network nowhere is on no node", "Network whole is on no node"]);
+        let mut served = node("a");
+        served.metadata.labels = Some([("network.netclaim.dev/whole".to_owned(), "up".to_owned())].into());
+        snapshot.nodes[0] = served;
+        assert_eq!(nowhere(&snapshot), ["Network nowhere is on no node"]);
+        let taint = json!([{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]);
+        let mut closed = storage(taint);
+        closed["attributes"]["network"] = json!({"string": "nowhere"});
+        closed["name"] = json!("net-nowhere");
+        snapshot.slices[2] = slice("b", 1, json!([storage(json!([])), closed]));
+        assert_eq!(nowhere(&snapshot), ["node b takes no new pods for net-nowhere (link-down)"]);
     }
 
     #[test]
