@@ -15,7 +15,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Name of the DRA driver, as DeviceClasses and ResourceSlices spell it
+    /// Name of the DRA driver, as DeviceClasses and ResourceSlices spell it. For tests: the rights and policies of the manifests, and the
+    /// webhook's conditions, know netclaim.dev only
     #[arg(long, env = "NETCLAIM_DRIVER_NAME", default_value = netclaim_api::DRIVER_NAME)]
     pub driver_name: String,
 
