@@ -138,6 +138,9 @@ lint: tools deny
 	cargo clippy --workspace --test '*' --locked -- -D warnings
 	@# The core of the CNI runtime does no IO: it builds without tokio and nix.
 	cargo check --quiet --package netclaim-cni --no-default-features --locked
+	@# Where it is installed, as in CI.
+	! command -v shellcheck >/dev/null || \
+	  shellcheck $$(grep -rlE '^(#!/bin/bash|# shellcheck shell)' .ci deploy docs driver/fuzz tests --exclude-dir=target --exclude-dir=scenarios)
 	! cargo tree --package netclaim-cni --no-default-features --edges normal --prefix none --locked | grep -E '^(nix|tokio) '
 
 .PHONY: image

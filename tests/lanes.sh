@@ -1,7 +1,8 @@
 #!/bin/bash
 # lanes.sh: all tests of `make test`. The image and the clusters are made while those without a cluster run. Then come the scenarios on
 # real clusters, those on one node, those on three and those that install netclaim, side by side: a lane waits for much of its time, most
-# of all the last, whose scenarios run one by one. The clusters share nothing but the machine (see node/cluster.sh). Scenarios that measure time run beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
+# of all the last, whose scenarios run one by one. The clusters share nothing but the machine (see node/cluster.sh). Scenarios that
+# measure time run beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,6 +14,7 @@ rm -rf target/rights
 
 # The scenarios begin when these have ended, which hold the lock. Ignored tests need root: they run in network namespaces of their own,
 # against the reference plugins, libcni and the runtime's side of NRI in Go; one builds the site with mdBook.
+# shellcheck disable=SC2317 # by `beside`
 without_cluster() {
   timeout --kill-after=10 40m flock --close target/quiet.lock cargo test --workspace --locked --no-fail-fast -- --include-ignored
 }

@@ -29,6 +29,7 @@ RUSTFLAGS="${flags[*]}" \
   cargo build --release --locked --package netclaim-fuzz --features libfuzzer --target "$host" \
   --manifest-path "$here/Cargo.toml" --target-dir "$dir/target"
 
+# shellcheck disable=SC2046 # a list of words
 (($#)) || set -- $(ls "$here/corpus")
 status=0
 for target; do
