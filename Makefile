@@ -61,6 +61,11 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- controller::
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- disasters::
 
+.PHONY: test-released
+test-released: tools ## Pods get their networks from what is released: its profile, without fail points, with the times that users have (root)
+	tests/node/build.sh
+	NETCLAIM_AS_RELEASED=1 cargo test --workspace --test cluster --locked -- attaching::
+
 .PHONY: test-runtimes
 test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
 	@failed=; for runtime in containerd-2.2 crio; do \
@@ -90,10 +95,10 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 	cargo test --release --package netclaim-tests --test scale --locked -- addresses
 
 # These measure: what they measure is what is released.
-test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE := release
+test-released test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE := release
 
 .PHONY: test-all
-test-all: test test-faults test-qemu test-churn test-density test-scale test-runtimes test-versions test-multus ## make test, and then what takes longer (root)
+test-all: test test-faults test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-multus ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
 test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)

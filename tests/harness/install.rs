@@ -18,6 +18,11 @@ const STATUS_PERIOD: u32 = 3;
 /// Seconds after which the blocks of addresses of a deleted node go to others: scenarios cannot wait for 10 minutes.
 const NODE_GONE_AFTER: u32 = 40;
 
+/// Whether netclaim runs as users have it (`$NETCLAIM_AS_RELEASED`): without fail points, and with its own times.
+fn as_released() -> bool {
+    std::env::var_os("NETCLAIM_AS_RELEASED").is_some()
+}
+
 impl Cluster {
     pub(crate) fn install(&self, image: &Path) -> Result<()> {
         let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
@@ -31,6 +36,20 @@ impl Cluster {
             self.load_image(image)?;
         }
         self.apply_manifests()?;
+        if !as_released() {
+            self.shorten_waits()?;
+        }
+        if installed && new_image {
+            // The image has the tag of the one before.
+            self.kubectl(&["rollout", "restart", "-n", SYSTEM, AGENT, CONTROLLER])?;
+        }
+        std::fs::write(known, sum)?;
+        self.agent_ready()?;
+        self.controller_ready()
+    }
+
+    /// Gives the programs shorter times than users have, and the agent its fail points.
+    fn shorten_waits(&self) -> Result<()> {
         if self.nodes().len() > 1 {
             let gone = format!("NETCLAIM_NODE_GONE_AFTER={NODE_GONE_AFTER}");
             self.set_agent_env(&[&gone])?;
@@ -41,14 +60,7 @@ impl Cluster {
             &format!("NETCLAIM_STATUS_PERIOD={STATUS_PERIOD}"),
             &format!("NETCLAIM_FAILPOINTS={FAILPOINTS}"),
             "NETCLAIM_LOG=info,netclaim_driver=debug",
-        ])?;
-        if installed && new_image {
-            // The image has the tag of the one before.
-            self.kubectl(&["rollout", "restart", "-n", SYSTEM, AGENT, CONTROLLER])?;
-        }
-        std::fs::write(known, sum)?;
-        self.agent_ready()?;
-        self.controller_ready()
+        ])
     }
 
     /// Loads an image archive into the container runtimes of all nodes.
@@ -105,12 +117,16 @@ pub(crate) fn image() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
         return Ok(path.into());
     }
-    let path = project("target/netclaim-failpoints.tar");
+    let (name, settings): (_, &[_]) = if as_released() {
+        ("target/netclaim-released.tar", &[])
+    } else {
+        ("target/netclaim-failpoints.tar", &[("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints")])
+    };
+    let path = project(name);
     // Lanes that start together build the same file.
     let lock = File::create(path.with_extension("lock"))?;
     lock.lock()?;
-    let settings = [("NETCLAIM_FEATURES", "netclaim-kubelet-plugin/failpoints")];
-    build_image(&project("."), &path, "localhost/netclaim:dev", &settings)?;
+    build_image(&project("."), &path, "localhost/netclaim:dev", settings)?;
     Ok(path)
 }
 
@@ -121,7 +137,12 @@ pub fn build_image(version: &Path, archive: &Path, name: &str, settings: &[(&str
     let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
     // Other tests may run meanwhile (`tests/lanes.sh`), some with limits of time.
     let mut build = Command::new("nice");
-    build.arg(version.join("deploy/image/build.sh")).current_dir(version).env("NETCLAIM_PROFILE", profile).arg(archive).arg(name);
+    build
+        .arg(version.join("deploy/image/build.sh"))
+        .current_dir(version)
+        .env("NETCLAIM_PROFILE", profile)
+        .arg(archive)
+        .arg(name);
     // With the variables that cargo sets for a test, ring and everything that needs TLS would be built again.
     let of_package = |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(of_package) {

@@ -1,8 +1,10 @@
 //! `netclaimctl migrate` on a real cluster, which knows Multus' objects and has no Multus.
 
-use anyhow::{Result, ensure};
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{deployment_of_multus, foreign_definition, list};
-use netclaim_tests::{Test, eventually};
+use netclaim_tests::{Test, eventually, project};
 use serde_json::{Value, json};
 
 /// The definition of NetworkAttachmentDefinitions.
@@ -31,7 +33,25 @@ fn with_definition(test: &Test<'_>, scenario: impl Fn(&Test<'_>) -> Result<()>) 
     result
 }
 
+/// What the guide writes before anything moves: labels of nodes, and the policy that keeps netclaim from their virtual functions.
+fn prepared(test: &Test<'_>) -> Result<()> {
+    let guide = fs::read_to_string(project("docs/migrate-from-multus.md"))?;
+    let label = guide.lines().map(str::trim).find(|line| line.starts_with("kubectl label node NODE "));
+    let label = label.context("no node is labelled")?.replace("kubectl label node NODE ", "");
+    let policy =
+        guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).context("no policy")?;
+    test.cluster.kubectl(&["label", "node", "node0", &label])?;
+    let written = test.cluster.kubectl_with(&["apply", "-f", "-"], policy).and_then(|_| {
+        test.condition(30, ["uplinkpolicy", "not-yet"], "Accepted", |condition| condition["status"] == "True")
+    });
+    let key = label.split('=').next().unwrap_or_default();
+    test.cluster.kubectl(&["label", "node", "node0", &format!("{key}-")])?;
+    test.cluster.kubectl(&["delete", "uplinkpolicy", "not-yet", "--ignore-not-found"])?;
+    written
+}
+
 fn moved(test: &Test<'_>) -> Result<()> {
+    prepared(test)?;
     let address = test.address(1, 9);
     let config = json!({"cniVersion": "0.3.1", "name": test.name("lan"), "type": "macvlan", "master": "eth1",
         "ipam": {"type": "static"}});

@@ -74,10 +74,30 @@ pub fn the_quick_start_works_as_it_is_written(test: &Test<'_>) -> Result<()> {
     })
 }
 
+/// Looks at one node as the reader does, who has a terminal.
+fn looks_at_a_node(test: &Test<'_>, folder: &Path, check: &str) -> Result<()> {
+    let check = check
+        .replace("NODE -it ", "node0 -i ")
+        .replace("docker.io/library/busybox:1.37", "localhost/busybox:1");
+    let shown = run(test, folder, &check);
+    let pods = run(
+        test,
+        folder,
+        "kubectl get pods -o name | grep node-debugger- | xargs kubectl delete --timeout=60s",
+    );
+    let shown = shown?;
+    pods?;
+    for expected in ["nri.sock", "/macvlan", "/host-local", "eth1"] {
+        ensure!(shown.contains(expected), "no {expected} in {shown}");
+    }
+    Ok(())
+}
+
 fn followed(test: &Test<'_>, folder: &Path) -> Result<()> {
     let commands = commands()?;
     let of =
         |heading: &str| commands.get(heading).with_context(|| format!("the page has no section {heading}"));
+    looks_at_a_node(test, folder, of("1.")?)?;
     let install = of("2.")?;
     ensure!(install.contains("helm install") && install.contains(PUSHED), "{install}");
     run(test, folder, install)?;
