@@ -1,8 +1,8 @@
 #!/bin/bash
-# lanes.sh: all tests of `make test`. The image and the clusters are made while those without a cluster run. Then come the scenarios on
-# real clusters, those on one node, those on three and those that install netclaim, side by side: a lane waits for much of its time, most
-# of all the last, whose scenarios run one by one. The clusters share nothing but the machine (see node/cluster.sh). Scenarios that
-# measure time run beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
+# lanes.sh: all tests of `make test`, side by side, because most of them wait for most of their time: those without a cluster, and the
+# scenarios on real clusters. A lane on one node and one on three have two parts, each with a cluster of its own: scenarios that run four
+# at a time, and those that run one by one. The clusters share nothing but the machine (see node/cluster.sh). Scenarios that measure
+# time run beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,13 +12,23 @@ run --no-run
 run --no-run --test=cluster --test=install --test=nodes --test=rights
 rm -rf target/rights
 
-# The scenarios begin when these have ended, which hold the lock. Ignored tests need root: they run in network namespaces of their own,
-# against the reference plugins, libcni and the runtime's side of NRI in Go; one builds the site with mdBook.
+# Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and the runtime's side of
+# NRI in Go; one builds the site with mdBook.
 # shellcheck disable=SC2317 # by `beside`
 without_cluster() {
-  timeout --kill-after=10 40m flock --close target/quiet.lock cargo test --workspace --locked --no-fail-fast -- --include-ignored
+  timeout --kill-after=10 40m flock --shared --close target/quiet.lock \
+    cargo test --workspace --locked --no-fail-fast -- --include-ignored
 }
-lane() { run --no-fail-fast "${@/#/--test=}"; }
+# lane TEST [PART]
+lane() { NETCLAIM_PART=${2:-} run --no-fail-fast --test="$1"; }
+# The installations are few, and one by one.
+# shellcheck disable=SC2317 # by `beside`
+cluster_and_install() {
+  local status=0
+  lane cluster beside || status=$?
+  lane install || status=$?
+  return "$status"
+}
 
 # Each in a process group of its own, which ends with this script.
 jobs=()
@@ -29,10 +39,13 @@ beside() {
   set +m
 }
 trap 'for job in "${jobs[@]}"; do kill -TERM -- "-$job" 2>/dev/null || true; done; wait; exit 130' INT TERM HUP
+# The parts cannot share a cluster that keeps running.
+unset NETCLAIM_TEST_CLUSTER NETCLAIM_TEST_NODES_CLUSTER
 beside without_cluster
-beside lane cluster
-beside lane install
-beside lane nodes
+beside lane cluster alone
+beside lane nodes alone
+beside lane nodes beside
+beside cluster_and_install
 status=0
 for job in "${jobs[@]}"; do
   wait "$job" || status=$?

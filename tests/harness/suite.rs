@@ -2,6 +2,7 @@
 //!
 //! `$NETCLAIM_TEST_CLUSTER` ([`Lane`] has others) is the folder of a cluster that keeps running; it is started if it does
 //! not run. By default the suite starts a new cluster and ends it. `$NETCLAIM_IMAGE` is an image archive, instead of building one.
+//! `$NETCLAIM_PART` is `beside` or `alone`: only the scenarios that may run beside others, or only the others.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,6 +21,8 @@ use crate::wait::eventually;
 
 /// How many scenarios run at once: they mostly wait.
 const AT_ONCE: usize = 4;
+/// The variable that chooses a part of the scenarios.
+const PART: &str = "NETCLAIM_PART";
 
 /// What a scenario does.
 type Body = Box<dyn Fn(&Test<'_>) -> Result<()> + Send + Sync>;
@@ -82,6 +85,15 @@ pub fn run(scenarios: Vec<Scenario>) -> ExitCode {
 pub fn run_on(lane: &Lane, mut scenarios: Vec<Scenario>) -> ExitCode {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
+    let part = std::env::var(PART).ok().filter(|part| !part.is_empty());
+    match part.as_deref() {
+        None => {}
+        Some(part @ ("alone" | "beside")) => scenarios.retain(|scenario| scenario.alone == (part == "alone")),
+        Some(other) => {
+            eprintln!("{PART} is {other:?}: it must be alone or beside");
+            return ExitCode::FAILURE;
+        }
+    }
     scenarios.sort_by_key(|scenario| (scenario.alone, scenario.measures));
     let wanted = |scenario: &Scenario| !args.is_filtered_out(&Trial::test(scenario.name, || Ok(())));
     let none = !scenarios.iter().any(wanted);
@@ -116,15 +128,16 @@ pub fn run_on(lane: &Lane, mut scenarios: Vec<Scenario>) -> ExitCode {
     };
     let conclusion = libtest_mimic::run(&args, (1..).zip(scenarios).map(trial).collect());
     let is_whole = args.filter.is_none() && args.skip.is_empty();
-    if is_whole && let Err(error) = note_accesses(&cluster, lane) {
+    let name = part.map_or_else(|| lane.name.to_owned(), |part| format!("{}-{part}", lane.name));
+    if is_whole && let Err(error) = note_accesses(&cluster, &name) {
         eprintln!("cannot note what netclaim asked the API server for: {error:#}");
     }
     if finish(&dir, keep, conclusion.has_failed()) { conclusion.exit_code() } else { ExitCode::FAILURE }
 }
 
-/// Writes down what netclaim has asked the API server for, when all scenarios have run: the test `rights` compares it with what
-/// the manifests grant.
-fn note_accesses(cluster: &Cluster, lane: &Lane) -> Result<()> {
+/// Writes down what netclaim has asked the API server for, when all scenarios of a lane or its part have run: the test `rights` compares
+/// it with what the manifests grant.
+fn note_accesses(cluster: &Cluster, name: &str) -> Result<()> {
     let accesses = AuditLog::from_the_beginning(cluster).accesses()?;
     let lines = accesses.iter().map(|access| {
         let Access { account, group, resource, verb } = access;
@@ -132,7 +145,7 @@ fn note_accesses(cluster: &Cluster, lane: &Lane) -> Result<()> {
     });
     let folder = project("target/rights");
     std::fs::create_dir_all(&folder)?;
-    Ok(std::fs::write(folder.join(lane.name), lines.collect::<String>())?)
+    Ok(std::fs::write(folder.join(name), lines.collect::<String>())?)
 }
 
 /// Ends the cluster unless `keep` is set, and keeps its logs after a failure. Returns whether that worked.

@@ -1,6 +1,6 @@
 //! Least privilege: what the manifests and the chart grant to netclaim's programs is what they asked the API server for while the lanes ran.
 //!
-//! `tests/lanes.sh` runs this when all lanes have ended, each of which leaves `target/rights/LANE`.
+//! `tests/lanes.sh` runs this when all lanes have ended, each of which leaves `target/rights/LANE`, or `LANE-PART` of its parts.
 
 // Clippy allows `unwrap` and `panic!` only in functions with `#[test]`, not in those that tests share.
 #![allow(clippy::panic, clippy::unwrap_used)]
@@ -14,7 +14,7 @@ use netclaim_tests::objects::{list, text};
 use netclaim_tests::{Access, helm, output, project};
 use serde_json::Value;
 
-const LANES: [&str; 3] = ["cluster", "install", "nodes"];
+const LANES: [&str; 5] = ["cluster-alone", "cluster-beside", "install", "nodes-alone", "nodes-beside"];
 
 /// Rights that the programs need and that no scenario surely makes them use: account, group, resource, verb, and when it is used. What
 /// happens then has a unit test.
