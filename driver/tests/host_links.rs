@@ -13,9 +13,25 @@ use netclaim_cni::{Cache, CniResult, Runtime};
 use netclaim_driver::attach::retry::Attempt;
 use netclaim_driver::attach::{AddFailure, Attach as _, CniPlugins, Del, DelOutcome, Failure, Sandbox, Spec};
 use netclaim_driver::links::{HostLink, Links};
+use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-use plugin_host::{Host, LONG, Netns, links, on_a_host, run, state};
+use plugin_host::{Host, LONG, Netns, links, on_a_host, run, show, state};
+
+/// How `up0` is made, by kind of link. `sw0` is the other end of a veth, or a link beside it.
+const KINDS: [&str; 4] = [
+    "ip link add up0 type veth peer name sw0",
+    "ip link add up0 link sw0 type macvlan mode bridge",
+    "ip link add up0 type vxlan id 5 dstport 4789 local 127.0.0.1",
+    "ip tuntap add up0 mode tap",
+];
+
+/// Shows the test the sysfs of its own host, as an agent sees it. Other threads keep theirs.
+fn mount_own_sysfs() {
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    run("mount --make-rprivate /");
+    run("mount -t sysfs sysfs /sys");
+}
 
 /// Makes `up0`, the host's end of a veth, with everything that a link can lose.
 fn make_up0() {
@@ -59,6 +75,7 @@ fn with_up0_in_a_pod<F: Future>(test: impl FnOnce(Pod) -> F + Send + 'static) {
 
 impl Pod {
     fn new(host: Host) -> Self {
+        mount_own_sysfs();
         let ipam =
             host.ipam(json!([[{"subnet": "10.9.0.0/24", "rangeStart": "10.9.0.2", "rangeEnd": "10.9.0.2"}]]));
         let plugin = json!({"type": "host-device", "device": "up0", "ipam": ipam});
@@ -330,5 +347,73 @@ fn a_link_whose_name_is_taken_is_a_stray_until_the_name_is_free() {
         pod.plugins.give_back(&pod.spec, noted).await.unwrap_err();
         run("ip link del up0");
         pod.is_restored(pod.plugins.give_back(&pod.spec, noted).await);
+    });
+}
+
+/// Runs a test on a host with a pod that has a link `up0` which was made by this command, beside `sw0`.
+fn with_up0_made<F: Future>(make: &'static str, test: impl FnOnce(Pod) -> F + Send + 'static) {
+    on_a_host(&[], async move |host| test(Pod::with(host, make).await).await);
+}
+
+impl Pod {
+    /// A pod that has a link `up0` which was made by this command, beside `sw0`.
+    async fn with(host: Host, make: &str) -> Self {
+        if !make.ends_with("sw0") {
+            run("ip link add sw0 type veth peer name sw9");
+        }
+        run(make);
+        Self::new(host).with_link().await
+    }
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn another_link_that_has_the_name_of_a_destroyed_one_stays_as_it_is() {
+    KINDS.into_iter().for_each(|make| {
+        with_up0_made(make, async move |pod| {
+            pod.in_pod(&["ip link del net1"]);
+            run(make);
+            run("ip link set up0 address 02:71:00:00:00:99");
+            run("ip link set up0 mtu 1300");
+            let other = state("up0");
+            // The second DEL is that of the next agent.
+            for _ in 0..2 {
+                pod.is_given_up().await;
+                assert_eq!(state("up0"), other);
+            }
+            let stray = pod.plugins.give_back(&pod.spec, pod.noted.as_ref().unwrap()).await;
+            assert!(matches!(stray, Ok(DelOutcome::GivenUp(_))), "{stray:?}");
+            assert_eq!(state("up0"), other);
+        });
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_link_that_is_made_anew_after_a_killed_agents_del_stays_as_it_is() {
+    with_up0_in_a_pod(async |mut pod| {
+        // The killed agent only ran the plugin's DEL.
+        let noted = pod.noted.take();
+        assert_eq!(pod.del(0).await, Ok(DelOutcome::Clean));
+        pod.noted = noted;
+        run("ip link del up0");
+        run("ip link add up0 mtu 1300 type veth peer name sw0");
+        let other = state("up0");
+        pod.is_given_up().await;
+        assert_eq!(state("up0"), other);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_link_that_a_pod_made_with_the_index_of_a_removed_one_gets_nothing_of_the_hosts() {
+    with_up0_in_a_pod(async |pod| {
+        let index = pod.netns().show("ip -j link show dev net1")["ifindex"].clone();
+        pod.in_pod(&[
+            "ip link del net1",
+            &format!("ip link add net1 index {index} type veth peer name other"),
+        ]);
+        pod.is_given_up().await;
+        assert_eq!(show("ip -j address show dev up0")["addr_info"], json!([]));
     });
 }

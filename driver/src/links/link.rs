@@ -5,6 +5,8 @@
 pub struct Link {
     /// Interface index: unique within the namespace, for as long as the link lives there.
     pub index: u32,
+    /// Which link this is, whatever its name and namespace: no later link gets the same. `None` where sysfs does not show it.
+    pub identity: Option<u64>,
     /// Interface name.
     pub name: String,
     /// Alternative names (`ip link property add … altname`). They share one namespace with `name`.

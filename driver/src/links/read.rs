@@ -96,6 +96,9 @@ impl Links {
 /// Reads all links, with their data in `sysfs`. Blocks.
 pub(super) fn read_links(socket: &mut netlink::Socket, sysfs: &Path) -> Result<Vec<Link>, Error> {
     let mut links = socket.links()?;
+    for link in &mut links {
+        link.identity = sysfs::link_identity(link, sysfs);
+    }
     // Reading a speed takes the rtnl lock: not for the host ends of hundreds of pods.
     for link in links.iter_mut().filter(|link| !uplinks::is_pod_end(link.kind.as_deref(), &link.name)) {
         sysfs::read_into(link, sysfs);

@@ -41,6 +41,14 @@ pub(super) fn read_into(link: &mut Link, sysfs: &Path) {
     link.virtual_functions = read(&function.join("sriov_numvfs")).unwrap_or_default();
 }
 
+/// Returns the identity of a link: the inode of its directory, which moves with the link from name to name and from namespace
+/// to namespace, and which Linux never reuses (since 5.5).
+pub(super) fn link_identity(link: &Link, sysfs: &Path) -> Option<u64> {
+    let entry = sysfs.join("class/net").join(&link.name);
+    let identity = fs::metadata(&entry).ok()?.ino();
+    (read::<u32>(&entry.join("ifindex"))? == link.index).then_some(identity)
+}
+
 /// Returns the identity of a PCI function, by which another function with the same address later differs: the inode of its
 /// directory, which Linux never reuses (since 5.5).
 pub(super) fn identity(sysfs: &Path, pci_bus_id: &str) -> io::Result<u64> {

@@ -31,6 +31,9 @@ pub struct HostLink {
     /// Identity of that function. Another function that gets the address later has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_function: Option<u64>,
+    /// Which link it is ([`Link::identity`]). `None` if an earlier agent noted the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<u64>,
     /// Hardware address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
@@ -63,6 +66,7 @@ impl HostLink {
             permanent_mac: link.permanent_mac.clone(),
             pci_bus_id: link.pci_bus_id.clone(),
             pci_function: None,
+            identity: link.identity,
             mac: link.mac.clone(),
             mtu: link.mtu,
             up: link.admin_up,
@@ -84,14 +88,18 @@ impl HostLink {
     ///
     /// * Hardware is recognized by its permanent address or, without one, by its PCI function. If several links have the
     ///   same, the name decides.
-    /// * A virtual link may still have its name in the pod, with its name on the host as the alias: `host-device` sets that
+    /// * A virtual link is recognized by its identity.
+    /// * One that an earlier agent noted has none. It may still have its name in the pod, with its name on the host as the alias: `host-device` sets that
     ///   mark, and leaves the link so if it is killed.
-    /// * Otherwise a virtual link is recognized by name and kind. After the namespace has ended, the index must be the same,
+    /// * Otherwise such a link is recognized by name and kind. After the namespace has ended, the index must be the same,
     ///   too: a link of that name may be a new one.
     pub fn find<'a>(&self, links: &'a [Link], name_in_pod: &str, netns_gone: bool) -> Option<&'a Link> {
         let of_kind = || links.iter().filter(|link| link.kind == self.kind);
         if self.is_hardware() {
             return self.hardware(links, |link| link.name == self.name);
+        }
+        if self.identity.is_some() {
+            return of_kind().find(|link| link.identity == self.identity);
         }
         let named = |link: &&Link| link.name == self.name && (!netns_gone || link.index == self.index);
         let marked = |link: &&Link| self.is_marked(link, name_in_pod);
@@ -219,6 +227,22 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_virtual_link_with_an_identity_is_recognized_by_nothing_else() {
+        let known = |link: Link, identity| Link { identity: Some(identity), ..link };
+        let moved = known(veth("eth2", 3), 77);
+        let other = known(veth("eth2", 3), 78);
+        let marked = known(Link { alias: Some("eth2".into()), ..veth("net1", 12) }, 79);
+        for gone in [false, true] {
+            assert_eq!(found(&moved, &[other.clone(), marked.clone(), veth("eth2", 4)], gone), None);
+            let back = known(veth("dev0", 9), 77);
+            assert_eq!(found(&moved, &[other.clone(), back], gone).as_deref(), Some("dev0 9"));
+        }
+        let card = known(link("eth2", 3), 77);
+        let reset = known(link("eth2", 8), 80);
+        assert_eq!(found(&card, &[reset], false).as_deref(), Some("eth2 8"), "hardware stays the same card");
+    }
+
+    #[test]
     fn a_link_of_a_killed_plugin_is_recognized_by_its_mark() {
         let moved = veth("eth2", 3);
         let marked = Link { alias: Some("eth2".into()), ..veth("net1", 12) };
@@ -268,7 +292,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_noted_link_survives_serialization() {
-        let moved = HostLink::of(&link("eth2", 3), vec![address("10.0.0.1/24"), address("fd00::1/64")]);
+        let addresses = vec![address("10.0.0.1/24"), address("fd00::1/64")];
+        let noted = Link { identity: Some(u64::MAX), ..link("eth2", 3) };
+        let moved = HostLink::of(&noted, addresses);
         let text = serde_json::to_string(&moved).unwrap();
         assert_eq!(serde_json::from_str::<HostLink>(&text).unwrap(), moved, "{text}");
     }

@@ -12,8 +12,8 @@
 //!
 //! Pure functions compute the changes, and they are applied until nothing differs.
 //!
-//! * A host link is never recognized by its index alone: a link gets another one when it changes its namespace, and the
-//!   indices of different namespaces collide. See [`HostLink::find`].
+//! * A host link is never recognized by its index or name alone: a link gets another index when it changes its namespace, the
+//!   indices of different namespaces collide, and the host may have given its name to another link. See [`HostLink::find`].
 //! * A pod with `NET_ADMIN` can rename the link, give it names of host links, and give its name to another link. So the link
 //!   is found in the pod by what the pod cannot change, and made as the plugin left it, before DEL ([`Links::ready`]).
 //! * What other programs added meanwhile stays, except names: they may be the pod's.
@@ -154,10 +154,19 @@ impl Links {
         let (sysfs, moved, name_in_pod) = (self.sysfs.clone(), moved.clone(), name_in_pod.to_owned());
         blocking(move || {
             let mut socket = netlink::Socket::open()?;
-            let links = read_links(&mut socket, &sysfs)?;
-            let Some(link) = moved.find(&links, &name_in_pod, netns_gone).cloned() else { return Ok(None) };
-            let addresses = socket.addresses(link.index)?;
-            Ok(Some((link, addresses)))
+            for _ in 0..ROUNDS {
+                let links = read_links(&mut socket, &sysfs)?;
+                if let Some(link) = moved.find(&links, &name_in_pod, netns_gone).cloned() {
+                    let addresses = socket.addresses(link.index)?;
+                    return Ok(Some((link, addresses)));
+                }
+                // A link has no identity if it is renamed while they are read.
+                let may_be_it = |link: &Link| link.kind == moved.kind && link.identity.is_none();
+                if moved.identity.is_none() || !links.iter().any(may_be_it) {
+                    return Ok(None);
+                }
+            }
+            Err(Error::Interrupted { what: "links", tries: ROUNDS })
         })
         .await
     }
