@@ -7,6 +7,8 @@
 
 mod plugin_host;
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use netclaim_cni::{Cache, CniResult, Runtime};
@@ -31,6 +33,27 @@ fn mount_own_sysfs() {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     run("mount --make-rprivate /");
     run("mount -t sysfs sysfs /sys");
+}
+
+/// The file of a sysctl of `up0`, such as `ipv6/accept_ra`.
+fn sysctl(name: &str) -> String {
+    let (family, name) = name.split_once('/').unwrap();
+    format!("/proc/sys/net/{family}/conf/up0/{name}")
+}
+
+/// Sets sysctls of `up0`.
+fn set_sysctls(values: &[(&str, &str)]) {
+    values.iter().for_each(|(name, value)| fs::write(sysctl(name), value).unwrap());
+}
+
+/// The sysctls of `up0`, without the one that cannot be read.
+fn sysctls() -> BTreeMap<String, String> {
+    let files = ["ipv4", "ipv6"].into_iter().flat_map(|family| {
+        let files = fs::read_dir(format!("/proc/sys/net/{family}/conf/up0")).unwrap();
+        files.map(move |file| format!("{family}/{}", file.unwrap().file_name().to_str().unwrap()))
+    });
+    let read = |name: String| Some((name.clone(), fs::read_to_string(sysctl(&name)).ok()?.trim().to_owned()));
+    files.filter_map(read).collect()
 }
 
 /// Makes `up0`, the host's end of a veth, with everything that a link can lose.
@@ -347,6 +370,56 @@ fn a_link_whose_name_is_taken_is_a_stray_until_the_name_is_free() {
         pod.plugins.give_back(&pod.spec, noted).await.unwrap_err();
         run("ip link del up0");
         pod.is_restored(pod.plugins.give_back(&pod.spec, noted).await);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_link_comes_back_with_its_own_sysctls_and_is_not_up_without_them() {
+    on_a_host(&[], async |host| {
+        make_up0();
+        set_sysctls(&[("ipv6/accept_ra", "0"), ("ipv6/autoconf", "0"), ("ipv6/forwarding", "1")]);
+        set_sysctls(&[("ipv4/forwarding", "1"), ("ipv4/rp_filter", "2"), ("ipv4/arp_ignore", "1")]);
+        set_sysctls(&[("ipv4/arp_announce", "2"), ("ipv4/arp_notify", "1"), ("ipv4/arp_filter", "1")]);
+        set_sysctls(&[("ipv4/arp_accept", "1"), ("ipv4/arp_evict_nocarrier", "0")]);
+        let before = sysctls();
+        let mut pod = Pod::new(host).with_link().await;
+        pod.netns().inside(|| fs::write("/proc/sys/net/ipv6/conf/net1/accept_ra", "2").unwrap());
+        let noted = pod.noted.take();
+        // One that the kernel refuses.
+        let mut spoiled = serde_json::to_value(&noted).unwrap();
+        spoiled["sysctls"]["ipv6/accept_ra"] = json!("never");
+        pod.noted = serde_json::from_value(spoiled).unwrap();
+        let error = pod.del(0).await.unwrap_err().message;
+        assert!(error.contains("link up0: cannot set its sysctl ipv6/accept_ra to never"), "{error}");
+        assert_eq!(state("up0")["up"], json!(false));
+        pod.noted = noted;
+        pod.is_restored(pod.del(1).await);
+        assert_eq!(sysctls(), before);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_link_without_ipv6_comes_back_without_it() {
+    on_a_host(&[], async |host| {
+        make_up0();
+        set_sysctls(&[("ipv6/disable_ipv6", "1")]);
+        let before = sysctls();
+        let pod = Pod::new(host).with_link().await;
+        pod.is_restored(pod.del(0).await);
+        assert_eq!(sysctls(), before);
+        assert_eq!(run("ip -6 -o address show dev up0"), "");
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_sysctl_that_was_the_hosts_default_is_that_of_the_return() {
+    with_up0_in_a_pod(async |pod| {
+        fs::write("/proc/sys/net/ipv4/conf/default/rp_filter", "2").unwrap();
+        pod.is_restored(pod.del(0).await);
+        assert_eq!(sysctls()["ipv4/rp_filter"], "2");
     });
 }
 

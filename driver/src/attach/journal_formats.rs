@@ -171,7 +171,7 @@ fn an_upgraded_agent_reads_and_writes_an_earlier_ones_files() {
     assert!(matches!(attached.phase, Phase::Attached { .. }));
     let link = attached.moved_link.expect("moved");
     assert_eq!((link.name.as_str(), link.mtu, link.addresses.len()), ("eth2", 9000, 2));
-    assert_eq!((link.index_in_pod, link.identity), (None, None));
+    assert_eq!((link.index_in_pod, link.identity, link.sysctls.len()), (None, None, 0));
     let deleting = read(DELETING);
     assert!(matches!(deleting.phase, Phase::Deleting { result: Some(_), .. }));
     assert_eq!(deleting.stray, None);
@@ -190,6 +190,7 @@ fn a_downgraded_agent_reads_what_this_one_writes_and_owes_the_same() {
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = Some(9);
             link.identity = Some(77);
+            link.sysctls.insert("ipv6/accept_ra".to_owned(), "0".to_owned());
         }
         assert_eq!(earlier::decode(text(&record).as_bytes()), earlier::decode(file.as_bytes()));
     }

@@ -8,6 +8,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 
 use super::changes::Change;
+use super::sysctls;
 use crate::links::address::Address;
 use crate::links::error::Error;
 use crate::links::link::Link;
@@ -25,23 +26,36 @@ pub(super) async fn apply<'a>(
 ) -> Result<(), Error> {
     let (connection, handle) = connected.map_err(Error::Socket)?;
     let connection = tokio::spawn(connection);
-    let (mut result, mut named) = (Ok(()), true);
+    let (mut result, mut named, mut settled, mut renamed) = (Ok(()), true, true, None);
     for (link, change) in changes {
         // Until a link has its name, it is recognized by the plugin's alias. Labels of addresses follow a rename.
         if matches!(change, Change::Alias(_) | Change::Address(_)) && !named {
             continue;
         }
-        match make(&handle, link.index, &change).await {
+        // A link that is up heeds its network.
+        if matches!(change, Change::Up) && !settled {
+            continue;
+        }
+        let made = match change {
+            Change::Sysctl(name, value) => sysctls::set(renamed.unwrap_or(&link.name), name, value).await,
+            _ => make(&handle, link.index, &change).await,
+        };
+        match made {
             // The kernel makes link-local addresses itself. A name that exists is another link's, so it is an error.
             Err(error)
                 if error.raw_os_error() == Some(Errno::EEXIST as i32)
                     && matches!(change, Change::Address(_)) => {}
             Err(source) => {
                 named &= !matches!(change, Change::Name(_));
+                settled &= !matches!(change, Change::Sysctl(..));
                 let change = change.to_string();
                 result = result.and(Err(Error::Change { link: link.name.clone(), change, source }));
             }
-            Ok(()) => {}
+            Ok(()) => {
+                if let Change::Name(name) = change {
+                    renamed = Some(name);
+                }
+            }
         }
     }
     connection.abort();
@@ -66,6 +80,7 @@ async fn make(handle: &Handle, index: u32, change: &Change<'_>) -> io::Result<()
             return handle.link().property_add(index).alt_ifname(&[name]).execute().await.map_err(io_error);
         }
         Change::Address(address) => return add(handle, index, address).await,
+        Change::Sysctl(..) => return Ok(()),
     };
     handle.link().set(link.build()).execute().await.map_err(io_error)
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::host_link::HostLink;
+use super::sysctls::Sysctls;
 use crate::links::address::Address;
 use crate::links::link::Link;
 
@@ -18,6 +19,7 @@ pub(super) enum Change<'a> {
     Mac(&'a str),
     Mtu(u32),
     Alias(&'a str),
+    Sysctl(&'a str, &'a str),
     AltName(&'a str),
     Up,
     Promisc(bool),
@@ -34,6 +36,7 @@ impl fmt::Display for Change<'_> {
             Self::Mac(mac) => write!(f, "set its hardware address to {mac}"),
             Self::Mtu(mtu) => write!(f, "set its MTU to {mtu}"),
             Self::Alias(alias) => write!(f, "set its alias to {alias:?}"),
+            Self::Sysctl(name, value) => write!(f, "set its sysctl {name} to {value}"),
             Self::AltName(name) => write!(f, "add its alternative name {name}"),
             Self::Up => f.write_str("set it up"),
             Self::Promisc(on) => write!(f, "set its promiscuity to {on}"),
@@ -76,8 +79,13 @@ impl HostLink {
         now.alt_names.iter().filter(|name| !self.alt_names.contains(name)).map(String::as_str)
     }
 
-    /// Returns the changes that restore the link, which is now `now` with `addresses`.
-    pub(super) fn changes<'a>(&'a self, now: &'a Link, addresses: &[Address]) -> Vec<Change<'a>> {
+    /// Returns the changes that restore the link, which is now `now` with `addresses` and `sysctls`.
+    pub(super) fn changes<'a>(
+        &'a self,
+        now: &'a Link,
+        addresses: &[Address],
+        sysctls: &Sysctls,
+    ) -> Vec<Change<'a>> {
         let name = (now.name != self.name).then_some(Change::Name(&self.name));
         let foreign = self.foreign_names(now).map(Change::DropAltName);
         let mac = self.mac.as_deref().filter(|_| now.mac != self.mac).map(Change::Mac);
@@ -86,6 +94,9 @@ impl HostLink {
         let alias = (now.alias.as_deref().unwrap_or_default() != alias).then_some(Change::Alias(alias));
         let promisc = self.promisc.filter(|on| *on != now.promisc).map(Change::Promisc);
         let allmulti = self.allmulti.filter(|on| *on != now.allmulti).map(Change::AllMulti);
+        // After the MTU, since a link with too small a one has no IPv6; before the link is up and heeds its network.
+        let sysctls = self.sysctls.iter().filter(|(name, value)| sysctls.get(*name) != Some(value));
+        let sysctls = sysctls.map(|(name, value)| Change::Sysctl(name, value));
         let alt_names = self.alt_names.iter().filter(|name| !now.alt_names.contains(name));
         // Older kernels rename a link only while it is down, and many drivers set its address only then.
         let while_down = now.admin_up && (name.is_some() || mac.is_some());
@@ -97,6 +108,7 @@ impl HostLink {
         down.into_iter()
             .chain(foreign)
             .chain([name, mac, mtu, alias, promisc, allmulti].into_iter().flatten())
+            .chain(sysctls)
             .chain(alt_names)
             .chain(up)
             .chain(missing)
@@ -123,8 +135,11 @@ mod tests {
             mtu: 1300,
             ..link("eth2", 3)
         };
-        let changes: Vec<String> =
-            moved.changes(&now, &[address("fd00::1/64")]).iter().map(ToString::to_string).collect();
+        let changes: Vec<String> = moved
+            .changes(&now, &[address("fd00::1/64")], &Sysctls::new())
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(
             changes,
             [
@@ -140,24 +155,51 @@ mod tests {
     }
 
     #[test]
+    fn sysctls_are_restored_before_the_link_is_up_and_when_it_has_its_mtu() {
+        let sysctls = |values: &[(&str, &str)]| -> Sysctls {
+            values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let own = sysctls(&[("ipv4/rp_filter", "2"), ("ipv6/accept_ra", "0")]);
+        let moved = HostLink { sysctls: own.clone(), ..HostLink::of(&link("eth2", 3), Vec::new()) };
+        let now = Link { admin_up: false, mtu: 1000, ..link("eth2", 11) };
+        let there = sysctls(&[("ipv4/arp_ignore", "1"), ("ipv4/rp_filter", "2")]);
+        let changes = moved.changes(&now, &[], &there);
+        let accept_ra = Change::Sysctl("ipv6/accept_ra", "0");
+        assert_eq!(changes, [Change::Mtu(1500), accept_ra, Change::Up], "without IPv6 there is none");
+        assert_eq!(moved.changes(&link("eth2", 11), &[], &own), []);
+    }
+
+    #[test]
     fn a_restored_link_keeps_what_other_programs_added() {
         let moved = HostLink::of(&link("eth2", 3), vec![address("10.0.0.1/24")]);
         let now = link("eth2", 11);
-        assert_eq!(moved.changes(&now, &[address("10.0.0.1/24"), address("10.0.0.2/24")]), []);
+        assert_eq!(
+            moved.changes(&now, &[address("10.0.0.1/24"), address("10.0.0.2/24")], &Sysctls::new()),
+            []
+        );
         let was_down = HostLink { up: false, ..moved.clone() };
-        assert_eq!(was_down.changes(&now, &[address("10.0.0.1/24")]), [Change::Down]);
-        assert_eq!(moved.changes(&Link { admin_up: false, ..now }, &moved.addresses), [Change::Up]);
+        assert_eq!(was_down.changes(&now, &[address("10.0.0.1/24")], &Sysctls::new()), [Change::Down]);
+        assert_eq!(
+            moved.changes(&Link { admin_up: false, ..now }, &moved.addresses, &Sysctls::new()),
+            [Change::Up]
+        );
     }
 
     #[test]
     fn what_a_link_receives_is_as_before_the_pod() {
         let spoiled = Link { promisc: true, allmulti: true, ..link("eth2", 11) };
         let moved = HostLink::of(&link("eth2", 3), Vec::new());
-        assert_eq!(moved.changes(&spoiled, &[]), [Change::Promisc(false), Change::AllMulti(false)]);
+        assert_eq!(
+            moved.changes(&spoiled, &[], &Sysctls::new()),
+            [Change::Promisc(false), Change::AllMulti(false)]
+        );
         let noted = HostLink::of(&spoiled, Vec::new());
-        assert_eq!(noted.changes(&link("eth2", 11), &[]), [Change::Promisc(true), Change::AllMulti(true)]);
+        assert_eq!(
+            noted.changes(&link("eth2", 11), &[], &Sysctls::new()),
+            [Change::Promisc(true), Change::AllMulti(true)]
+        );
         let earlier = HostLink { promisc: None, allmulti: None, ..moved };
-        assert_eq!(earlier.changes(&spoiled, &[]), [], "it did not note them");
+        assert_eq!(earlier.changes(&spoiled, &[], &Sysctls::new()), [], "it did not note them");
     }
 
     #[test]
@@ -165,7 +207,8 @@ mod tests {
         let moved = HostLink::of(&Link { alt_names: vec!["card".into()], ..link("eth2", 3) }, Vec::new());
         let names = ["eth2", "eth1", "card"].map(str::to_owned).to_vec();
         let now = Link { alt_names: names, admin_up: false, ..link("x", 9) };
-        let changes: Vec<String> = moved.changes(&now, &[]).iter().map(ToString::to_string).collect();
+        let changes: Vec<String> =
+            moved.changes(&now, &[], &Sysctls::new()).iter().map(ToString::to_string).collect();
         assert_eq!(
             changes,
             [

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::sysctls::Sysctls;
 use crate::links::address::Address;
 use crate::links::link::Link;
 
@@ -50,6 +51,9 @@ pub struct HostLink {
     /// Its static addresses, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Address>,
+    /// Its sysctls that were not the default of the host's network namespace, such as `ipv6/accept_ra`.
+    #[serde(default, skip_serializing_if = "Sysctls::is_empty")]
+    pub sysctls: Sysctls,
     /// Its index in the pod, which stays if the pod renames it. `None` until the ADD has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index_in_pod: Option<u32>,
@@ -73,6 +77,7 @@ impl HostLink {
             promisc: Some(link.promisc),
             allmulti: Some(link.allmulti),
             addresses: addresses.into_iter().filter(Address::is_static).collect(),
+            sysctls: Sysctls::new(),
             index_in_pod: None,
         }
     }
@@ -293,8 +298,9 @@ pub(super) mod tests {
     #[test]
     fn a_noted_link_survives_serialization() {
         let addresses = vec![address("10.0.0.1/24"), address("fd00::1/64")];
+        let sysctls = [("ipv6/accept_ra".to_owned(), "0".to_owned())].into();
         let noted = Link { identity: Some(u64::MAX), ..link("eth2", 3) };
-        let moved = HostLink::of(&noted, addresses);
+        let moved = HostLink { sysctls, ..HostLink::of(&noted, addresses) };
         let text = serde_json::to_string(&moved).unwrap();
         assert_eq!(serde_json::from_str::<HostLink>(&text).unwrap(), moved, "{text}");
     }

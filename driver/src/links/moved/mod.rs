@@ -1,7 +1,7 @@
 //! Host links that are moved into pods, and restored afterwards.
 //!
 //! A plugin that moves a whole link into a pod (`host-device`) returns it down, with the MTU and hardware address that the
-//! pod left, and without addresses: the kernel drops those when a link changes its network namespace. If the namespace ends
+//! pod left, and without addresses and sysctls: the kernel drops those when a link changes its network namespace. If the namespace ends
 //! before the plugin's DEL, the kernel returns a hardware link to the first namespace under its name in the pod (or `dev` and
 //! a number if that is taken), and destroys a virtual one. So the state is noted before and restored afterwards:
 //!
@@ -19,10 +19,13 @@
 //! * What other programs added meanwhile stays, except names: they may be the pod's.
 //! * Only static addresses are restored, and with them the routes that the kernel makes for them. Addresses of DHCP and
 //!   router advertisements, and other routes, belong to the programs that made them.
+//! * Sysctls are restored before the link is up. Otherwise a router of the link's network could give the host an address and a
+//!   default route.
 
 mod apply;
 mod changes;
 mod host_link;
+mod sysctls;
 mod which;
 
 use std::fmt;
@@ -34,6 +37,7 @@ use super::netns::Netns;
 use super::read::{Links, blocking, read_links};
 use super::{netlink, sysfs};
 use apply::{apply, connect};
+use sysctls::Sysctls;
 
 pub use host_link::HostLink;
 pub use which::Which;
@@ -63,7 +67,8 @@ impl Links {
             let Some(link) = which.pick(&links) else { return Ok(None) };
             let addresses = socket.addresses(link.index)?;
             let pci_function = link.pci_bus_id.as_ref().and_then(|id| sysfs::identity(&sysfs, id).ok());
-            Ok(Some(HostLink { pci_function, ..HostLink::of(link, addresses) }))
+            let sysctls = sysctls::read_own(&link.name);
+            Ok(Some(HostLink { pci_function, sysctls, ..HostLink::of(link, addresses) }))
         })
         .await
     }
@@ -100,10 +105,10 @@ impl Links {
     ) -> Result<GivenBack, Error> {
         let mut left = String::new();
         for _ in 0..ROUNDS {
-            let Some((link, addresses)) = self.find(moved, name_in_pod, netns_gone).await? else {
+            let Some((link, addresses, sysctls)) = self.find(moved, name_in_pod, netns_gone).await? else {
                 return Ok(GivenBack::Missing);
             };
-            let changes = moved.changes(&link, &addresses);
+            let changes = moved.changes(&link, &addresses, &sysctls);
             if changes.is_empty() {
                 return Ok(GivenBack::AsItWas);
             }
@@ -150,15 +155,15 @@ impl Links {
         moved: &HostLink,
         name_in_pod: &str,
         netns_gone: bool,
-    ) -> Result<Option<(Link, Vec<Address>)>, Error> {
+    ) -> Result<Option<(Link, Vec<Address>, Sysctls)>, Error> {
         let (sysfs, moved, name_in_pod) = (self.sysfs.clone(), moved.clone(), name_in_pod.to_owned());
         blocking(move || {
             let mut socket = netlink::Socket::open()?;
             for _ in 0..ROUNDS {
                 let links = read_links(&mut socket, &sysfs)?;
                 if let Some(link) = moved.find(&links, &name_in_pod, netns_gone).cloned() {
-                    let addresses = socket.addresses(link.index)?;
-                    return Ok(Some((link, addresses)));
+                    let (addresses, sysctls) = (socket.addresses(link.index)?, sysctls::read(&link.name));
+                    return Ok(Some((link, addresses, sysctls)));
                 }
                 // A link has no identity if it is renamed while they are read.
                 let may_be_it = |link: &Link| link.kind == moved.kind && link.identity.is_none();
