@@ -18,7 +18,7 @@ use netclaim_driver::links::{HostLink, Links};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-use plugin_host::{Host, LONG, Netns, links, on_a_host, run, show, state};
+use plugin_host::{Host, LONG, Netns, VLAN, links, on_a_host, run, show, state};
 
 /// How `up0` is made, by kind of link. `sw0` is the other end of a veth, or a link beside it.
 const KINDS: [&str; 4] = [
@@ -437,6 +437,72 @@ impl Pod {
         run(make);
         Self::new(host).with_link().await
     }
+
+    /// Ends while another link has the name of its link. Expects that this comes back under a free name, and is a stray until its own is free.
+    async fn ends_while_its_name_is_taken(mut self) {
+        run("ip link add up0 mtu 1280 type veth peer name sw1");
+        let (other, before) = (state("up0"), links());
+        for failures in 0..5 {
+            let error = self.del(failures).await.unwrap_err().message;
+            assert!(error.contains("file exists"), "{error}");
+        }
+        // The next agent knows nothing of the failures.
+        let error = self.del(0).await.unwrap_err().message;
+        assert!(error.contains("cannot rename it to up0"), "{error}");
+        // The agent lets go of the namespace, and the kernel takes it apart in its own time.
+        self.netns = None;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let back = (&links() - &before).into_iter().next().expect("the link is on the host");
+        let error = self.del(5).await.unwrap_err().message;
+        assert!(error.contains(&format!("link {back}: cannot rename it to up0")), "{error}");
+        assert_eq!(self.del(7).await, Ok(DelOutcome::Stray(error)));
+        assert_eq!(state("up0"), other);
+        let noted = self.noted.as_ref().unwrap();
+        self.plugins.give_back(&self.spec, noted).await.unwrap_err();
+        run("ip link del up0");
+        self.is_restored(self.plugins.give_back(&self.spec, noted).await);
+    }
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_virtual_link_whose_name_is_taken_is_a_stray_and_does_not_end_with_its_namespace() {
+    KINDS.into_iter().for_each(|make| with_up0_made(make, Pod::ends_while_its_name_is_taken));
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_vlan_whose_name_is_taken_is_a_stray_and_does_not_end_with_its_namespace() {
+    on_a_host(&[VLAN], async |host| {
+        let pod = Pod::with(host, "ip link add up0 link sw0 type vlan id 5").await;
+        pod.ends_while_its_name_is_taken().await;
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_virtual_link_whose_del_always_fails_does_not_end_with_its_namespace() {
+    on_a_host(&[], async |host| {
+        make_up0();
+        run("ip link add card1 type veth peer name sw1");
+        run("ip link property add dev up0 altname other0");
+        let mut pod = Pod::new(host).with_link().await;
+        // The name of the pod's link is not to be had, and neither is one of its alternative names on the host.
+        run("ip link property add dev card1 altname other0");
+        for failures in 0..5 {
+            pod.del(failures).await.unwrap_err();
+        }
+        pod.netns = None;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let error = pod.del(7).await;
+        assert!(
+            matches!(&error, Ok(DelOutcome::Stray(why)) if why.contains("add its alternative name other0")),
+            "{error:?}"
+        );
+        run("ip link property del dev card1 altname other0");
+        let noted = pod.noted.as_ref().unwrap();
+        pod.is_restored(pod.plugins.give_back(&pod.spec, noted).await);
+    });
 }
 
 #[test]

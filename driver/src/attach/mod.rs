@@ -146,6 +146,17 @@ pub enum DelOutcome {
     Stray(String),
 }
 
+impl DelOutcome {
+    /// This outcome for a moved link, with what the plugins may have left.
+    fn beside(self, of_plugins: Self) -> Self {
+        match (self, of_plugins) {
+            (Self::GivenUp(link), Self::GivenUp(plugins)) => Self::GivenUp(format!("{link}; {plugins}")),
+            (Self::Stray(link), Self::GivenUp(plugins)) => Self::Stray(format!("{link}; {plugins}")),
+            (of_link, _) => of_link,
+        }
+    }
+}
+
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {

@@ -524,7 +524,12 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     async fn finished(&mut self, key: &str, outcome: DelOutcome) {
-        if let (DelOutcome::GivenUp(why), Some(record)) = (outcome, self.record(key)) {
+        if let (DelOutcome::GivenUp(mut why), Some(record)) = (outcome, self.record(key)) {
+            // A DEL that failed in the namespace says more than what is missing without it.
+            let failed = record.error.as_ref().filter(|_| record.failed == Some(Operation::Del));
+            if let Some(error) = failed.filter(|error| !why.contains(error.as_str())) {
+                why = format!("{why}; DEL has failed before: {error}");
+            }
             tracing::error!(pod.uid = %self.uid, attachment = %key, why, "given up: something may be left on the node");
             self.observer.given_up(&record.plan, &why);
         }

@@ -3,7 +3,7 @@
 //! | what fails | tried again | given up |
 //! |---|---|---|
 //! | ADD | after its DEL; 0.5 s, doubled up to 10 s | never: the claim stays prepared |
-//! | DEL in a namespace | as above | never; after 5 failures the namespace of a sandbox that has ended is let go |
+//! | DEL in a namespace | as above | never; after 5 failures a virtual link of the host is moved out, and the namespace of a sandbox that has ended is let go |
 //! | DEL without a namespace | as above | at the 3rd failure of a plugin, at the 8th if it could not be run, did not end, or says that it may work later |
 //! | giving back a moved link | as above | at the 8th failure the link is a stray: looked for every 60 s, and nobody waits for it |
 

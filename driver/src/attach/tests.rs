@@ -573,6 +573,29 @@ async fn a_del_that_is_given_up_is_reported_once_and_lets_the_claim_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_del_that_is_given_up_is_reported_with_its_last_failure() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.del.lock().unwrap().push_back(Script::Fail);
+    *node.plugins.left.lock().unwrap() = Some(DelOutcome::GivenUp("link eth2 is gone".to_owned()));
+    node.attacher.release("a-uid").await.unwrap_err();
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(*node.watcher.1.lock().unwrap(), ["storage: link eth2 is gone; DEL has failed before: no"]);
+}
+
+#[test]
+fn a_lost_link_does_not_hide_what_the_plugins_have_left() {
+    let plugins = || DelOutcome::GivenUp("bridge: no".to_owned());
+    let joined =
+        [DelOutcome::GivenUp, DelOutcome::Stray].map(|lost| lost("eth2".to_owned()).beside(plugins()));
+    let text = "eth2; bridge: no".to_owned();
+    assert_eq!(joined, [DelOutcome::GivenUp(text.clone()), DelOutcome::Stray(text)]);
+    let alone = DelOutcome::Stray("eth2".to_owned());
+    assert_eq!(alone.clone().beside(DelOutcome::Clean), alone);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_new_sandbox_is_attached_after_the_old_one_is_detached() {
     let node = Node::prepared(&[("a", 0)]).await;
     node.up("s1");

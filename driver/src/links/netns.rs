@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,6 +73,19 @@ impl Netns {
         };
         let id = id(&pin.metadata().map_err(failed)?);
         Ok(Self { fd: Arc::new(pin.into()), id })
+    }
+
+    /// Pins the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// As of [`Netns::open`].
+    pub fn of_thread() -> Result<Self, Error> {
+        Self::open(OF_THREAD)
+    }
+
+    /// The descriptor, for netlink messages.
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 
     /// The namespace's identity.

@@ -94,13 +94,36 @@ impl CniPlugins {
         }
     }
 
-    /// DEL in an existing namespace. Before it, what the pod has changed of a moved link is reverted: the plugin finds the
+    /// DEL in an existing namespace, which the agent may let go after the failure that makes the DEL hopeless. A moved link
+    /// that would end with the namespace is out of it by then.
+    async fn del_in(
+        &self,
+        netns: &Path,
+        spec: &Spec,
+        attachment: &Attachment,
+        del: Del<'_>,
+    ) -> Result<(), Failure> {
+        let result = self.try_del_in(netns, spec, attachment, del).await;
+        if let (Err(_), Some(link)) = (&result, del.moved_link)
+            && del.attempt.next().is_hopeless()
+            && !link.outlives_namespaces()
+        {
+            let moved =
+                async { self.links.move_out(&Netns::open(netns)?, link, spec.if_name.as_str()).await };
+            if let Err(error) = moved.await {
+                tracing::error!(link = link.name, error = error_chain(&error), "the link stays in the pod");
+            }
+        }
+        result
+    }
+
+    /// Before the DEL, what the pod has changed of a moved link is reverted: the plugin finds the
     /// link by a name, which the pod can change.
     ///
     /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that succeeded and was
     /// not noted, and after an ADD that did not come so far. Their IPAM plugin has been called by then. With the link that
     /// was lent on the host or removed from the machine, or none that was to be moved, nothing is left to do.
-    async fn del_in(
+    async fn try_del_in(
         &self,
         netns: &Path,
         spec: &Spec,
@@ -363,10 +386,10 @@ impl Attach for CniPlugins {
         if let Some(link) = moved_link {
             match self.give_back_to(spec, link, netns.is_none()).await {
                 Ok(DelOutcome::Clean) => {}
-                Ok(lost) => outcome = lost,
+                Ok(lost) => outcome = lost.beside(outcome),
                 // The link needs neither the plugins nor the namespace any more.
                 Err(failure) if attempt.is_last(DelFault::Link) => {
-                    outcome = DelOutcome::Stray(failure.message)
+                    outcome = DelOutcome::Stray(failure.message).beside(outcome)
                 }
                 Err(failure) => return Err(failure),
             }

@@ -7,7 +7,7 @@ use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 
-use super::changes::Change;
+use super::changes::{Change, FREE_NAME};
 use super::sysctls;
 use crate::links::address::Address;
 use crate::links::error::Error;
@@ -80,6 +80,7 @@ async fn make(handle: &Handle, index: u32, change: &Change<'_>) -> io::Result<()
             return handle.link().property_add(index).alt_ifname(&[name]).execute().await.map_err(io_error);
         }
         Change::Address(address) => return add(handle, index, address).await,
+        Change::Out(netns) => link.setns_by_fd(netns).name(FREE_NAME.to_owned()),
         Change::Sysctl(..) => return Ok(()),
     };
     handle.link().set(link.build()).execute().await.map_err(io_error)

@@ -1,6 +1,7 @@
 //! The changes that restore a moved link: pure functions.
 
 use std::fmt;
+use std::os::fd::RawFd;
 
 use super::host_link::HostLink;
 use super::sysctls::Sysctls;
@@ -8,7 +9,7 @@ use crate::links::address::Address;
 use crate::links::link::Link;
 
 /// A free name: the kernel fills in the number.
-const FREE_NAME: &str = "dev%d";
+pub(super) const FREE_NAME: &str = "dev%d";
 
 /// A change of a link, in the order in which changes must be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) enum Change<'a> {
     Promisc(bool),
     AllMulti(bool),
     Address(&'a Address),
+    /// To the network namespace of this descriptor, under a free name.
+    Out(RawFd),
 }
 
 impl fmt::Display for Change<'_> {
@@ -42,6 +45,7 @@ impl fmt::Display for Change<'_> {
             Self::Promisc(on) => write!(f, "set its promiscuity to {on}"),
             Self::AllMulti(on) => write!(f, "set its reception of all multicast to {on}"),
             Self::Address(address) => write!(f, "add its address {}", address.local),
+            Self::Out(_) => f.write_str("move it to the host under a free name"),
         }
     }
 }
@@ -72,6 +76,19 @@ impl HostLink {
         changes.extend(rename.then_some((own, Change::Name(name_in_pod))));
         changes.extend((own.alias.as_ref() != Some(&self.name)).then_some((own, Change::Alias(&self.name))));
         changes
+    }
+
+    /// Returns the changes that move this link of the pod's `links` to the host in the place of DEL. It takes none of its names
+    /// along: each of them may be another link's by now.
+    pub(super) fn changes_to_move_out<'a>(
+        &self,
+        links: &'a [Link],
+        name_in_pod: &str,
+        host: RawFd,
+    ) -> Vec<(&'a Link, Change<'a>)> {
+        let Some(own) = self.find_in_pod(links, name_in_pod) else { return Vec::new() };
+        let alt_names = own.alt_names.iter().map(|name| Change::DropAltName(name));
+        alt_names.chain([Change::Out(host)]).map(|change| (own, change)).collect()
     }
 
     /// Alternative names that the link did not have. One of them may be its own name, which it then cannot take.
@@ -167,6 +184,17 @@ mod tests {
         let accept_ra = Change::Sysctl("ipv6/accept_ra", "0");
         assert_eq!(changes, [Change::Mtu(1500), accept_ra, Change::Up], "without IPv6 there is none");
         assert_eq!(moved.changes(&link("eth2", 11), &[], &own), []);
+    }
+
+    #[test]
+    fn a_link_is_moved_out_without_the_names_that_may_be_taken() {
+        let moved = HostLink { index_in_pod: Some(9), ..HostLink::of(&veth("eth2", 3), Vec::new()) };
+        let own = Link { alt_names: vec!["card".into()], ..veth("x", 9) };
+        assert_eq!(
+            describe(&moved.changes_to_move_out(&[veth("net1", 10), own], "net1", 3)),
+            ["9: remove its alternative name card", "9: move it to the host under a free name"]
+        );
+        assert_eq!(moved.changes_to_move_out(&[veth("net1", 10)], "net1", 3), []);
     }
 
     #[test]

@@ -37,6 +37,7 @@ use super::netns::Netns;
 use super::read::{Links, blocking, read_links};
 use super::{netlink, sysfs};
 use apply::{apply, connect};
+use changes::Change;
 use sysctls::Sysctls;
 
 pub use host_link::HostLink;
@@ -140,14 +141,27 @@ impl Links {
                 changes = left,
                 "the pod has changed its links: undoing that before DEL"
             );
-            let runtime = tokio::runtime::Handle::current();
-            let connected = netns.run(move || {
-                let _runtime = runtime.enter();
-                connect()
-            });
-            apply(connected.await?, changes).await?;
+            apply_in(netns, changes).await?;
         }
         Err(Error::NotAsItWas { link: moved.name.clone(), left })
+    }
+
+    /// Moves a link that ends with its namespace from the pod to the host, if it is in the pod, because its DEL cannot. The
+    /// plugin's work on the link is done then, and [`give_back`](Self::give_back) finds it.
+    ///
+    /// # Errors
+    /// If the pod's links cannot be read; [`Error::Change`].
+    pub async fn move_out(&self, netns: &Netns, moved: &HostLink, name_in_pod: &str) -> Result<(), Error> {
+        let (host, links) = (Netns::of_thread()?, netns.links().await?);
+        let changes = moved.changes_to_move_out(&links, name_in_pod, host.raw_fd());
+        if changes.is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(
+            link = moved.name,
+            "DEL does not return a link: moving it to the host under a free name"
+        );
+        apply_in(netns, changes).await
     }
 
     async fn find(
@@ -175,6 +189,16 @@ impl Links {
         })
         .await
     }
+}
+
+/// [`apply`] in another network namespace.
+async fn apply_in(netns: &Netns, changes: Vec<(&Link, Change<'_>)>) -> Result<(), Error> {
+    let runtime = tokio::runtime::Handle::current();
+    let connected = netns.run(move || {
+        let _runtime = runtime.enter();
+        connect()
+    });
+    apply(connected.await?, changes).await
 }
 
 fn list(changes: impl Iterator<Item = impl fmt::Display>) -> String {
