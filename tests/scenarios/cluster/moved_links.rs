@@ -6,13 +6,23 @@ use netclaim_tests::{Test, eventually};
 use serde_json::{Value, json};
 
 /// Settings of eth2 that an admin has made.
-const SET: [&str; 3] = [
+const SET: [&str; 5] = [
     "ip link set eth2 address 02:00:00:00:be:ef mtu 1400 alias storage-card up",
     "ip address replace 192.0.2.1/24 dev eth2 label eth2:s",
     "ip address replace 2001:db8::1/64 dev eth2 nodad",
+    "echo 0 >/proc/sys/net/ipv6/conf/eth2/accept_ra",
+    "echo 2 >/proc/sys/net/ipv4/conf/eth2/rp_filter",
 ];
+/// Sysctls of eth2 that a network namespace has defaults for.
+const SYSCTLS: [&str; 2] =
+    ["/proc/sys/net/ipv6/conf/eth2/accept_ra", "/proc/sys/net/ipv4/conf/eth2/rp_filter"];
 /// Restores the settings of a new node.
-const UNSET: [&str; 2] = ["ip address flush dev eth2 scope global", "ip link set eth2 mtu 1500 alias '' up"];
+const UNSET: [&str; 4] = [
+    "ip address flush dev eth2 scope global",
+    "ip link set eth2 mtu 1500 alias '' up",
+    "cat /proc/sys/net/ipv6/conf/default/accept_ra >/proc/sys/net/ipv6/conf/eth2/accept_ra",
+    "cat /proc/sys/net/ipv4/conf/default/rp_filter >/proc/sys/net/ipv4/conf/eth2/rp_filter",
+];
 
 pub fn a_returned_nic_has_its_old_settings(test: &Test<'_>) -> Result<()> {
     // A link with the node's addresses is published only if a policy says so.
@@ -87,7 +97,9 @@ fn eth2(test: &Test<'_>) -> Result<Value> {
     let addresses: Vec<Value> =
         addresses.map(|a| json!([a["local"], a["prefixlen"], a["label"], a["scope"]])).collect();
     let up = link["flags"].as_array().is_some_and(|flags| flags.contains(&json!("UP")));
+    let sysctls = test.cluster.on_node(&["cat", SYSCTLS[0], SYSCTLS[1]])?;
     Ok(
-        json!({"mac": link["address"], "mtu": link["mtu"], "alias": link["ifalias"], "up": up, "addresses": addresses}),
+        json!({"mac": link["address"], "mtu": link["mtu"], "alias": link["ifalias"], "up": up, "addresses": addresses,
+        "sysctls": sysctls.split_whitespace().collect::<Vec<_>>()}),
     )
 }
