@@ -85,6 +85,7 @@ fn main() -> ExitCode {
             devices_follow_a_link_that_is_added_changed_and_removed,
             a_pod_waits_while_the_link_of_its_network_is_down,
             a_nic_in_a_pod_stays_published_and_exclusive,
+            a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is,
             a_bridge_port_serves_only_networks_of_its_bridge,
             a_pod_waits_until_an_address_is_free,
             the_node_assigns_each_segmentation_id_once,

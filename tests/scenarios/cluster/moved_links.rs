@@ -67,6 +67,40 @@ fn every_way_back(test: &Test<'_>) -> Result<()> {
     is_back(test, &before)
 }
 
+pub fn a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is(
+    test: &Test<'_>,
+) -> Result<()> {
+    let [link, peer] = ["taken0", "taken0p"];
+    let on_node = |commands: &str| test.cluster.on_node(&["sh", "-ec", commands]).map(drop);
+    let make = |mtu: u32| on_node(&format!("ip link add {link} mtu {mtu} up type veth peer name {peer}"));
+    let mtu_is = |mtu: u32| {
+        let now = test.cluster.on_node(&["cat", &format!("/sys/class/net/{link}/mtu")])?;
+        ensure!(now.trim() == mtu.to_string(), "{link} has the MTU {now}");
+        Ok(())
+    };
+    make(1480)?;
+    let always = json!({"links": {"names": [link]}, "publish": "Always", "modes": ["nic"]});
+    test.create([policy(&test.name("always"), always)])?;
+    let nic = test.class_of_links("nic", &[link])?;
+
+    test.start_pod("named", &nic)?;
+    on_node(&format!("ip link add {link} mtu 1300 type veth peer name {link}q"))?;
+    test.delete_pod("named")?;
+    test.event("named", &["NetworkDetachGivenUp", "link dev", &format!("cannot rename it to {link}")])?;
+    mtu_is(1300)?;
+    on_node(&format!("ip link del {link}"))?;
+    eventually(90, "the link has its name again", || mtu_is(1480))?;
+
+    test.start_pod("destroyed", &nic)?;
+    on_node(&format!("ip link del {peer}"))?;
+    make(1300)?;
+    test.delete_pod("destroyed")?;
+    test.event("destroyed", &["NetworkDetachGivenUp", &format!("link {link} is gone")])?;
+    mtu_is(1300)?;
+    on_node(&format!("ip link del {link}"))?;
+    test.cluster.kubectl(&["delete", "uplinkpolicy", &test.name("always")]).map(drop)
+}
+
 /// Starts a pod that gets the NIC and changes its settings.
 fn pod_changes_nic(test: &Test<'_>, pod: &str, nic: &str) -> Result<()> {
     test.start_pod(pod, nic)?;
