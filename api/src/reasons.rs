@@ -184,9 +184,10 @@ reasons! {
     /// Reasons of the agent's events on the Node.
     NodeEvent {
         /// A Network names a link that carries the node's own traffic. The message says whether pods share the link or do not
-        /// get it.
+        /// get it. Or a link that pods could have has got a default route or the node's address, and is not offered any more.
         ///
-        /// Nothing, if sharing is meant. Otherwise name another link, or write the UplinkPolicy that the message names.
+        /// Nothing, if that is meant. Otherwise name another link, write the UplinkPolicy that the message names, or take the route
+        /// or address from the link.
         UplinkOfTheNode,
         /// The API server does not store a field of ResourceSlices, or its scheduler cannot work with it.
         ///

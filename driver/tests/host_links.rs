@@ -438,7 +438,8 @@ impl Pod {
         Self::new(host).with_link().await
     }
 
-    /// Ends while another link has the name of its link. Expects that this comes back under a free name, and is a stray until its own is free.
+    /// Ends while another link has the name of its link. Expects that this comes back under a free name, and is a stray until its
+    /// own is free.
     async fn ends_while_its_name_is_taken(mut self) {
         run("ip link add up0 mtu 1280 type veth peer name sw1");
         let (other, before) = (state("up0"), links());

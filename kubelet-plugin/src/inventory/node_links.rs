@@ -1,4 +1,4 @@
-//! Warnings about Networks on links that carry the node's own traffic. Pure.
+//! Warnings about Networks on links that carry the node's own traffic, and about links that the node takes from pods. Pure.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +37,20 @@ impl Inventory {
     }
 }
 
+/// Returns warnings about links that pods could use `before`, and that are offered in fewer ways `now` since the node has become
+/// unreachable without them. One router on the link's network is enough for that.
+pub fn taken_by_the_node(before: &Inventory, now: &Inventory) -> Vec<String> {
+    let warning = |link: &Uplink| {
+        let before = before.uplinks.iter().find(|before| before.link.index == link.link.index)?;
+        let carries = link.carries.as_ref().filter(|carries| !carries.is_dispensable())?;
+        let lost: Vec<&str> = before.modes.difference(&link.modes).map(|mode| mode.as_str()).collect();
+        let (name, lost) = (&link.name, lost.join(", "));
+        let text = || format!("link {name} is no longer offered to pods as {lost}: it {carries}");
+        (!lost.is_empty()).then(text)
+    };
+    now.uplinks.iter().filter_map(warning).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use netclaim_api::LinkUse;
@@ -48,6 +62,36 @@ mod tests {
 
     fn network(spec: serde_json::Value) -> NetworkSpec {
         serde_json::from_value(spec).expect("a network")
+    }
+
+    #[test]
+    fn a_link_that_becomes_vital_is_named_once_with_what_it_is_no_longer_offered_as() {
+        let on = |carries: Option<Traffic>, modes: &[LinkUse]| {
+            let carries = carries.map(|traffic| NodeTraffic {
+                traffic,
+                link: "eth0".into(),
+                relation: Relation::Carries,
+            });
+            let link = Uplink { modes: modes.iter().copied().collect(), carries, ..uplink("eth0") };
+            Inventory { uplinks: vec![link], ..Inventory::default() }
+        };
+        let (free, vital) = (on(None, &LinkUse::ALL), on(Some(Traffic::DefaultRoute), &[LinkUse::Macvlan]));
+        assert_eq!(
+            taken_by_the_node(&free, &vital),
+            [
+                "link eth0 is no longer offered to pods as nic, ipvlan: it carries the node's own traffic: a default route \
+              leads through eth0"
+            ]
+        );
+        let address = Traffic::Address("10.1.2.3".parse().expect("an address"));
+        for (before, now) in [
+            (&vital, &vital),
+            (&vital, &free),
+            (&free, &on(Some(address), &[])),
+            (&Inventory::default(), &vital),
+        ] {
+            assert_eq!(taken_by_the_node(before, now), [""; 0]);
+        }
     }
 
     #[test]

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::addresses::{OwnBlocks, addresses};
 use super::link_watch::LinkWatch;
+use super::node_links::taken_by_the_node;
 use super::node_object::{NodeObject, OwnNode};
 use super::objects::Objects;
 use super::policies::Policies;
@@ -90,7 +91,9 @@ impl NodeWatch {
                 let scarce = scarce(all_networks);
                 let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
                 let now = Inventory { labels, uplinks, macvlan, ipvlan, networks, addresses };
-                for warning in new_warnings(&mut warned, now.node_link_warnings()) {
+                let before = inventory.borrow().clone();
+                let taken = before.map(|before| taken_by_the_node(&before, &now)).unwrap_or_default();
+                for warning in new_warnings(&mut warned, now.node_link_warnings()).into_iter().chain(taken) {
                     tracing::warn!("{warning}");
                     self.events.warn_node(node.reference.clone(), NodeEvent::UplinkOfTheNode, warning);
                 }

@@ -1,9 +1,9 @@
 //! Host links that are moved into pods, and restored afterwards.
 //!
 //! A plugin that moves a whole link into a pod (`host-device`) returns it down, with the MTU and hardware address that the
-//! pod left, and without addresses and sysctls: the kernel drops those when a link changes its network namespace. If the namespace ends
-//! before the plugin's DEL, the kernel returns a hardware link to the first namespace under its name in the pod (or `dev` and
-//! a number if that is taken), and destroys a virtual one. So the state is noted before and restored afterwards:
+//! pod left, and without addresses and sysctls: the kernel drops those when a link changes its network namespace. If the
+//! namespace ends before the plugin's DEL, the kernel returns a hardware link to the first namespace under its name in the pod
+//! (or `dev` and a number if that is taken), and destroys a virtual one. So the state is noted before and restored afterwards:
 //!
 //! ```text
 //!   note ──> ADD: host-device moves the link ──> make ready ──> DEL: host-device moves it back ──> give back
