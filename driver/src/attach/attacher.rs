@@ -13,7 +13,7 @@ use super::counters::Counters;
 use super::journal::{Journal, Loaded, Unreadable};
 use super::plan::{Owner, Plan, Spec};
 use super::pod::{Command, Pod};
-use super::record::{Record, Sandbox};
+use super::record::{Phase, Record, Sandbox};
 use super::state::PodState;
 use super::{Attach, Checked, Failure, Observer};
 use crate::links::{HostLink, Netns};
@@ -167,7 +167,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
-    /// Returns a value that changes when a plan comes or goes, or when a link becomes a stray.
+    /// Returns a value that changes when a plan comes or goes, when a link becomes a stray, or when a CHECK begins or ceases
+    /// to fail.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.counters.revision.subscribe()
     }
@@ -255,6 +256,19 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
             .collect()
         };
         self.attach.collect(spec, valid).await
+    }
+
+    /// Returns the attachments whose host link has another index than at their ADD, each as the pod's UID, its key and the index
+    /// now; `None` while no link has the name.
+    pub fn displaced(&self) -> BTreeSet<(String, String, Option<u32>)> {
+        let displaced = |record: &Record<O::Owner>| {
+            let (Phase::Attached { .. }, Some(was)) = (&record.phase, record.host_link) else { return None };
+            let now = self.attach.host_link(&record.plan.spec);
+            (now != Some(was)).then(|| (record.plan.owner.pod_uid().to_owned(), record.key(), now))
+        };
+        let mut all = BTreeSet::new();
+        self.for_each_pod(|state| all.extend(state.records.iter().filter_map(displaced)));
+        all
     }
 
     /// Runs CHECK for the attachment with this [key](Record::key), and notes the result in the pod's state. Returns `None` when

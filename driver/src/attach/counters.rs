@@ -11,6 +11,6 @@ pub(super) struct Counters {
     pub(super) illegal: AtomicU64,
     /// Panics in the tasks of pods.
     pub(super) panics: AtomicU64,
-    /// How often a record came or went.
+    /// How often a record came or went, or what is wrong with one did.
     pub(super) revision: watch::Sender<u64>,
 }

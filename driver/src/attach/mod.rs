@@ -198,6 +198,12 @@ pub trait Attach: Send + Sync + 'static {
     /// the link does not exist.
     fn link_to_move(&self, spec: &Spec) -> impl Future<Output = Result<Option<HostLink>, Failure>> + Send;
 
+    /// Returns the index of the host link that an [`add`](Self::add) makes its interface on, as it is now; `None` when there is
+    /// none, or when it is unknown.
+    fn host_link(&self, _spec: &Spec) -> Option<u32> {
+        None
+    }
+
     /// Returns the index in the pod of the link that an [`add`](Self::add) has moved; `None` if it is unknown.
     fn index_in_pod(&self, spec: &Spec, sandbox: &Sandbox) -> impl Future<Output = Option<u32>> + Send;
 

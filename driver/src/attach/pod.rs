@@ -75,6 +75,10 @@ pub(super) struct Pod<A, O: Observer> {
     checks: Vec<(String, oneshot::Sender<Checked>)>,
 }
 
+/// What is wrong with an interface whose host link has another index than at the ADD.
+pub(super) const MADE_AGAIN: &str =
+    "the uplink was removed and made again since, so that the interface has none: delete the pod";
+
 /// How an operation ended that could be interrupted.
 enum Ended<T> {
     Done(T),
@@ -305,6 +309,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return;
         }
         let traced = self.observer.trace(&record.plan, Operation::Add, &sandbox.id);
+        record.host_link = self.attach.host_link(&record.plan.spec);
         match self.attach.link_to_move(&record.plan.spec).await {
             Ok(link) => record.moved_link = link,
             Err(failure) => {
@@ -441,6 +446,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return;
         }
         (record.error, record.failed) = (None, None);
+        // A bridge may be made by the ADD.
+        record.host_link = record.host_link.or_else(|| self.attach.host_link(&record.plan.spec));
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = index_in_pod;
         }
@@ -581,7 +588,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if !self.advance(&mut record, Event::Deleted) {
             return;
         }
-        (record.moved_link, record.stopped, record.stray) = (None, None, None);
+        (record.moved_link, record.host_link, record.stopped, record.stray) = (None, None, None, None);
         if record.failed == Some(Operation::Del) {
             (record.error, record.failed) = (None, None);
         }
@@ -632,7 +639,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         commands: &mut Commands<O::Owner>,
     ) {
         let Some(record) = self.record(key).filter(|_| self.is_settled()).cloned() else { return };
-        let Phase::Attached { sandbox, result } = record.phase else { return };
+        let Phase::Attached { sandbox, result } = record.phase.clone() else { return };
         let span = span(&record.plan, &sandbox.id, &Traced::default());
         let (attach, plan) = (Arc::clone(&self.attach), Arc::clone(&record.plan));
         let operation = async move {
@@ -643,7 +650,16 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             }
         };
         let ended = self.attend(operation.instrument(span), commands, Self::is_settled).await;
-        let Ended::Done(Some((checked, reply))) = ended else { return };
+        let Ended::Done(Some((mut checked, reply))) = ended else { return };
+        let now = record.host_link.and_then(|_| self.attach.host_link(&record.plan.spec));
+        // What a plugin finds to be fine is fine. Without a CHECK, the index decides.
+        if checked != Checked::Fine && now != record.host_link && now.is_some() {
+            let found = match checked {
+                Checked::Failed(error) => format!("{MADE_AGAIN}: {error}"),
+                Checked::Fine | Checked::Unknown(_) => MADE_AGAIN.to_owned(),
+            };
+            checked = Checked::Failed(found);
+        }
         let found = match &checked {
             Checked::Fine => Some(None),
             Checked::Failed(error) => Some(Some(error.clone())),
@@ -762,7 +778,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         state.held = self.observer.observe(&self.uid, &state).await.err().map(|failure| failure.message);
         self.observe_again = state.held.is_some().then(|| Instant::now() + OBSERVE_AGAIN);
         let held = |state: &PodState<O::Owner>| {
-            (state.records.len(), state.records.iter().filter(|record| record.stray.is_some()).count())
+            let count = |is: fn(&Record<O::Owner>) -> bool| state.records.iter().filter(|one| is(one)).count();
+            (state.records.len(), count(|one| one.stray.is_some()), count(|one| one.check.is_some()))
         };
         let now = held(&state);
         if held(&self.state.send_replace(state)) != now {

@@ -82,6 +82,8 @@ pub struct Record<O> {
     /// The link of the host that is in the pod, or on the way, as it was before the first ADD. Known from before that
     /// ADD until after the last DEL, which gives the link back.
     pub moved_link: Option<HostLink>,
+    /// Index of the host link that the interface was made on. A link that is removed and made again has another one.
+    pub host_link: Option<u32>,
     /// Where the ADD failed whose DEL is owed, if that is known.
     pub stopped: Option<Stopped>,
     /// Nothing is owed but the link, which is not back on the host or not as it was, and why.
@@ -101,6 +103,7 @@ impl<O: Owner> Record<O> {
             plan: Arc::new(plan),
             phase: Phase::Planned,
             moved_link: None,
+            host_link: None,
             stopped: None,
             stray: None,
             error: None,
@@ -127,6 +130,8 @@ struct RecordFile<O> {
     result: Option<Box<RawValue>>,
     #[serde(default, rename = "lent", skip_serializing_if = "Option::is_none")]
     moved_link: Option<HostLink>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    host_link: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stopped: Option<Stopped>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,7 +162,8 @@ impl<O: Owner> TryFrom<RecordFile<O>> for Record<O> {
     type Error = Senseless;
 
     fn try_from(file: RecordFile<O>) -> Result<Self, Senseless> {
-        let RecordFile { plan, phase: name, sandbox, result, moved_link, stopped, stray, error } = file;
+        let RecordFile { plan, phase: name, sandbox, result, moved_link, host_link, stopped, stray, error } =
+            file;
         let version = plan.spec.conflist.version();
         let read = |raw: &RawValue| CniResult::parse(raw.get(), version);
         let sandbox = || sandbox.ok_or(Senseless::NoSandbox(name));
@@ -173,13 +179,13 @@ impl<O: Owner> TryFrom<RecordFile<O>> for Record<O> {
                 Phase::Deleting { sandbox: sandbox()?, result: result.as_deref().map(read).transpose()? }
             }
         };
-        Ok(Self { phase, moved_link, stopped, stray, error, ..Self::new(plan) })
+        Ok(Self { phase, moved_link, host_link, stopped, stray, error, ..Self::new(plan) })
     }
 }
 
 impl<O: Clone> From<Record<O>> for RecordFile<O> {
     fn from(record: Record<O>) -> Self {
-        let Record { plan, phase, moved_link, stopped, stray, error, failed: _, check: _ } = record;
+        let Record { plan, phase, moved_link, host_link, stopped, stray, error, failed: _, check: _ } = record;
         let (phase, sandbox, result) = match phase {
             Phase::Planned => (PhaseName::Planned, None, None),
             Phase::Adding { sandbox } => (PhaseName::Adding, Some(sandbox), None),
@@ -187,7 +193,8 @@ impl<O: Clone> From<Record<O>> for RecordFile<O> {
             Phase::Deleting { sandbox, result } => (PhaseName::Deleting, Some(sandbox), result),
         };
         let result = result.as_ref().map(CniResult::to_raw);
-        Self { plan: Arc::unwrap_or_clone(plan), phase, sandbox, result, moved_link, stopped, stray, error }
+        let plan = Arc::unwrap_or_clone(plan);
+        Self { plan, phase, sandbox, result, moved_link, host_link, stopped, stray, error }
     }
 }
 
@@ -271,7 +278,8 @@ pub(crate) mod tests {
         ];
         for phase in phases {
             let stopped = Some(Stopped { completed: 1, effect: Effect::Container });
-            let record = Record { phase, stopped, error: Some("why".into()), ..Record::new(plan("c", 0)) };
+            let record =
+                Record { phase, stopped, host_link: Some(7), error: Some("why".into()), ..Record::new(plan("c", 0)) };
             let text = serde_json::to_string(&record).expect("JSON");
             let read: Record<Claimant> = serde_json::from_str(&text).expect("reads back");
             assert_eq!(read, record, "{text}");

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::journal::Journal;
-use super::pod::Pod;
+use super::pod::{MADE_AGAIN, Pod};
 use super::record::tests::{Claimant, plan, result, sandbox};
 use super::*;
 use crate::links::{Netns, NetnsId};
@@ -41,6 +41,8 @@ struct Plugins {
     give_back: Mutex<VecDeque<Script>>,
     /// The link that an ADD takes from the host.
     link: Mutex<Option<HostLink>>,
+    /// Index of the link that an ADD makes its interface on.
+    host_link: Mutex<Option<u32>>,
     called: Notify,
     /// What becomes of the next DEL.
     left: Mutex<Option<DelOutcome>>,
@@ -80,6 +82,10 @@ impl Attach for Plugins {
         Ok(self.link.lock().unwrap().clone())
     }
 
+    fn host_link(&self, _: &Spec) -> Option<u32> {
+        *self.host_link.lock().unwrap()
+    }
+
     async fn index_in_pod(&self, _: &Spec, _: &Sandbox) -> Option<u32> {
         Some(7)
     }
@@ -91,8 +97,10 @@ impl Attach for Plugins {
     }
 
     async fn check(&self, spec: &Spec, sandbox: &Sandbox, _: &CniResult) -> Checked {
+        let script = self.check.lock().unwrap().front().copied();
         match self.run(format!("check {} {}", spec.if_name, sandbox.id), &self.check).await {
             Ok(()) => Checked::Fine,
+            Err(failure) if matches!(script, Some(Script::MakeNothing)) => Checked::Unknown(failure.message),
             Err(failure) => Checked::Failed(failure.message),
         }
     }
@@ -798,6 +806,40 @@ async fn a_failed_check_is_shown_until_the_next_one_succeeds() {
     assert_eq!(checked(&state.borrow()), None);
     assert_eq!(node.attacher.check(POD, "b-uid.0").await, None);
     assert_eq!(node.attacher.check("nobody", "a-uid.0").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attachment_fails_its_check_when_its_link_was_made_again() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    let link = |node: &Node, index| *node.plugins.host_link.lock().unwrap() = index;
+    let displaced = |node: &Node| node.attacher.displaced().into_iter().map(|(_, _, now)| now).collect::<Vec<_>>();
+    link(&node, Some(4));
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    assert_eq!(displaced(&node), []);
+    link(&node, None);
+    assert_eq!(displaced(&node), [None]);
+    link(&node, Some(9));
+    // The journal has the index.
+    node.restart("boot");
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    assert_eq!(displaced(&node), [Some(9)]);
+    let changes = node.attacher.changes();
+    // A plugin without a CHECK, one that finds something, and one that does not.
+    node.plugins.check.lock().unwrap().extend([Script::MakeNothing, Script::Fail, Script::Succeed]);
+    let state = node.attacher.watch(POD).unwrap();
+    node.attacher.check(POD, "a-uid.0").await;
+    assert_eq!(checked(&state.borrow()), Some(MADE_AGAIN));
+    assert!(changes.has_changed().unwrap(), "the device is unhealthy now");
+    node.attacher.check(POD, "a-uid.0").await;
+    assert_eq!(checked(&state.borrow()), Some(format!("{MADE_AGAIN}: no").as_str()));
+    node.attacher.check(POD, "a-uid.0").await;
+    assert_eq!(checked(&state.borrow()), None);
+    // In its next sandbox it is on the new link.
+    node.up("s2");
+    node.until("open", open("s2")).await;
+    assert_eq!(displaced(&node), []);
 }
 
 #[tokio::test(start_paused = true)]

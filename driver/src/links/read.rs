@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use netclaim_cni::IfName;
+
 use super::changes::Changes;
 use super::error::Error;
 use super::link::Link;
@@ -72,6 +74,11 @@ impl Links {
             Ok(addresses)
         })
         .await
+    }
+
+    /// Returns the index of the link of this name, by sysfs: this takes no lock of the kernel's. `None` if there is no such link.
+    pub fn index_of(&self, name: &IfName) -> Option<u32> {
+        sysfs::index_of(&self.sysfs, name.as_str())
     }
 
     /// Subscribes to changes. Subscribe before the first snapshot.

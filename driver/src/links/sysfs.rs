@@ -46,7 +46,12 @@ pub(super) fn read_into(link: &mut Link, sysfs: &Path) {
 pub(super) fn link_identity(link: &Link, sysfs: &Path) -> Option<u64> {
     let entry = sysfs.join("class/net").join(&link.name);
     let identity = fs::metadata(&entry).ok()?.ino();
-    (read::<u32>(&entry.join("ifindex"))? == link.index).then_some(identity)
+    (index_of(sysfs, &link.name)? == link.index).then_some(identity)
+}
+
+/// Returns the index of the link of this name.
+pub(super) fn index_of(sysfs: &Path, name: &str) -> Option<u32> {
+    read(&sysfs.join("class/net").join(name).join("ifindex"))
 }
 
 /// Returns the identity of a PCI function, by which another function with the same address later differs: the inode of its

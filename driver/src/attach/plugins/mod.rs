@@ -281,6 +281,21 @@ fn named_link(list: &NetworkList) -> Option<Which> {
         .or_else(|| key("pciBusID").map(Which::PciBusId))
 }
 
+/// The link of the host that the configuration makes an interface on: it goes with the link, or stays without one.
+fn host_link(list: &NetworkList) -> Option<IfName> {
+    let named = |plugin: &PluginConf| {
+        if plugin.get("linkInContainer").is_some_and(|value| value.get() == "true") {
+            return None;
+        }
+        match plugin.plugin_type().as_str() {
+            "macvlan" | "ipvlan" | "vlan" => text(plugin, "master")?.parse().ok(),
+            "bridge" => text(plugin, "bridge").unwrap_or_else(|| "cni0".to_owned()).parse().ok(),
+            _ => None,
+        }
+    };
+    list.plugins().find_map(named)
+}
+
 fn text(plugin: &PluginConf, key: &str) -> Option<String> {
     serde_json::from_str(plugin.get(key).map(RawValue::get)?).ok()
 }
@@ -336,6 +351,10 @@ impl Attach for CniPlugins {
     async fn link_to_move(&self, spec: &Spec) -> Result<Option<HostLink>, Failure> {
         let Some(which) = named_link(&spec.conflist) else { return Ok(None) };
         self.links.note(which).await.map_err(|error| Failure::of(&error))
+    }
+
+    fn host_link(&self, spec: &Spec) -> Option<u32> {
+        self.links.index_of(&host_link(&spec.conflist)?)
     }
 
     async fn index_in_pod(&self, spec: &Spec, sandbox: &Sandbox) -> Option<u32> {
@@ -408,6 +427,24 @@ mod tests {
 
     fn moved(plugins: Value) -> Option<Which> {
         named_link(&list(json!({"cniVersion": "1.1.0", "name": "n", "plugins": plugins})))
+    }
+
+    #[test]
+    fn an_interface_is_on_the_link_that_its_plugin_names() {
+        let name = |plugins: Value| {
+            let list = list(json!({"cniVersion": "1.1.0", "name": "n", "plugins": plugins}));
+            host_link(&list).map(|name| name.to_string())
+        };
+        for plugin in ["macvlan", "ipvlan", "vlan"] {
+            assert_eq!(name(json!([{"type": plugin, "master": "eth1"}])).as_deref(), Some("eth1"));
+        }
+        assert_eq!(name(json!([{"type": "bridge", "bridge": "br0"}, {"type": "tuning"}])).as_deref(), Some("br0"));
+        assert_eq!(name(json!([{"type": "bridge"}])).as_deref(), Some("cni0"));
+        assert_eq!(name(json!([{"type": "vlan", "master": "bond0", "linkInContainer": true}])), None);
+        assert_eq!(name(json!([{"type": "host-device", "device": "eth1"}])), None, "it moves the link");
+        let links = Links::new("/sys");
+        assert_eq!(links.index_of(&"lo".parse().unwrap()), Some(1));
+        assert_eq!(links.index_of(&"no-such-link".parse().unwrap()), None);
     }
 
     #[test]
