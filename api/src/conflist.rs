@@ -40,8 +40,20 @@ impl Plugin for PluginConf {
 
 /// Returns how a chain of plugins uses its uplink. A plugin that works on a link in the pod uses none.
 pub fn link_use_of<'a, P: Plugin + 'a>(plugins: impl IntoIterator<Item = &'a P>) -> Option<LinkUse> {
-    outside(plugins).find_map(|plugin| LinkUse::of_plugin(plugin.plugin_type()))
+    outside(plugins).find_map(|plugin| match LinkUse::of_plugin(plugin.plugin_type())? {
+        // The kernel gives a link one child in this mode, and none in another one beside it.
+        LinkUse::Macvlan if plugin.member("mode") == Some(json!(PASSTHRU)) => Some(LinkUse::Nic),
+        link_use => Some(link_use),
+    })
 }
+
+/// Whether a chain of plugins makes a link on its uplink, which stays on the node then.
+pub fn has_child<'a, P: Plugin + 'a>(plugins: impl IntoIterator<Item = &'a P>) -> bool {
+    outside(plugins).any(|plugin| matches!(plugin.plugin_type(), "macvlan" | "ipvlan" | "vlan"))
+}
+
+/// The mode of macvlan in which a link has one child, with the link's own MAC address.
+pub(crate) const PASSTHRU: &str = "passthru";
 
 /// Returns the VLAN id that a chain of plugins takes on its uplink, where it is written out.
 pub fn vlan_of<'a, P: Plugin + 'a>(plugins: impl IntoIterator<Item = &'a P>) -> Option<u32> {
@@ -103,12 +115,17 @@ fn whereabouts_in(value: &Value, allow: &Allow) -> Vec<Invalid> {
 }
 
 fn may_be_whereabouts(text: &str, allow: &Allow) -> bool {
+    may_be(text, WHEREABOUTS, allow)
+}
+
+/// Whether `text` is `value`, or a placeholder of whose values this is one.
+pub(crate) fn may_be(text: &str, value: &str, allow: &Allow) -> bool {
     match parse(text).as_deref() {
         Ok([Part::Placeholder(name)]) => {
             let values = template::place_with(name, allow);
-            matches!(values, Ok(PlaceholderValue::OneOf(values)) if values.contains(&json!(WHEREABOUTS)))
+            matches!(values, Ok(PlaceholderValue::OneOf(values)) if values.contains(&json!(value)))
         }
-        _ => text == WHEREABOUTS,
+        _ => text == value,
     }
 }
 
@@ -191,6 +208,21 @@ mod tests {
         }
         let other = json!({"type": "macvlan", "note": "whereabouts", "ipam": {"type": "dhcp"}});
         assert_eq!(places(json!({"name": "whereabouts", "plugins": [other]}), json!({})), [""; 0]);
+    }
+
+    #[test]
+    fn a_macvlan_in_mode_passthru_takes_the_whole_link() {
+        let used = |plugin: Value| {
+            let plugins = [plugin.as_object().cloned().expect("an object")];
+            (link_use_of(&plugins), has_child(&plugins))
+        };
+        let macvlan = |mode: &str| json!({"type": "macvlan", "master": "eth1", "mode": mode});
+        assert_eq!(used(macvlan("bridge")), (Some(LinkUse::Macvlan), true));
+        assert_eq!(used(macvlan("passthru")), (Some(LinkUse::Nic), true));
+        assert_eq!(used(json!({"type": "host-device", "device": "eth1"})), (Some(LinkUse::Nic), false));
+        let inside =
+            json!({"type": "macvlan", "master": "bond0", "mode": "passthru", "linkInContainer": true});
+        assert_eq!(used(inside), (None, false));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use crate::Invalid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum LinkUse {
-    /// The whole link, moved into one pod: device `nic-LINK`.
+    /// The whole link, moved into one pod: device `nic-LINK`. A macvlan in mode `passthru` takes all of it, too, and leaves it
+    /// on the node.
     Nic,
     /// A macvlan child in each pod: device `macvlan-LINK`.
     Macvlan,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::addresses::nth_after;
 use crate::capability::capability_args;
-use crate::conflist::{as_conflist, plain_conflist, whereabouts_problems};
+use crate::conflist::{as_conflist, link_use_of, plain_conflist, plugins, whereabouts_problems};
 use crate::network::{ADDRESSES, NetworkSpec};
 use crate::opaque::Opaque;
 use crate::{Allow, AttachmentConfig, IfName, Invalid, IpRequest, LinkUse, NetworkName, Quantity, template};
@@ -216,6 +216,10 @@ fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Templ
     Ok((Template { conflist, owner, field }, allow))
 }
 
+/// What is wrong with a mode `passthru` that is chosen and not written out.
+pub(crate) const PASSTHRU_CHOSEN: &str = "mode passthru takes the whole link, so it must be written out and cannot be chosen by a \
+                                          parameter: the scheduler would place several pods on the link";
+
 /// Refuses a configuration at `path` with errors among its findings.
 fn refused(findings: Vec<Finding>, path: &str) -> Result<(), String> {
     let found = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
@@ -237,6 +241,9 @@ impl Merged {
         for (key, value) in conflist {
             let value = template::resolve(value, &scope).map_err(|e| e.within(key))?;
             resolved.insert(key.clone(), value);
+        }
+        if link_use_of(plugins(&resolved)) != link_use_of(plugins(conflist)) {
+            return Err(Invalid::new(owner, Invalid::new(*field, PASSTHRU_CHOSEN).to_string()));
         }
         resolved.entry("name").or_insert_with(|| Value::String(name.to_owned()));
         // A text of which the claim chooses a part is known only now.
@@ -314,6 +321,27 @@ mod tests {
             json!({"ips": ["10.0.0.1"], "mac": "02:00:00:00:00:01"})
         );
         assert_eq!(merged.args, BTreeMap::from([("x".into(), "1".into()), ("y".into(), "2".into())]));
+    }
+
+    #[test]
+    fn a_claim_cannot_choose_a_mode_that_takes_the_whole_link() {
+        let mut spec = network(json!({"parameters": {"mode": {"type": "string", "pattern": "^[a-z]+$"}}}));
+        spec.cni =
+            json!({"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "mode": "${parameters.mode}"}]})
+                .as_object()
+                .cloned()
+                .expect("an object");
+        let resolved = |mode: &str| {
+            let layers = [layer(Author::Claim, json!({"parameters": {"mode": mode}}))];
+            let merged = merge(Base::Network(&storage(), &spec), &layers, None).expect("merges");
+            merged.resolve("n", template::Scope::new()).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(resolved("private"), Ok(()));
+        let error = resolved("passthru").expect_err("refused");
+        assert!(
+            error.starts_with("Network \"storage\": spec.cni: mode passthru takes the whole link"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::addresses::{AddressTotals, NetworkAddresses};
 use crate::attribute::{self, DeclaredAttributes, MAX_DECLARED, admission_rules_of_declared};
-use crate::conflist::{Plugin, link_use_of, plugins, vlan_of};
+use crate::conflist::{Plugin, has_child, link_use_of, plugins, vlan_of};
 use crate::decode::decode;
 use crate::labels::LabelSelector;
 use crate::node_selector::NodeSelector;
@@ -121,8 +121,8 @@ pub enum Scope {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(extend("x-kubernetes-validations" = admission::uplink_rules()))]
 pub struct UplinkSelector {
-    /// Interface names, the preferred one first, such as `[eth1, ens5]`. By default, any name is possible, and the link
-    /// with the lowest index comes first.
+    /// Interface names, alternative ones included, the preferred one first, such as `[eth1, ens5]`. By default, any name is
+    /// possible, and the link with the lowest index comes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_INTERFACES))]
     pub interfaces: Vec<IfName>,
@@ -288,6 +288,11 @@ impl NetworkSpec {
     /// Returns how the network uses its uplink, if that excludes other uses.
     pub fn link_use(&self) -> Option<LinkUse> {
         link_use_of(self.plugins())
+    }
+
+    /// Whether an attachment moves the uplink into its pod.
+    pub fn moves_link(&self) -> bool {
+        self.link_use() == Some(LinkUse::Nic) && !has_child(self.plugins())
     }
 
     /// Whether one attachment takes the whole network on its node.

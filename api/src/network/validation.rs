@@ -9,7 +9,8 @@ use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
 use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
-use crate::conflist::{Plugin, declares, is_inside_pod, too_much, whereabouts_problems};
+use crate::conflist::{PASSTHRU, Plugin, declares, is_inside_pod, may_be, too_much, whereabouts_problems};
+use crate::merge::PASSTHRU_CHOSEN;
 use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, node_selector, template};
 
 const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
@@ -59,6 +60,10 @@ impl NetworkSpec {
         if self.scope == Scope::Cluster && self.link_use() == Some(LinkUse::Nic) {
             let problem = "a plugin that takes a whole link belongs to its node: use scope Node";
             problems.push(Invalid::new("spec.scope", problem));
+        }
+        if self.allow.mac && self.link_use() == Some(LinkUse::Nic) && !self.moves_link() {
+            let problem = "cannot be allowed with mode passthru: the pod's interface has the link's own MAC address; remove it";
+            problems.push(Invalid::new("spec.allow.mac", problem));
         }
         problems.extend(self.allow.problems().into_iter().map(|p| p.within("spec.allow")));
         problems.extend(self.cni_findings(name, Severity::Error));
@@ -240,6 +245,10 @@ impl NetworkSpec {
             problems.extend(open.map(|(key, _)| Invalid::new(format!("plugins[{i}]{key}"), WRITTEN_OUT)));
         }
         for (i, plugin) in self.plugins().enumerate() {
+            let mode = plugin.get("mode").and_then(Value::as_str).unwrap_or_default();
+            if plugin.plugin_type() == "macvlan" && mode != PASSTHRU && may_be(mode, PASSTHRU, &self.allow) {
+                problems.push(Invalid::new(format!("plugins[{i}].mode"), PASSTHRU_CHOSEN));
+            }
             let Some((_, key)) = LINK_KEYS.iter().find(|(r#type, _)| *r#type == plugin.plugin_type()) else {
                 continue;
             };
@@ -395,6 +404,35 @@ mod tests {
         assert_eq!(network(macvlan).expect("a spec").link_use(), None, "no uplink has a child");
         vlan["linkInContainer"] = json!(false);
         assert!(found(vlan).0[0].starts_with("spec.cni.plugins[0].master: must be"));
+    }
+
+    #[test]
+    fn a_macvlan_that_takes_the_whole_link_is_exclusive_and_gives_no_mac() {
+        let mode = |mode: &str, allow: Value| {
+            let mut spec = storage();
+            spec["cni"]["plugins"][0]["mode"] = json!(mode);
+            spec["allow"] = allow;
+            let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+            let problems: Vec<String> = spec.problems("storage").iter().map(Invalid::to_string).collect();
+            (spec.is_exclusive(), problems)
+        };
+        assert_eq!(mode("passthru", json!({})), (true, vec![]));
+        assert_eq!(mode("bridge", json!({"mac": true})), (false, vec![]));
+        let (_, refused) = mode("passthru", json!({"mac": true}));
+        assert!(
+            refused.len() == 1 && refused[0].starts_with("spec.allow.mac: cannot be allowed"),
+            "{refused:?}"
+        );
+        let chosen = |values: Value| {
+            let allow = json!({"parameters": {"mode": {"type": "string", "enum": values}}});
+            mode("${parameters.mode}", allow).1
+        };
+        assert_eq!(chosen(json!(["bridge", "private"])), [""; 0]);
+        let refused = chosen(json!(["bridge", "passthru"]));
+        assert!(
+            refused.len() == 1 && refused[0].starts_with("spec.cni.plugins[0].mode: mode passthru"),
+            "{refused:?}"
+        );
     }
 
     #[test]
