@@ -94,7 +94,8 @@ reasons! {
         NotEverywhere,
         /// No node that the Network selects has its uplink.
         ///
-        /// Compare `spec.uplink` and `spec.nodeSelector` with the links of the nodes. See
+        /// Compare `spec.uplink` and `spec.nodeSelector` with the links of the nodes. An event on the Node (`UplinkOfTheNode`) says
+        /// why a link that the Network names is not offered. See
         /// [which links are published](../architecture.md#which-links-are-published).
         NoNode,
         /// Every node that publishes the Network has a problem, so new pods stay Pending.
@@ -183,8 +184,9 @@ reasons! {
 reasons! {
     /// Reasons of the agent's events on the Node.
     NodeEvent {
-        /// A Network names a link that carries the node's own traffic. The message says whether pods share the link or do not
-        /// get it. Or a link that pods could have has got a default route or the node's address, and is not offered any more.
+        /// A Network names a link that carries the node's own traffic, or a link that it does not get. The message says whether
+        /// pods share the link, or why not. It also says if another Network hands out the same addresses on the link under another
+        /// name of it, or if a link that pods could have has got a default route or the node's address, and is not offered any more.
         ///
         /// Nothing, if that is meant. Otherwise name another link, write the UplinkPolicy that the message names, or take the route
         /// or address from the link.

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `netclaim.dev/link-down` | the uplink passes no frames |
 //! | `netclaim.dev/link-in-use` | another program uses the link in a way that excludes the device's, or a pod does in one that is offered no more |
+//! | `netclaim.dev/link-in-pod` | a pod has the whole link of the Network: others wait until it ends |
 //! | `netclaim.dev/link-missing` | the uplink is gone, or is no longer an uplink, while claims hold the device |
 //! | `netclaim.dev/withdrawn` | the Network is gone or no longer accepted, or the link is no longer offered so, while claims hold the device |
 //! | `netclaim.dev/exhausted` | other claims hold all addresses or ids of the Network on the node |
 //! | `netclaim.dev/plugin-missing` | a plugin of the Network is not on the node |
+//! | `netclaim.dev/kernel-lacks` | the node's kernel cannot make the kind of link that a plugin of the Network makes |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |
 //! | `netclaim.dev/limited` | a plugin's STATUS says that pods would have limited connectivity (CNI error 51) |
 //!
@@ -27,23 +29,27 @@ const MAX_MESSAGE: usize = 1024;
 pub enum Reason {
     LinkDown,
     LinkInUse,
+    LinkInPod,
     LinkMissing,
     Withdrawn,
     Exhausted,
     PluginMissing,
+    KernelLacks,
     NotReady,
     Limited,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::LinkDown,
         Self::LinkInUse,
+        Self::LinkInPod,
         Self::LinkMissing,
         Self::Withdrawn,
         Self::Exhausted,
         Self::PluginMissing,
+        Self::KernelLacks,
         Self::NotReady,
         Self::Limited,
     ];
@@ -58,10 +64,12 @@ impl Reason {
         match self {
             Self::LinkDown => "the uplink is down or has no carrier",
             Self::LinkInUse => "the uplink is in a use that excludes this one",
+            Self::LinkInPod => "a pod has the whole uplink",
             Self::LinkMissing => "the uplink is gone, or is no longer an uplink",
             Self::Withdrawn => "the Network or this use of the link is no longer offered",
             Self::Exhausted => "all addresses or ids that the node has are taken",
             Self::PluginMissing => "a plugin of the Network is not on the node",
+            Self::KernelLacks => "the node's kernel cannot make the kind of link that a plugin makes",
             Self::NotReady => "a plugin reports that it cannot serve",
             Self::Limited => "a plugin reports that pods would have limited connectivity",
         }
@@ -72,10 +80,12 @@ impl Reason {
         match self {
             Self::LinkDown => "netclaim.dev/link-down",
             Self::LinkInUse => "netclaim.dev/link-in-use",
+            Self::LinkInPod => "netclaim.dev/link-in-pod",
             Self::LinkMissing => "netclaim.dev/link-missing",
             Self::Withdrawn => "netclaim.dev/withdrawn",
             Self::Exhausted => "netclaim.dev/exhausted",
             Self::PluginMissing => "netclaim.dev/plugin-missing",
+            Self::KernelLacks => "netclaim.dev/kernel-lacks",
             Self::NotReady => "netclaim.dev/not-ready",
             Self::Limited => "netclaim.dev/limited",
         }

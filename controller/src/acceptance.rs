@@ -8,6 +8,7 @@ use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
 use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, AvailableReason, ConditionReason};
+use netclaim_api::taints::Reason;
 use netclaim_api::{Invalid, NetworkName};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -153,20 +154,25 @@ impl Acceptance {
 /// Says where an accepted Network can be used now.
 fn availability(nodes: &NetworkNodes) -> Finding<AvailableReason> {
     let (all, missing) = (nodes.all(), nodes.missing());
-    let why = nodes.tainted().iter().map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
+    let tainted = nodes.tainted().iter().filter(|(taint, _)| *taint != Reason::LinkInPod.key());
+    let why = tainted.map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
     let missing = (!missing.is_empty())
         .then(|| format!("not on {} (no uplink for it, or see the node's events)", named(missing.iter())));
     let why = why.chain(missing).collect::<Vec<_>>().join(", ");
     let mut finding = match nodes.unusable() {
-        _ if nodes.count() == 0 => {
-            Finding::new(AvailableReason::NoNode, "none of the nodes that it selects has its uplink")
-        }
+        _ if nodes.count() == 0 => Finding::new(
+            AvailableReason::NoNode,
+            "none of the nodes that it selects has its uplink; where a link of that name is not offered, an event on the Node says why",
+        ),
         0 => Finding::new(AvailableReason::Everywhere, format!("on {all} nodes")),
         some if some < all => {
             Finding::new(AvailableReason::NotEverywhere, format!("on {} of {all} nodes: {why}", all - some))
         }
         _ => Finding::new(AvailableReason::Nowhere, format!("on none of {all} nodes: {why}")),
     };
+    if let Some(nodes) = nodes.tainted().get(Reason::LinkInPod.key()) {
+        finding.message += &format!("; a pod has the uplink on {}", named(nodes.iter()));
+    }
     if !nodes.reduced().is_empty() {
         let nodes = named(nodes.reduced().iter());
         finding.message +=
@@ -409,6 +415,10 @@ mod tests {
         let message = "on none of 7 nodes: netclaim.dev/link-down on n1 n2 n3 n4 n5 and 2 more";
         assert_eq!(available(&nodes), says("False", "Nowhere", message));
         assert_eq!(available(&on(0)).1, "NoNode");
+        let mut in_use = on(2);
+        publishes(&mut in_use, 1, &["netclaim.dev/link-in-pod"]);
+        let message = "on 2 nodes; a pod has the uplink on n1";
+        assert_eq!(available(&in_use), says("True", "Everywhere", message));
         let mut some = on(2);
         some.set("n8", NodeNow { published: None, is_selected: true, has_agent: true });
         let message = "on 2 of 3 nodes: not on n8 (no uplink for it, or see the node's events)";

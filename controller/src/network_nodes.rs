@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::Quantity;
+use netclaim_api::taints::Reason;
 
 /// What a node publishes for a Network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub(crate) struct NetworkNodes {
     selected: BTreeSet<String>,
     /// Nodes by the key of a taint.
     tainted: BTreeMap<String, BTreeSet<String>>,
-    /// Nodes with any taint.
+    /// Nodes with any taint but that of a link in a pod, which is in use.
     closed: BTreeSet<String>,
     /// Nodes with less bandwidth than `asked`.
     reduced: BTreeSet<String>,
@@ -69,7 +70,8 @@ impl NetworkNodes {
         let is_reduced =
             |on: &OnNode| self.asked.is_some_and(|asked| on.bandwidth.is_none_or(|has| has < asked));
         toggle(&mut self.reduced, node, published.as_ref().is_some_and(is_reduced));
-        toggle(&mut self.closed, node, published.as_ref().is_some_and(|on| !on.taints.is_empty()));
+        let is_closed = |on: &OnNode| on.taints.iter().any(|taint| taint != Reason::LinkInPod.key());
+        toggle(&mut self.closed, node, published.as_ref().is_some_and(is_closed));
         for taint in self.publishing.get(node).iter().flat_map(|on| &on.taints) {
             if let Some(nodes) = self.tainted.get_mut(taint) {
                 nodes.remove(node);

@@ -263,7 +263,11 @@ impl Agent {
     }
 
     /// Starts to look for what no event reports, beside the runtime's `sandboxes`.
-    pub(crate) fn sweep(&mut self, sandboxes: &Arc<Sandboxes>) {
+    pub(crate) fn sweep(
+        &mut self,
+        sandboxes: &Arc<Sandboxes>,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    ) {
         let sweep = Sweep {
             attacher: Arc::clone(&self.attacher),
             pods: Arc::clone(&self.pods),
@@ -275,6 +279,7 @@ impl Agent {
                 orphan_after: self.args.orphan_after,
             },
             metrics: Arc::clone(&self.metrics),
+            inventory,
         };
         self.parts.start("sweeping", |cancel| sweep.run(cancel));
     }

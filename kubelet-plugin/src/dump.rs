@@ -51,7 +51,7 @@ fn pod(state: &PodState) -> Value {
 }
 
 fn attachment(record: &Record) -> Value {
-    let Record { plan, phase, moved_link, stopped, stray, error, failed: _, check } = record;
+    let Record { plan, phase, moved_link, host_link, stopped, stray, error, failed: _, check } = record;
     let phase_name = match phase {
         Phase::Planned => "planned",
         Phase::Adding { .. } => "adding",
@@ -68,6 +68,7 @@ fn attachment(record: &Record) -> Value {
         "phase": phase_name,
         "sandbox": phase.sandbox().map(|sandbox| &sandbox.id),
         "movedLink": moved_link.is_some(),
+        "hostLink": host_link,
         "stopped": stopped,
         "stray": stray,
         "error": error,

@@ -112,9 +112,10 @@ fn served(inventory: &Inventory, unavailable: &Unavailable) -> BTreeSet<String> 
         spec.scope == Scope::Cluster
             && inventory.can_serve(spec)
             && !unavailable.contains_key(*name)
-            && inventory
-                .uplink_of(spec)
-                .is_none_or(|uplink| link_unhealthy(uplink, spec.link_use()).next().is_none())
+            && inventory.lacks(spec).is_none()
+            && inventory.uplink_of(spec).is_none_or(|uplink| {
+                link_unhealthy(uplink, spec.link_use(), spec.moves_link()).next().is_none()
+            })
     };
     inventory.networks.iter().filter(is_served).map(|(name, _)| network_label(name)).collect()
 }
@@ -188,6 +189,7 @@ mod tests {
         assert!(served_with(|_, _| {}));
         assert!(!served_with(|inventory, _| inventory.uplinks.clear()));
         assert!(!served_with(|inventory, _| inventory.uplinks[0].link.carrier = false));
+        assert!(!served_with(|inventory, _| inventory.lacking = ["macvlan"].into()));
         assert!(!served_with(|inventory, _| inventory.networks.clear()), "its node selector does not fit");
         assert!(!served_with(|_, unavailable| {
             let unhealthy = Unhealthy::new(Reason::NotReady, "the daemon is away");

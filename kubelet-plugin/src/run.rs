@@ -82,7 +82,7 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     agent.write_statuses(reported);
     agent.wake_pods();
     let (sandboxes, readiness) = agent.follow_runtime()?;
-    agent.sweep(&sandboxes);
+    agent.sweep(&sandboxes, inventory.clone());
     agent.serve_kubelet(inventory, sandboxes, health)?;
     agent.serve_process(readiness);
     tracing::info!(node = agent.args.node_name, driver = agent.args.driver_name, "netclaim agent started");

@@ -314,9 +314,10 @@ pub(super) fn node_row(
     row
 }
 
-/// The taints by which a device takes no new pods.
+/// The taints by which a device takes no new pods. One that a pod has is in use, and that is no problem.
 pub(super) fn closing(device: &Device) -> impl Iterator<Item = &DeviceTaint> {
-    device.taints.iter().flatten().filter(|taint| taint.effect != "None")
+    let taints = device.taints.iter().flatten();
+    taints.filter(|taint| taint.effect != "None" && taint.key != Reason::LinkInPod.key())
 }
 
 /// The state of the agents, by node, each with its pod. During an update a node has two, of which one works.

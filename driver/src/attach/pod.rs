@@ -778,7 +778,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         state.held = self.observer.observe(&self.uid, &state).await.err().map(|failure| failure.message);
         self.observe_again = state.held.is_some().then(|| Instant::now() + OBSERVE_AGAIN);
         let held = |state: &PodState<O::Owner>| {
-            let count = |is: fn(&Record<O::Owner>) -> bool| state.records.iter().filter(|one| is(one)).count();
+            let count =
+                |is: fn(&Record<O::Owner>) -> bool| state.records.iter().filter(|one| is(one)).count();
             (state.records.len(), count(|one| one.stray.is_some()), count(|one| one.check.is_some()))
         };
         let now = held(&state);

@@ -185,7 +185,8 @@ impl<O: Owner> TryFrom<RecordFile<O>> for Record<O> {
 
 impl<O: Clone> From<Record<O>> for RecordFile<O> {
     fn from(record: Record<O>) -> Self {
-        let Record { plan, phase, moved_link, host_link, stopped, stray, error, failed: _, check: _ } = record;
+        let Record { plan, phase, moved_link, host_link, stopped, stray, error, failed: _, check: _ } =
+            record;
         let (phase, sandbox, result) = match phase {
             Phase::Planned => (PhaseName::Planned, None, None),
             Phase::Adding { sandbox } => (PhaseName::Adding, Some(sandbox), None),
@@ -278,8 +279,13 @@ pub(crate) mod tests {
         ];
         for phase in phases {
             let stopped = Some(Stopped { completed: 1, effect: Effect::Container });
-            let record =
-                Record { phase, stopped, host_link: Some(7), error: Some("why".into()), ..Record::new(plan("c", 0)) };
+            let record = Record {
+                phase,
+                stopped,
+                host_link: Some(7),
+                error: Some("why".into()),
+                ..Record::new(plan("c", 0))
+            };
             let text = serde_json::to_string(&record).expect("JSON");
             let read: Record<Claimant> = serde_json::from_str(&text).expect("reads back");
             assert_eq!(read, record, "{text}");

@@ -812,7 +812,8 @@ async fn a_failed_check_is_shown_until_the_next_one_succeeds() {
 async fn an_attachment_fails_its_check_when_its_link_was_made_again() {
     let mut node = Node::prepared(&[("a", 0)]).await;
     let link = |node: &Node, index| *node.plugins.host_link.lock().unwrap() = index;
-    let displaced = |node: &Node| node.attacher.displaced().into_iter().map(|(_, _, now)| now).collect::<Vec<_>>();
+    let displaced =
+        |node: &Node| node.attacher.displaced().into_iter().map(|(_, _, now)| now).collect::<Vec<_>>();
     link(&node, Some(4));
     node.up("s1");
     node.until("open", open("s1")).await;

@@ -18,8 +18,8 @@ pub(super) struct Candidate {
     pub(super) vlan: Option<u32>,
     /// Why it cannot serve new pods.
     pub(super) unhealthy: Vec<Unhealthy>,
-    /// Whether its health is reported to the kubelet: not while its link is in a pod, where the agent does not look.
-    pub(super) is_seen: bool,
+    /// Whether its link is in its pod. What new pods wait for is nothing that the pod suffers from then.
+    pub(super) is_in_pod: bool,
 }
 
 /// Returns the Networks that this node publishes; the controller publishes those of scope `Cluster`.

@@ -2,7 +2,8 @@
 //!
 //! * A device that the node no longer makes or offers stays published, or the scheduler would stop charging its link. It
 //!   looks as it did when the claim was prepared, and is tainted. A link that is in a pod has no taint, because no other pod
-//!   could get it, unless a Network waits for the link: the next pod would take it away once more.
+//!   could get it, unless a Network waits for the link: the next pod would take it away once more. The device of a Network
+//!   whose whole link is in a pod says so by its taint.
 //! * A Network stays on the link of its attachments, because a device is charged on one link only. New pods wait until no
 //!   attachment is left and the Network can move.
 //! * A VLAN id stays taken until the attachment is gone, even if its Network is deleted.
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use crate::owner::{Plan, Segment, link_of};
 use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
-use netclaim_api::conflist::{link_use_of, vlan_of};
+use netclaim_api::conflist::{has_child, link_use_of, vlan_of};
 use netclaim_api::device::{DeviceName, is_pool_of};
 use netclaim_api::network::{NetworkSpec, UplinkSelector};
 use netclaim_api::taints::{Reason, Unhealthy};
@@ -38,6 +39,8 @@ pub struct Held {
     pub attributes: Map<String, Value>,
     /// How the link is used.
     pub link_use: Option<LinkUse>,
+    /// Whether the link stays on the node, below the pod's interface, although the pod has all of it.
+    pub stays_on_node: bool,
     /// The VLAN id that it has on the link.
     pub vlan: Option<u32>,
     /// The id that no other attachment can have: its segmentation id, or its VLAN id.
@@ -69,6 +72,7 @@ impl Held {
             list: Some(plan.spec.conflist.name().to_string()),
             attributes: plan.owner.attributes.clone(),
             link_use: own_use.or_else(|| link_use_of(plugins())),
+            stays_on_node: has_child(plugins()),
             vlan: vlan_of(plugins()),
             segment: id_of(plan),
             bandwidth: plan
@@ -175,14 +179,17 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
     let link = held.link(inventory);
     let is_there = inventory.uplinks.iter().any(|uplink| Some(&uplink.name) == link.as_ref());
     let is_whole = held.link_use == Some(LinkUse::Nic);
+    let is_in_pod = is_whole && !is_there && !held.stays_on_node;
     let unhealthy = match &held.network {
-        // A link that is in its pod is not missing.
-        _ if is_whole && !is_there => {
-            link.as_ref().and_then(|link| waiting_network(link, inventory)).map(|network| {
-                let message = format!("Network {network} waits for uplink {}", text(attributes::UPLINK));
-                Unhealthy::new(Reason::Withdrawn, message)
-            })
+        Some(network) if is_in_pod && inventory.networks.contains_key(network) => {
+            let message = format!("a pod has the whole uplink {}", text(attributes::UPLINK));
+            Some(Unhealthy::new(Reason::LinkInPod, message))
         }
+        // A link that is in its pod is not missing.
+        _ if is_in_pod => link.as_ref().and_then(|link| waiting_network(link, inventory)).map(|network| {
+            let message = format!("Network {network} waits for uplink {}", text(attributes::UPLINK));
+            Unhealthy::new(Reason::Withdrawn, message)
+        }),
         Some(network) if !inventory.networks.contains_key(network) => {
             let message = format!(
                 "Network {network} is gone, or is not for this node any more: see `kubectl get networks.netclaim.dev {network}`"
@@ -213,7 +220,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         link_use: held.link_use,
         vlan: held.vlan,
         unhealthy: unhealthy.into_iter().collect(),
-        is_seen: !is_whole,
+        is_in_pod,
     }
 }
 

@@ -57,7 +57,7 @@ mod tests {
         let mut renamed = uplink("x");
         renamed.link.permanent_mac = Some("02:00:00:00:00:01".to_owned());
         let uplinks = vec![renamed, uplink("eth3")];
-        let inventory = Inventory { uplinks, macvlan: true, ipvlan: true, ..Inventory::default() };
+        let inventory = Inventory { uplinks, ..Inventory::default() };
         let link =
             json!({"index": 2, "name": "eth2", "permanentMac": "02:00:00:00:00:01", "mtu": 1500, "up": true});
         let moved = MovedLink {

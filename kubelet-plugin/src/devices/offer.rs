@@ -16,12 +16,7 @@ use crate::inventory::{Inventory, Uplink};
 /// Returns the ways that policies and the kernel allow. A claim that was allocated before a Network was defined on the link
 /// may use them.
 pub(super) fn allowed(uplink: &Uplink, inventory: &Inventory) -> impl Iterator<Item = LinkUse> {
-    let (macvlan, ipvlan) = (inventory.macvlan, inventory.ipvlan);
-    uplink.modes.iter().copied().filter(move |link_use| match link_use {
-        LinkUse::Nic => true,
-        LinkUse::Macvlan => macvlan,
-        LinkUse::Ipvlan => ipvlan,
-    })
+    uplink.modes.iter().copied().filter(|link_use| !inventory.lacking.contains(link_use.as_str()))
 }
 
 /// Returns the ways that are offered to new claims. A Network that moves to another link is on both until it has moved, so
@@ -50,8 +45,7 @@ mod tests {
 
     fn shown(change: impl FnOnce(&mut Inventory)) -> String {
         let link = Uplink { is_listed: false, ..uplink("eth1") };
-        let mut inventory =
-            Inventory { uplinks: vec![link], macvlan: true, ipvlan: true, ..Inventory::default() };
+        let mut inventory = Inventory { uplinks: vec![link], ..Inventory::default() };
         change(&mut inventory);
         let offered = offered(&inventory.uplinks[0], [&inventory, &inventory]);
         offered.into_iter().map(LinkUse::as_str).collect::<Vec<_>>().join(" ")
@@ -75,7 +69,7 @@ mod tests {
         assert_eq!(shown(shared), "macvlan");
         let without_macvlan = |inventory: &mut Inventory| {
             shared(inventory);
-            inventory.macvlan = false;
+            inventory.lacking = ["macvlan"].into();
         };
         assert_eq!(shown(without_macvlan), "ipvlan");
     }

@@ -76,6 +76,7 @@ pub(super) fn pools(
             Unhealthy::new(Reason::Exhausted, message)
         });
         let mut candidate = network_device(name, spec, uplink, amounts);
+        candidate.unhealthy.extend(inventory.lacks(spec));
         candidate.unhealthy.extend(unavailable.get(name).cloned());
         candidate.unhealthy.extend(exhausted);
         candidate.unhealthy.extend(uplink.zip(wanted.networks.get(name)).and_then(|(uplink, wanted)| {
@@ -95,12 +96,10 @@ pub(super) fn pools(
     let (mut pools, mut health) = (Vec::new(), Vec::new());
     for Place { link_pool, candidates, counters } in places(candidates, node, held, inventory, counts) {
         let name = link_pool.unwrap_or_else(|| node.to_owned());
-        health.extend(candidates.iter().filter(|candidate| candidate.is_seen).map(|candidate| {
-            DeviceHealth {
-                pool: name.clone(),
-                device: candidate.device.name.clone(),
-                unhealthy: candidate.unhealthy.first().map(ToString::to_string),
-            }
+        health.extend(candidates.iter().map(|candidate| DeviceHealth {
+            pool: name.clone(),
+            device: candidate.device.name.clone(),
+            unhealthy: candidate.unhealthy.first().filter(|_| !candidate.is_in_pod).map(ToString::to_string),
         }));
         let devices = candidates.into_iter().map(|mut candidate| {
             published::taint(&mut candidate.device, &candidate.unhealthy);
@@ -156,8 +155,8 @@ fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &bandwidth::Shares)
         link: Some(uplink.name.clone()),
         link_use: Some(link_use),
         vlan: None,
-        unhealthy: link_unhealthy(uplink, Some(link_use)).collect(),
-        is_seen: true,
+        unhealthy: link_unhealthy(uplink, Some(link_use), link_use == LinkUse::Nic).collect(),
+        is_in_pod: false,
     }
 }
 
@@ -178,17 +177,21 @@ fn link_facts(uplink: &Uplink) -> Facts {
     }
 }
 
-/// Returns why pods cannot use a link.
-pub(crate) fn link_unhealthy(uplink: &Uplink, link_use: Option<LinkUse>) -> impl Iterator<Item = Unhealthy> {
-    uplink.in_use(link_use).into_iter().chain(link_down(uplink, link_use))
+/// Returns why pods cannot use a link. `moves` says that it is moved into the pod.
+pub(crate) fn link_unhealthy(
+    uplink: &Uplink,
+    link_use: Option<LinkUse>,
+    moves: bool,
+) -> impl Iterator<Item = Unhealthy> {
+    uplink.in_use(link_use).into_iter().chain(link_down(uplink, moves))
 }
 
 /// Returns why no frames pass through a link. One that is moved into a pod may be down: the plugin sets it up there.
-fn link_down(uplink: &Uplink, link_use: Option<LinkUse>) -> Option<Unhealthy> {
+fn link_down(uplink: &Uplink, moves: bool) -> Option<Unhealthy> {
     let link = &uplink.link;
     let why = match (link.is_up(), link.admin_up) {
         (true, _) => return None,
-        (false, false) if link_use == Some(LinkUse::Nic) => return None,
+        (false, false) if moves => return None,
         (false, false) => "is set down",
         (false, true) if link.carrier => "is not operational",
         (false, true) => "has no carrier",
@@ -223,8 +226,11 @@ fn network_device(
         link: uplink.map(|uplink| uplink.name.clone()),
         link_use: spec.link_use(),
         vlan: spec.fixed_vlan(),
-        unhealthy: uplink.into_iter().flat_map(|uplink| link_unhealthy(uplink, spec.link_use())).collect(),
-        is_seen: true,
+        unhealthy: uplink
+            .into_iter()
+            .flat_map(|uplink| link_unhealthy(uplink, spec.link_use(), spec.moves_link()))
+            .collect(),
+        is_in_pod: false,
     }
 }
 
@@ -438,8 +444,6 @@ mod tests {
     fn inventory(networks: &[(&str, &str)]) -> Inventory {
         Inventory {
             uplinks: vec![uplink("eth1")],
-            macvlan: true,
-            ipvlan: true,
             networks: networks
                 .iter()
                 .map(|(name, plugin)| (name.parse().expect("a name"), network(plugin)))
@@ -513,7 +517,7 @@ mod tests {
     #[test]
     fn a_link_with_one_use_needs_no_counters() {
         let mut inventory = inventory(&[]);
-        (inventory.macvlan, inventory.ipvlan) = (false, false);
+        inventory.lacking = ["macvlan", "ipvlan"].into();
         let pool = pool_of(&inventory);
         assert!(pool.counters.is_empty() && pool.devices[0].consumes_counters.is_none());
     }
@@ -551,8 +555,28 @@ mod tests {
         let (pool, _) = made(&nobody, &held);
         let nic = pool.devices.iter().find(|device| device.name == "nic-eth1").expect("published");
         assert!(taints(nic).is_empty(), "it is in a pod");
-        assert!(health.iter().all(|health| health.device != "nic-eth1"));
+        let nic = health.iter().find(|health| health.device == "nic-eth1").expect("reported");
+        assert_eq!(nic.unhealthy, None, "its pod has it");
         assert_eq!(health.iter().filter(|health| health.unhealthy.is_some()).count(), 1);
+    }
+
+    #[test]
+    fn a_network_whose_whole_link_is_in_a_pod_is_in_use_and_healthy() {
+        for uplink in [json!({"interfaces": ["eth1"]}), json!({"attributes": {"net": {"string": "a"}}})] {
+            let mut with = inventory(&[("h", "host-device")]);
+            with.uplinks[0].declared =
+                serde_json::from_value(json!({"net": {"string": "a"}})).expect("attributes");
+            with.networks.values_mut().for_each(|spec| {
+                spec.uplink = serde_json::from_value(uplink.clone()).expect("a selector");
+            });
+            let held = [held("net-h", &with)];
+            let in_pod = Inventory { uplinks: Vec::new(), ..with.clone() };
+            let (pool, health) = made(&in_pod, &held);
+            assert_eq!(taints(&pool.devices[0]), ["netclaim.dev/link-in-pod"], "{uplink}");
+            assert_eq!(health[0].unhealthy, None, "{uplink}");
+            let (pool, _) = made(&with, &[]);
+            assert!(pool.devices.iter().all(|device| device.taints.is_none()), "{uplink}");
+        }
     }
 
     #[test]
@@ -584,6 +608,41 @@ mod tests {
         assert_eq!(tainted, BTreeSet::from(["nic-eth1", "ipvlan-eth1", "net-i", "net-h"]));
         let nic = health.iter().find(|health| health.device == "nic-eth1").and_then(|h| h.unhealthy.clone());
         assert_eq!(nic.as_deref(), Some("uplink eth1 is below macvlan net1 of another program"));
+    }
+
+    #[test]
+    fn a_network_is_tainted_whose_kind_of_link_the_kernel_lacks() {
+        let mut inventory = inventory(&[("i", "ipvlan"), ("m", "macvlan")]);
+        inventory.lacking = ["ipvlan", "vlan"].into();
+        inventory.networks.insert("v".parse().expect("a name"), vlan(100));
+        let pool = pool_of(&inventory);
+        let tainted = pool.devices.iter().filter(|device| device.taints.is_some());
+        let tainted: Vec<_> = tainted.map(|device| (device.name.as_str(), taints(device))).collect();
+        let lacks = vec!["netclaim.dev/kernel-lacks"];
+        assert_eq!(tainted, [("net-i", lacks.clone()), ("net-v", lacks)]);
+    }
+
+    #[test]
+    fn a_macvlan_that_takes_the_whole_link_is_exclusive_and_stays_on_the_node() {
+        let mut with = inventory(&[("m", "macvlan"), ("p", "macvlan")]);
+        let spec = with.networks.get_mut(&"p".parse().expect("a name")).expect("there");
+        spec.cni["plugins"][0]["mode"] = json!("passthru");
+        let pool = pool_of(&with);
+        let device = |pool: &Pool, name: &str| {
+            pool.devices.iter().find(|d| d.name == name).expect("published").clone()
+        };
+        let whole = device(&pool, "net-p");
+        assert_eq!(whole.allow_multiple_allocations, None);
+        assert!(!fits(&pool, &[&whole, &device(&pool, "net-m")]));
+        assert!(!fits(&pool, &[&whole, &device(&pool, "macvlan-eth1")]));
+        let held = [held("net-p", &with)];
+        let gone = Inventory { uplinks: Vec::new(), ..with.clone() };
+        let (pool, health) = made(&gone, &held);
+        assert_eq!(taints(&device(&pool, "net-p")), ["netclaim.dev/link-missing"], "it is in no pod");
+        assert!(health.iter().any(|health| health.device == "net-p" && health.unhealthy.is_some()));
+        // Its plugin does not set the link up.
+        with.uplinks[0].link.admin_up = false;
+        assert_eq!(taints(&device(&pool_of(&with), "net-p")), ["netclaim.dev/link-down"]);
     }
 
     #[test]

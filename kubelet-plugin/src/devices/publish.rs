@@ -1,6 +1,6 @@
 //! Publishes the node's devices in ResourceSlices, and their health.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,14 +197,22 @@ impl Devices {
         let held = attacher.plans(|plan| Held::of(plan, &node));
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
+        let mut failed = BTreeMap::new();
+        attacher.for_each_pod(|state| {
+            let failing = state.records.iter().filter(|record| record.check.is_some());
+            for device in failing.map(|record| &record.plan.owner.device) {
+                *failed.entry(device.device.clone()).or_default() += 1;
+            }
+        });
         // It reads the directories of leases.
         let made = tokio::task::spawn_blocking(move || {
             let (inventory, unavailable) = (&inventory, &unavailable);
             let from = Sources { node: &node, inventory, unavailable, held: &held, counts };
             let (networks, leased) = (&inventory.networks, &inventory.addresses);
             let users = Users { networks, ours: &ours, leased, held: &held, reservations: &reservations };
-            let (mut pools, health) = pools(from, |name, spec| addresses::of(name, spec, users));
+            let (mut pools, mut health) = pools(from, |name, spec| addresses::of(name, spec, users));
             moved_links::taint(&mut pools, &moved, inventory);
+            note_failed_checks(&mut health, &failed);
             (pools, health)
         });
         made.await.ok()
@@ -223,6 +231,19 @@ impl Devices {
     }
 }
 
+/// Makes devices unhealthy of which attachments fail their CHECK. New pods can have them, and what a plugin says of one pod is in
+/// the status of its claim only: pods of other namespaces may share the device.
+fn note_failed_checks(health: &mut [DeviceHealth], failed: &BTreeMap<String, usize>) {
+    for DeviceHealth { device, unhealthy, .. } in health {
+        let message = |count| {
+            format!(
+                "CHECK fails for {count} of its attachments: the condition Ready in the claim's status says why"
+            )
+        };
+        *unhealthy = unhealthy.take().or_else(|| failed.get(device).map(message));
+    }
+}
+
 /// Waits until the API server's features differ from `known`; `None` when the publisher has ended.
 async fn changed_features(
     status: &mut watch::Receiver<PublishStatus>,
@@ -230,4 +251,24 @@ async fn changed_features(
 ) -> Option<ServerFeatures> {
     let is_update = |status: &PublishStatus| status.server.is_some() && status.server.as_ref() != known;
     status.wait_for(is_update).await.ok()?.server.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_with_an_attachment_that_fails_its_check_is_unhealthy_until_it_is_gone() {
+        let device = |device: &str, unhealthy: Option<&str>| DeviceHealth {
+            pool: "n".into(),
+            device: device.into(),
+            unhealthy: unhealthy.map(str::to_owned),
+        };
+        let mut health = [device("net-a", None), device("net-b", None), device("net-c", Some("down"))];
+        note_failed_checks(&mut health, &[("net-b".to_owned(), 2), ("net-c".to_owned(), 1)].into());
+        let said: Vec<_> = health.iter().map(|health| health.unhealthy.as_deref()).collect();
+        let failed =
+            "CHECK fails for 2 of its attachments: the condition Ready in the claim's status says why";
+        assert_eq!(said, [None, Some(failed), Some("down")]);
+    }
 }

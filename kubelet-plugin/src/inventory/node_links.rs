@@ -1,16 +1,18 @@
-//! Warnings about Networks on links that carry the node's own traffic, and about links that the node takes from pods. Pure.
+//! Warnings about Networks on links that carry the node's own traffic, about links that Networks name and do not get, and about
+//! links that the node takes from pods. Pure.
 
 use std::collections::BTreeMap;
 
-use netclaim_api::NetworkName;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::overlap::overlaps;
+use netclaim_api::network::{NetworkSpec, UplinkSelector};
+use netclaim_api::{IfName, NetworkName};
 
 use super::selection::Inventory;
 use super::uplink::Uplink;
 
 impl Inventory {
-    /// Returns warnings about Networks whose uplink carries the node's own traffic: which traffic, and where the Network
-    /// cannot have the link, what to do.
+    /// Returns warnings about Networks whose uplink carries the node's own traffic, or that cannot have the link that they name:
+    /// why, and what to do.
     pub fn node_link_warnings(&self) -> BTreeMap<NetworkName, String> {
         let warning = |(name, network): (&NetworkName, &NetworkSpec)| {
             let text = match self.uplink_of(network) {
@@ -20,9 +22,23 @@ impl Inventory {
                 Some(_) => return None,
                 None => {
                     let named = network.uplink.iter().flat_map(|uplink| &uplink.interfaces);
-                    let uplink =
-                        named.filter_map(|link| self.uplink(link)).find(|uplink| uplink.carries.is_some())?;
-                    let (link, carries) = (&uplink.name, uplink.carries.as_ref()?);
+                    let shown = |uplink: &&Uplink| uplink.carries.is_some() || uplink.when_named.is_some();
+                    let Some(uplink) = named.clone().filter_map(|link| self.uplink(link)).find(shown) else {
+                        let mut withheld =
+                            named.filter_map(|link| self.withheld.get_key_value(link.as_str()));
+                        let (link, why) = withheld.next()?;
+                        let text = format!("Network {name} does not get link {link}, which {why}");
+                        return Some((name.clone(), text));
+                    };
+                    let link = &uplink.name;
+                    let Some(carries) = &uplink.carries else {
+                        let kind = uplink.link.kind.as_deref().unwrap_or_default();
+                        let text = format!(
+                            "Network {name} does not get link {link}, which is of kind {kind}: macvlan, ipvlan and VLANs can share it, \
+                             and an UplinkPolicy with `publish: Always` gives it away whole"
+                        );
+                        return Some((name.clone(), text));
+                    };
                     let way_out = if carries.is_dispensable() {
                         "an UplinkPolicy with `publish: Always` gives it away whole"
                     } else {
@@ -33,7 +49,33 @@ impl Inventory {
             };
             Some((name.clone(), text))
         };
-        self.networks.iter().filter_map(warning).collect()
+        let mut warnings = self.overlaps_by_name();
+        warnings.extend(self.networks.iter().filter_map(warning));
+        warnings
+    }
+
+    /// Returns warnings about Networks that hand out the same addresses on one link, under two of its names. The controller only
+    /// knows the names.
+    fn overlaps_by_name(&self) -> BTreeMap<NetworkName, String> {
+        let is_alternative = |name: &IfName| self.uplink(name).is_some_and(|uplink| uplink.name != *name);
+        let names =
+            |spec: &NetworkSpec| spec.uplink.iter().flat_map(|uplink| &uplink.interfaces).any(is_alternative);
+        if !self.networks.values().any(names) {
+            return BTreeMap::new();
+        }
+        let pool = |(name, spec): (&NetworkName, &NetworkSpec)| {
+            Some((spec.addresses.as_ref()?.pool.clone()?, self.addresses.get(name)?.pool.clone()?))
+        };
+        let pools = self.networks.iter().filter_map(pool).collect();
+        let on_link = |(name, spec): (&NetworkName, &NetworkSpec)| {
+            let interfaces = vec![self.uplink_of(spec)?.name.clone()];
+            let uplink = Some(UplinkSelector { interfaces, ..UplinkSelector::default() });
+            Some((name.clone(), NetworkSpec { uplink, ..spec.clone() }))
+        };
+        let on_links: BTreeMap<_, _> = self.networks.iter().filter_map(on_link).collect();
+        let known = overlaps(self.networks.iter(), &pools);
+        let found = overlaps(on_links.iter(), &pools).into_iter().filter(|found| !known.contains(found));
+        found.map(|(name, warning)| (name.clone(), format!("Network {name}: {warning}"))).collect()
     }
 }
 
@@ -138,5 +180,56 @@ mod tests {
             assert!(warning.starts_with("Network n does not get link eth0, which carries"), "{warning}");
             assert!(warning.ends_with(way_out), "{warning}");
         }
+    }
+    #[test]
+    fn networks_that_hand_out_the_same_addresses_on_two_names_of_one_link_get_a_warning() {
+        let named = |names: [&str; 2]| {
+            let spec = |name: &str| {
+                network(
+                    json!({"uplink": {"interfaces": [name]}, "addresses": {"ranges": [{"subnet": "10.30.0.0/24"}]},
+                    "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}),
+                )
+            };
+            let networks = ["a", "b"].into_iter().zip(names.map(spec));
+            let networks = networks.map(|(name, spec)| (name.parse().expect("a name"), spec)).collect();
+            let mut eth1 = uplink("eth1");
+            eth1.link.alt_names = vec!["fabric".into()];
+            let inventory =
+                Inventory { uplinks: vec![eth1, uplink("eth2")], networks, ..Inventory::default() };
+            inventory.node_link_warnings().into_values().collect::<Vec<_>>()
+        };
+        let warnings = named(["eth1", "fabric"]);
+        let expected = "Network a: spec.addresses: Network b hands out the same addresses of 10.30.0.0/24 on the same link";
+        assert!(warnings.len() == 2 && warnings[0].starts_with(expected), "{warnings:?}");
+        assert_eq!(named(["fabric", "fabric"]), [""; 0], "the controller says it");
+        assert_eq!(named(["eth2", "fabric"]), [""; 0]);
+    }
+
+    #[test]
+    fn a_network_that_does_not_get_the_link_that_it_names_has_the_reason_and_the_way_out() {
+        let warned = |change: &dyn Fn(&mut Inventory)| {
+            let spec = network(json!({"uplink": {"interfaces": ["br0"]},
+                "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "host-device"}]}}));
+            let networks = [("n".parse().expect("a name"), spec)].into();
+            let mut inventory = Inventory { networks, ..Inventory::default() };
+            change(&mut inventory);
+            inventory.node_link_warnings().into_values().collect::<String>()
+        };
+        let shared = |inventory: &mut Inventory| {
+            let mut bridge =
+                Uplink { modes: [].into(), when_named: Some([LinkUse::Macvlan].into()), ..uplink("br0") };
+            bridge.link.kind = Some("bridge".into());
+            inventory.uplinks = vec![bridge];
+        };
+        assert_eq!(
+            warned(&shared),
+            "Network n does not get link br0, which is of kind bridge: macvlan, ipvlan and VLANs can share it, and an UplinkPolicy \
+             with `publish: Always` gives it away whole"
+        );
+        let withheld = |inventory: &mut Inventory| {
+            inventory.withheld = [("br0".into(), "is a port of bond0".into())].into();
+        };
+        assert_eq!(warned(&withheld), "Network n does not get link br0, which is a port of bond0");
+        assert_eq!(warned(&|_| {}), "", "the node has no such link");
     }
 }

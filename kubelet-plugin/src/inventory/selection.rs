@@ -1,12 +1,25 @@
 //! What the node has, and which uplink each Network gets. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::network::{NetworkSpec, UplinkSelector};
+use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, NetworkName};
 
 use super::addresses::NodeAddresses;
 use super::uplink::Uplink;
+
+/// Plugins, and the kind of link that each makes. Of `tap` the kernel does not say beforehand.
+pub const KINDS: [(&str, &str); 8] = [
+    ("bond", "bond"),
+    ("bridge", "bridge"),
+    ("dummy", "dummy"),
+    ("ipvlan", "ipvlan"),
+    ("macvlan", "macvlan"),
+    ("ptp", "veth"),
+    ("vlan", "vlan"),
+    ("vrf", "vrf"),
+];
 
 /// Everything that devices are made from.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -15,10 +28,10 @@ pub struct Inventory {
     pub labels: BTreeMap<String, String>,
     /// Links that pods may be attached to, by index.
     pub uplinks: Vec<Uplink>,
-    /// The kernel can make macvlan links.
-    pub macvlan: bool,
-    /// The kernel can make ipvlan links.
-    pub ipvlan: bool,
+    /// Why links that Networks name are no uplinks, by name.
+    pub withheld: BTreeMap<String, String>,
+    /// The kinds of links among [`KINDS`] that the kernel cannot make.
+    pub lacking: BTreeSet<&'static str>,
     /// Valid Networks whose node selector fits this node.
     pub networks: BTreeMap<NetworkName, NetworkSpec>,
     /// The addresses of Networks that share them with other nodes.
@@ -37,8 +50,18 @@ impl Inventory {
         interfaces.iter().filter_map(|name| self.uplink(name)).find(fits)
     }
 
+    /// Returns the uplink with this name, or with this alternative name.
     pub(super) fn uplink(&self, name: &IfName) -> Option<&Uplink> {
-        self.uplinks.iter().find(|uplink| uplink.name == *name)
+        self.uplinks.iter().find(|uplink| uplink.link.is_named(name.as_str()))
+    }
+
+    /// Returns why the kernel cannot make a link that a plugin of the Network makes.
+    pub fn lacks(&self, network: &NetworkSpec) -> Option<Unhealthy> {
+        let types = network.plugin_types();
+        let (plugin, kind) =
+            KINDS.iter().find(|(plugin, kind)| types.contains(plugin) && self.lacking.contains(kind))?;
+        let message = format!("the node's kernel has no links of kind {kind}, which plugin {plugin} makes");
+        Some(Unhealthy::new(Reason::KernelLacks, message))
     }
 
     /// Returns whether this node has what the Network needs.
@@ -50,7 +73,7 @@ impl Inventory {
 /// Returns whether the Network selects the uplink and can use it.
 pub fn selects(network: &NetworkSpec, uplink: &Uplink) -> bool {
     let Some(UplinkSelector { interfaces, attributes }) = &network.uplink else { return false };
-    (interfaces.is_empty() || interfaces.contains(&uplink.name))
+    (interfaces.is_empty() || interfaces.iter().any(|name| uplink.link.is_named(name.as_str())))
         && attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
         && serves(uplink, network, !interfaces.is_empty())
 }
@@ -99,6 +122,33 @@ mod tests {
         let fast = json!({"net": {"string": "fast"}});
         assert_eq!(chosen(json!({"attributes": fast})).as_deref(), Some("eth2"));
         assert_eq!(chosen(json!({"interfaces": ["eth1"], "attributes": fast})), None);
+    }
+
+    #[test]
+    fn a_network_names_its_uplink_by_any_of_its_names() {
+        let mut named = uplink("eth1");
+        named.link.alt_names = vec!["fabric-one".into()];
+        let inventory = Inventory { uplinks: vec![uplink("eth0"), named], ..Inventory::default() };
+        for name in ["eth1", "fabric-one"] {
+            let chosen = chosen(&inventory, json!({"interfaces": [name]}), json!({"type": "macvlan"}));
+            assert_eq!(chosen.as_deref(), Some("eth1"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_network_needs_the_kinds_of_links_that_its_plugins_make() {
+        let lacks = |lacking: &[&'static str], plugins: serde_json::Value| {
+            let inventory = Inventory { lacking: lacking.iter().copied().collect(), ..Inventory::default() };
+            let spec = network(json!({"cni": {"cniVersion": "1.0.0", "plugins": plugins}}));
+            inventory.lacks(&spec).map(|unhealthy| unhealthy.message)
+        };
+        let ipvlan = json!([{"type": "ipvlan"}, {"type": "tuning"}]);
+        assert_eq!(lacks(&[], ipvlan.clone()), None);
+        assert_eq!(lacks(&["vlan", "macvlan"], ipvlan.clone()), None);
+        let message = "the node's kernel has no links of kind ipvlan, which plugin ipvlan makes";
+        assert_eq!(lacks(&["ipvlan"], ipvlan).as_deref(), Some(message));
+        let chained = json!([{"type": "bridge"}, {"type": "vrf"}]);
+        assert!(lacks(&["vrf"], chained).is_some_and(|message| message.contains("kind vrf")));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! | leads out of the node | an uplink; Networks may use it in all modes | in the policy's modes; nothing with `Never` |
 //! | has virtual functions | the same, but not whole | also whole with `Always` |
 //! | is a port of a bridge | an uplink for Networks of that bridge | the same |
-//! | is of another kind | nothing | an uplink with `Always` |
+//! | is of another kind | nothing; an uplink for Networks that name it, to share | an uplink with `Always` |
 //! | carries the node's own traffic | an uplink for Networks that name it, to share | an uplink to share, or a port, with `shareNodeLinks` |
 //! | does so, but for no default route and no address of the Node | the same | also whole with `Always` |
 //! | is a loopback device, or another port | nothing | nothing |
@@ -24,12 +24,13 @@ use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, l
 use super::uplink::{Provided, Stacked, Uplink};
 
 /// Returns the uplinks among the links of `snapshot`, ordered by index. `node_addresses` are those of the Node object,
-/// `policies` those of this node, ordered by name.
+/// `policies` those of this node, ordered by name. `named` are the names that Networks select uplinks by.
 pub fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
     policies: &[UplinkPolicySpec],
     provided: &BTreeMap<IfName, Provided>,
+    named: &BTreeSet<&str>,
 ) -> Vec<Uplink> {
     let bridges: BTreeMap<u32, &str> = snapshot
         .links
@@ -44,9 +45,11 @@ pub fn uplinks(
         let own: Vec<&UplinkPolicySpec> =
             policies.iter().filter(|policy| policy.links.selects(&facts.borrowed())).collect();
         let bridge = link.master.and_then(|master| bridges.get(&master)).map(|bridge| (*bridge).to_owned());
-        let Offer { modes, is_listed, when_named, carries } = offer(link, class, bridge.is_some(), &own)?;
+        let Offer { modes, is_listed, when_named, carries } =
+            offer(link, class, bridge.is_some(), named.iter().any(|name| link.is_named(name)), &own)?;
         let stacked = snapshot.stacked_on(link.index).map(Stacked::of).collect();
-        let provided = provided.get(&name).cloned().unwrap_or_default();
+        let provided = provided.iter().find(|(of, _)| link.is_named(of.as_str()));
+        let provided = provided.map(|(_, provided)| provided.clone()).unwrap_or_default();
         let mut declared = first_values(own.iter().copied());
         for (key, value) in provided.attributes {
             declared.entry(key).or_insert(value);
@@ -70,6 +73,27 @@ pub fn uplinks(
     classify(snapshot, node_addresses).filter_map(uplink).collect()
 }
 
+/// Returns why links that Networks name are not among the `uplinks`, by name. The text follows the link's name in a sentence.
+pub fn withheld(
+    snapshot: &Snapshot,
+    node_addresses: &BTreeSet<IpAddr>,
+    uplinks: &[Uplink],
+    named: &BTreeSet<&str>,
+) -> BTreeMap<String, String> {
+    let is_missing = |link: &Link| {
+        let is_named = named.iter().any(|name| link.is_named(name));
+        is_named && uplinks.iter().all(|uplink| uplink.link.index != link.index)
+    };
+    let why = |class: Result<(), NotUplink>| match class {
+        Err(why @ (NotUplink::Loopback | NotUplink::Enslaved { .. } | NotUplink::NodeTraffic(_))) => {
+            why.to_string()
+        }
+        Ok(()) | Err(NotUplink::PodEnd | NotUplink::Virtual { .. }) => "an UplinkPolicy withholds".to_owned(),
+    };
+    let missing = classify(snapshot, node_addresses).filter(|(link, _)| is_missing(link));
+    missing.map(|(link, class)| (link.name.clone(), why(class))).collect()
+}
+
 /// How a link is offered; see [`Uplink`].
 #[derive(Default)]
 struct Offer {
@@ -84,6 +108,7 @@ fn offer(
     link: &Link,
     class: Result<(), NotUplink>,
     is_port: bool,
+    is_named: bool,
     policies: &[&UplinkPolicySpec],
 ) -> Option<Offer> {
     if policies.iter().any(|policy| policy.publish == Publish::Never) {
@@ -120,6 +145,10 @@ fn offer(
         }
         Err(NotUplink::Enslaved { .. }) if is_port && (always || leads_out(link).is_ok()) => Offer::default(),
         Err(NotUplink::PodEnd | NotUplink::Virtual { .. }) if always => by_itself(all),
+        // A node may have very many, which nobody names.
+        Err(NotUplink::PodEnd | NotUplink::Virtual { .. }) if is_named => {
+            Offer { when_named: Some(to_share), ..Offer::default() }
+        }
         Err(_) => return None,
     };
     if let Some(policy) = policies.iter().find(|policy| !policy.modes.is_empty()) {
@@ -193,7 +222,7 @@ mod tests {
     }
 
     fn found(policy_specs: Value) -> Vec<Uplink> {
-        uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new())
+        uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new(), &BTreeSet::new())
     }
 
     /// The uplinks with the first letters of their modes, in brackets where only Networks that name them may use them.
@@ -216,6 +245,27 @@ mod tests {
     #[test]
     fn without_a_policy_external_links_are_uplinks_and_ports_serve_their_bridge() {
         assert_eq!(names(json!([])), ["eth0 (MI)", "eth1 NMI", "eth2 br0"]);
+    }
+
+    #[test]
+    fn a_virtual_link_that_a_network_names_is_shared() {
+        let named = |names: &[&'static str], policy_specs: Value| {
+            let (names, policies) = (names.iter().copied().collect(), policies(policy_specs));
+            shown(uplinks(&snapshot(), &BTreeSet::new(), &policies, &BTreeMap::new(), &names))
+        };
+        let all = ["eth0 (MI)", "eth1 NMI", "eth2 br0", "br0 (MI)", "dummy0 (MI)"];
+        assert_eq!(named(&["br0", "dummy0", "lo", "eth2"], json!([])), all);
+        let never = json!([{"links": {"names": ["br0"]}, "publish": "Never"}]);
+        assert_eq!(named(&["br0"], never.clone()), ["eth0 (MI)", "eth1 NMI", "eth2 br0"]);
+        let mut enslaved = snapshot();
+        enslaved.links[4].master = Some(4);
+        let (names, policies) = (["br0", "dummy0", "eth1"].into(), policies(never));
+        let uplinks = self::uplinks(&enslaved, &BTreeSet::new(), &policies, &BTreeMap::new(), &names);
+        let why = withheld(&enslaved, &BTreeSet::new(), &uplinks, &names);
+        let expected = [("br0", "an UplinkPolicy withholds"), ("dummy0", "is a port of br0")];
+        assert_eq!(why, expected.map(|(link, why)| (link.to_owned(), why.to_owned())).into());
+        let listed = json!([{"links": {"names": ["br0"]}, "modes": ["macvlan"]}]);
+        assert_eq!(named(&["br0"], listed)[3], "br0 (M)");
     }
 
     #[test]
@@ -252,7 +302,7 @@ mod tests {
         let snapshot = Snapshot { links, ..Snapshot::default() };
         let left = |selector: Value| {
             let never = policies(json!([{"links": selector, "publish": "Never"}]));
-            let left = uplinks(&snapshot, &BTreeSet::new(), &never, &BTreeMap::new());
+            let left = uplinks(&snapshot, &BTreeSet::new(), &never, &BTreeMap::new(), &BTreeSet::new());
             left.into_iter().map(|uplink| uplink.link.name).collect::<Vec<_>>()
         };
         assert_eq!(left(json!({"names": ["none"]})), ["eth1", "eth7"]);
@@ -278,7 +328,7 @@ mod tests {
             let addresses = BTreeMap::from([(2, vec![address("10.1.2.3", true)])]);
             let snapshot = Snapshot { links, addresses, ..Snapshot::default() };
             let node = BTreeSet::from([node_address.parse().expect("an address")]);
-            shown(uplinks(&snapshot, &node, &policies(policy_specs), &BTreeMap::new()))
+            shown(uplinks(&snapshot, &node, &policies(policy_specs), &BTreeMap::new(), &BTreeSet::new()))
         };
         let eth3 = json!({"names": ["eth3"]});
         let (always, share) =
@@ -297,11 +347,11 @@ mod tests {
     fn the_address_of_a_bridge_does_not_take_its_networks_uplink_away() {
         let mut snapshot = snapshot();
         snapshot.addresses.insert(4, vec![address("10.20.0.1", true)]);
-        let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new());
+        let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new(), &BTreeSet::new());
         assert_eq!(found[2].carries, None, "nothing to warn of");
         assert_eq!(shown(found), ["eth0 (MI)", "eth1 NMI", "eth2 br0"]);
         snapshot.default_route_links.insert(4);
-        let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new());
+        let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new(), &BTreeSet::new());
         assert_eq!(shown(found), ["eth0 (MI)", "eth1 NMI", "eth2 ()br0", "br0 (MI)"]);
     }
 
@@ -310,7 +360,13 @@ mod tests {
         let links = vec![Link { virtual_functions: 4, ..link("eth1") }];
         let snapshot = Snapshot { links, ..Snapshot::default() };
         let found = |policy_specs| {
-            shown(uplinks(&snapshot, &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new()))
+            shown(uplinks(
+                &snapshot,
+                &BTreeSet::new(),
+                &policies(policy_specs),
+                &BTreeMap::new(),
+                &BTreeSet::new(),
+            ))
         };
         assert_eq!(found(json!([])), ["eth1 MI"]);
         assert_eq!(found(json!([{"links": {"names": ["eth1"]}, "publish": "Always"}])), ["eth1 NMI"]);
@@ -321,7 +377,7 @@ mod tests {
         let on = |kind: &str| {
             let child = Link { index: 7, parent: Some(2), kind: Some(kind.into()), ..link("child7") };
             let snapshot = Snapshot { links: vec![link("eth1"), child], ..Snapshot::default() };
-            let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new());
+            let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new(), &BTreeSet::new());
             let uses = [Some(LinkUse::Nic), Some(LinkUse::Macvlan), Some(LinkUse::Ipvlan), None];
             uses.map(|link_use| found[0].in_use(link_use).map(|unhealthy| unhealthy.message))
         };
@@ -352,7 +408,12 @@ mod tests {
             capacity: UplinkCapacity { bandwidth: Some(Quantity::new(1)) },
         };
         let provided = BTreeMap::from([("eth1".parse().expect("a name"), provided)]);
-        let uplinks = uplinks(&snapshot(), &BTreeSet::new(), &[], &provided);
+        let uplinks = uplinks(&snapshot(), &BTreeSet::new(), &[], &provided, &BTreeSet::new());
         assert_eq!((uplinks[1].declared.len(), uplinks[1].bandwidth), (1, Some(Quantity::new(1))));
+        let mut renamed = snapshot();
+        renamed.links[1].name = "ens1".into();
+        renamed.links[1].alt_names = vec!["eth1".into()];
+        let uplinks = self::uplinks(&renamed, &BTreeSet::new(), &[], &provided, &BTreeSet::new());
+        assert_eq!(uplinks[1].declared.len(), 1, "by its alternative name");
     }
 }

@@ -13,16 +13,17 @@ use k8s_openapi::api::core::v1::Node;
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
-use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec};
 use netclaim_api::network::{Network, NetworkSpec};
 use netclaim_api::node_selector::selects_node;
 use netclaim_api::reasons::{AddressesReason, ConditionReason as _, NodeEvent, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
+use netclaim_api::{IfName, NetworkName};
 use netclaim_cni::error_chain;
 use netclaim_driver::links::Links;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::addresses::{OwnBlocks, addresses};
@@ -32,12 +33,15 @@ use super::node_object::{NodeObject, OwnNode};
 use super::objects::Objects;
 use super::policies::Policies;
 use super::providers::Providers;
-use super::selection::Inventory;
-use super::uplinks::uplinks;
+use super::selection::{Inventory, KINDS};
+use super::uplinks::{uplinks, withheld};
 use crate::status::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
 const ADDRESSES: Duration = Duration::from_secs(10);
+
+/// Interval of looks for kinds of links that the kernel has lacked so far.
+const KINDS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The watch of one node.
 pub struct NodeWatch {
@@ -70,8 +74,9 @@ impl NodeWatch {
         let mut policies = self.objects::<UplinkPolicy>("UplinkPolicies").boxed();
         let mut pools = self.objects::<AddressPool>("AddressPools").boxed();
         let mut links = LinkWatch::new(self.links.clone());
-        let (macvlan, ipvlan) =
-            (kernel_has(&self.links, "macvlan").await, kernel_has(&self.links, "ipvlan").await);
+        let mut lacking = lacking(&self.links).await;
+        let mut look = tokio::time::interval(KINDS_INTERVAL);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut own_node, mut known_networks) = (NodeObject::default(), Objects::<KnownNetwork>::default());
         let (mut known_policies, mut known_pools) = (Policies::default(), Objects::<KnownPool>::default());
         let mut warned = BTreeMap::new();
@@ -84,13 +89,16 @@ impl NodeWatch {
             if let (Some(snapshot), Some(node), Some(all_networks), Some(in_force)) =
                 (snapshot, &own_node.last, known_networks.known(), in_force)
             {
-                let uplinks = uplinks(snapshot, &node.addresses, &in_force, self.providers.provided());
                 let networks = networks_for(all_networks, &node.labels);
+                let (provided, named) = (self.providers.provided(), named(&networks));
+                let uplinks = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
+                let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
                 let labels = node.labels.clone();
                 let blocks = self.blocks.borrow_and_update().clone();
                 let scarce = scarce(all_networks);
                 let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
-                let now = Inventory { labels, uplinks, macvlan, ipvlan, networks, addresses };
+                let now =
+                    Inventory { labels, uplinks, withheld, lacking: lacking.clone(), networks, addresses };
                 let before = inventory.borrow().clone();
                 let taken = before.map(|before| taken_by_the_node(&before, &now)).unwrap_or_default();
                 for warning in new_warnings(&mut warned, now.node_link_warnings()).into_iter().chain(taken) {
@@ -116,6 +124,11 @@ impl NodeWatch {
                     }
                     () = links.changed() => true,
                     () = self.providers.changed() => true,
+                    // Its module may be installed later.
+                    _ = look.tick(), if !lacking.is_empty() => {
+                        let now = self::lacking(&self.links).await;
+                        std::mem::replace(&mut lacking, now.clone()) != now
+                    }
                     event = nodes.next() => match event {
                         Some(event) => own_node.update(event),
                         None => return,
@@ -175,6 +188,23 @@ fn new_warnings<K: Ord + Clone>(before: &mut BTreeMap<K, String>, now: BTreeMap<
     let new = now.iter().filter(is_new).map(|(_, text)| text.clone()).collect();
     *before = now;
     new
+}
+
+/// Returns the kinds of links that plugins make and the kernel cannot.
+async fn lacking(links: &Links) -> BTreeSet<&'static str> {
+    let mut lacking = BTreeSet::new();
+    for (_, kind) in KINDS {
+        if !kernel_has(links, kind).await {
+            lacking.insert(kind);
+        }
+    }
+    lacking
+}
+
+/// Returns the names by which Networks select their uplinks.
+fn named(networks: &BTreeMap<NetworkName, NetworkSpec>) -> BTreeSet<&str> {
+    let uplinks = networks.values().filter_map(|spec| spec.uplink.as_ref());
+    uplinks.flat_map(|uplink| &uplink.interfaces).map(IfName::as_str).collect()
 }
 
 async fn kernel_has(links: &Links, kind: &str) -> bool {

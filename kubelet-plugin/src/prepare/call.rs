@@ -875,8 +875,11 @@ mod tests {
                 (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000), Semaphore::new(1000))));
             let journal = Journal::open(path("journal")).unwrap();
             let loaded = journal.load().unwrap();
-            let inventory =
-                Inventory { uplinks: vec![uplink("eth1")], macvlan: true, ..Inventory::default() };
+            let inventory = Inventory {
+                uplinks: vec![uplink("eth1")],
+                lacking: ["ipvlan"].into(),
+                ..Inventory::default()
+            };
             let (inventory, known) = watch::channel(Some(Arc::new(inventory)));
             let own = OwnBlocks { known: Some(BTreeMap::new()), is_stale: false };
             let (blocks, own) = watch::channel(own);

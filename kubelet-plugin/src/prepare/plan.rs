@@ -502,7 +502,6 @@ mod tests {
         .expect("a network");
         Inventory {
             uplinks: vec![uplink("eth1")],
-            macvlan: true,
             networks: BTreeMap::from([("storage".parse().expect("a name"), storage)]),
             ..Inventory::default()
         }
@@ -688,7 +687,7 @@ mod tests {
         inventory.networks.clear();
         inventory.uplinks.clear();
         assert_eq!(plan(&inventory, &held).expect("held"), held);
-        let mut inventory = Inventory { macvlan: false, ..self::inventory() };
+        let mut inventory = Inventory { lacking: ["macvlan"].into(), ..self::inventory() };
         inventory.uplinks[0].modes.insert(LinkUse::Macvlan);
         let claim = self::claim(&[("macvlan-eth1", None)]);
         plans(&claim, node(&inventory), &Taken::default()).expect_err("the kernel cannot");

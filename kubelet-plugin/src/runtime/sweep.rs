@@ -17,9 +17,11 @@ use netclaim_cni::ipam::host_local::{Reservation, default_reservations_dir, rese
 use netclaim_driver::attach::sweep::{Orphans, Schedule, Sighting};
 use netclaim_driver::attach::{Attach, Attacher, Checked, Observer};
 use netclaim_driver::attach::{Phase, Spec};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::inventory::Inventory;
 use crate::owner::{ObjectRef, Owner, PodState};
 use crate::pods::NodePods;
 use crate::process::metrics::{Metrics, SweepKind, SweepResult};
@@ -55,12 +57,15 @@ pub struct Sweep<N, O: Observer<Owner = Owner>> {
     pub intervals: Intervals,
     /// Counts results.
     pub metrics: Arc<Metrics>,
+    /// Changes when links do.
+    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
 }
 
 impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     /// Sweeps until `cancel`.
     pub async fn run(self, cancel: CancellationToken) {
-        let sweeps = async { tokio::join!(self.collect(), self.check(), self.find_orphans()) };
+        let sweeps =
+            async { tokio::join!(self.collect(), self.check(), self.check_displaced(), self.find_orphans()) };
         let _ = cancel.run_until_cancelled(sweeps).await;
         cancel.cancelled().await;
     }
@@ -133,21 +138,46 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
         let Some(mut schedule) = schedule(self.intervals.check) else { return };
         loop {
             let (pod, key) = turn(&mut schedule, || attached(&self.attacher.pods())).await;
-            // There is no answer while the pod's attachments change.
-            let Some(checked) = self.attacher.check(&pod, &key).await else { continue };
-            let result = match checked {
-                Checked::Fine => SweepResult::Ok,
-                Checked::Failed(error) => {
-                    tracing::warn!(pod.uid = pod, attachment = key, error, "check failed");
-                    SweepResult::Failed
-                }
-                Checked::Unknown(reason) => {
-                    tracing::debug!(pod.uid = pod, attachment = key, reason, "not checked");
-                    SweepResult::Skipped
-                }
-            };
-            self.metrics.sweep(SweepKind::Check, result);
+            self.check_one(&pod, &key).await;
         }
+    }
+
+    /// Checks attachments at once whose link is gone from the node or was made again.
+    async fn check_displaced(&self) {
+        let (mut inventory, mut checked) = (self.inventory.clone(), BTreeSet::new());
+        if self.intervals.check.is_zero() {
+            return;
+        }
+        loop {
+            let displaced = self.attacher.displaced();
+            checked.retain(|known| displaced.contains(known));
+            for one in displaced {
+                if !checked.contains(&one) && self.check_one(&one.0, &one.1).await {
+                    checked.insert(one);
+                }
+            }
+            if let Ok(Err(_)) = tokio::time::timeout(UPDATE_INTERVAL, inventory.changed()).await {
+                return;
+            }
+        }
+    }
+
+    /// Checks an attachment. Returns false if there is no answer, because the pod's attachments change.
+    async fn check_one(&self, pod: &str, key: &str) -> bool {
+        let Some(checked) = self.attacher.check(pod, key).await else { return false };
+        let result = match checked {
+            Checked::Fine => SweepResult::Ok,
+            Checked::Failed(error) => {
+                tracing::warn!(pod.uid = pod, attachment = key, error, "check failed");
+                SweepResult::Failed
+            }
+            Checked::Unknown(reason) => {
+                tracing::debug!(pod.uid = pod, attachment = key, reason, "not checked");
+                SweepResult::Skipped
+            }
+        };
+        self.metrics.sweep(SweepKind::Check, result);
+        true
     }
 
     async fn find_orphans(&self) {

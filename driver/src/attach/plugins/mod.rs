@@ -438,7 +438,10 @@ mod tests {
         for plugin in ["macvlan", "ipvlan", "vlan"] {
             assert_eq!(name(json!([{"type": plugin, "master": "eth1"}])).as_deref(), Some("eth1"));
         }
-        assert_eq!(name(json!([{"type": "bridge", "bridge": "br0"}, {"type": "tuning"}])).as_deref(), Some("br0"));
+        assert_eq!(
+            name(json!([{"type": "bridge", "bridge": "br0"}, {"type": "tuning"}])).as_deref(),
+            Some("br0")
+        );
         assert_eq!(name(json!([{"type": "bridge"}])).as_deref(), Some("cni0"));
         assert_eq!(name(json!([{"type": "vlan", "master": "bond0", "linkInContainer": true}])), None);
         assert_eq!(name(json!([{"type": "host-device", "device": "eth1"}])), None, "it moves the link");
