@@ -356,6 +356,7 @@ impl Agent {
             metrics: Arc::clone(&self.metrics),
             spans: Arc::clone(&self.spans),
             reservations: self.reservations.clone(),
+            waker: self.waker.clone(),
         });
         self.parts.start_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
         let socket = self.args.agent_socket();

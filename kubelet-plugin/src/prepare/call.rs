@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 
 use super::addresses::{self, Book, ForeignAddresses, TakenAddresses};
 use super::claim::{Claim, ReadError, reserved_for};
-use super::exclusion::{self, Excluded};
+use super::exclusion::{self, Excluded, InPod};
 use super::leases::{LeaseError, Leases};
 use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, networks, plans};
 use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};
@@ -36,6 +36,7 @@ use crate::process::metrics::{KubeletCall, Metrics};
 use crate::runtime::sandboxes::{Inspection, Sandboxes};
 use crate::spans::{self, Spans};
 use crate::status::Update;
+use crate::waking::Waker;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
 const PATIENCE: Duration = Duration::from_secs(35);
@@ -82,6 +83,9 @@ pub enum PrepareError {
     /// Another attachment has the link.
     #[error(transparent)]
     Excluded(#[from] Excluded),
+    /// A pod has a link that the node lacks.
+    #[error(transparent)]
+    InPod(#[from] InPod),
     /// It cannot be journalled.
     #[error(transparent)]
     Journal(Failure),
@@ -168,6 +172,8 @@ pub struct NodeAgent<N> {
     pub spans: Arc<Spans>,
     /// What `host-local` has handed out.
     pub reservations: Reservations,
+    /// Hears of pods that wait for what others have.
+    pub(crate) waker: Waker,
 }
 
 /// Held while it is looked at what others have, until it is journalled; with what is to be known of addresses then.
@@ -395,7 +401,11 @@ impl<N: Plugins> NodeAgent<N> {
                     }
                     continue;
                 }
-                Err(error) => return Err(refuse(error.into())),
+                Err(error) => {
+                    let in_pod =
+                        error.is_for_lack_of_a_link().then(|| self.in_pod(&claim, &inventory)).flatten();
+                    return Err(refuse(in_pod.map_or_else(|| error.into(), PrepareError::from)));
+                }
             };
             let settled = self.settle(made.clone()).await.map_err(refuse)?;
             for plan in &settled {
@@ -425,9 +435,26 @@ impl<N: Plugins> NodeAgent<N> {
                     Some(other) => other,
                 }
             };
-            self.wait_for_release(other, deadline).await.map_err(|error| refuse(error.into()))?;
+            let holder = other.plan.owner.claim.clone();
+            self.wait_for_release(other, deadline).await.map_err(|error| {
+                self.waker.blocked(claim.pod.clone(), &holder);
+                refuse(error.into())
+            })?;
             inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
         }
+    }
+
+    /// Returns who has the link that the node lacks for the claim. Its pod is woken when that one gives it back.
+    fn in_pod(&self, claim: &Claim, inventory: &Inventory) -> Option<InPod> {
+        let mut plans = Vec::new();
+        self.attacher.for_each_pod(|state| {
+            // A stray link is in no pod.
+            let there = state.records.iter().filter(|record| record.stray.is_none());
+            plans.extend(there.map(|record| Arc::clone(&record.plan)));
+        });
+        let in_pod = InPod::of(claim, inventory, plans.iter().map(|plan| &**plan))?;
+        self.waker.blocked(claim.pod.clone(), &in_pod.other.claim);
+        Some(in_pod)
     }
 
     /// Replaces the claim's plans, which are `known`, by those that are `made`.
@@ -901,6 +928,7 @@ mod tests {
                 reservations: Reservations::default(),
                 metrics: Arc::default(),
                 spans: Arc::default(),
+                waker: crate::waking::channel().0,
             };
             let reviser = Reviser {
                 attacher: Arc::downgrade(&node.attacher),
@@ -1170,6 +1198,29 @@ mod tests {
         };
         let (prepared, ()) = tokio::join!(agent.prepare(&claim), comes_back);
         assert_eq!(prepared, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prepare_names_the_pod_that_still_has_the_link() {
+        let agent = Agent::new();
+        let whole = json!({"uplink": {"interfaces": ["eth1"]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "host-device", "device": "${uplink.ifName}"}]}});
+        agent.inventory.send_modify(|known| {
+            let known = Arc::make_mut(known.as_mut().unwrap());
+            known.networks.insert("whole".parse().unwrap(), serde_json::from_value(whole).unwrap());
+        });
+        let first = agent.claim("first", "nic-eth1", &["p"]);
+        agent.prepare(&first).await.expect("free");
+        agent.inventory.send_modify(|known| Arc::make_mut(known.as_mut().unwrap()).uplinks.clear());
+        for device in ["nic-eth1", "net-whole"] {
+            let error = agent.prepare(&agent.claim("next", device, &["q"])).await.expect_err("it is in use");
+            let expected = "request \"net\" of ResourceClaim default/next: link eth1 is with pod default/p (device \"nic-eth1\" of \
+                            ResourceClaim default/first), which has not ended on this node: the pod starts when that one has";
+            assert_eq!(error, expected, "{device}");
+        }
+        agent.node.unprepare(first).await.expect("nothing is owed");
+        let error = agent.prepare(&agent.claim("next", "nic-eth1", &["q"])).await.expect_err("it is gone");
+        assert!(error.contains("is no longer on node node0: delete the pod"), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

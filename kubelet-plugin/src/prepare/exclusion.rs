@@ -4,9 +4,12 @@
 //! published of a link has changed since a pod got it, nor for Networks of scope `Cluster`, which are in pools of their
 //! own. The kernel would refuse some of it, and take a NIC away below the macvlan links and VLANs of other pods.
 
-use netclaim_api::LinkUse;
+use netclaim_api::device::{DeviceName, link_label};
+use netclaim_api::{IfName, LinkUse};
 
-use crate::owner::{OnLink, Owner, Plan, link_of};
+use super::claim::{AllocatedDevice, Claim};
+use crate::inventory::Inventory;
+use crate::owner::{ObjectRef, OnLink, Owner, Plan, link_of};
 
 /// The first of `others` that excludes `plan`.
 pub fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> Option<&'a Plan> {
@@ -40,14 +43,60 @@ impl Excluded {
         tracing::info!(link, claim = %own.claim, holder = %other.pod, holder_claim = %other.claim, "a link is in another use");
     }
 
-    /// Returns what a tenant may know of the other attachment.
     fn named(&self) -> String {
-        let Owner { pod, claim, device, .. } = &*self.other;
-        if pod.namespace == self.own.pod.namespace {
-            format!("pod {pod} (device {:?} of ResourceClaim {claim})", device.device)
-        } else {
-            "a pod of another namespace".to_owned()
-        }
+        named(&self.other, &self.own.pod.namespace)
+    }
+}
+
+/// Returns what a tenant of `namespace` may know of another attachment.
+fn named(other: &Owner, namespace: &str) -> String {
+    let Owner { pod, claim, device, .. } = other;
+    if pod.namespace == namespace {
+        format!("pod {pod} (device {:?} of ResourceClaim {claim})", device.device)
+    } else {
+        "a pod of another namespace".to_owned()
+    }
+}
+
+/// The node lacks a link, because a pod has it that has not ended.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "request {request:?} of ResourceClaim {claim}: link {link} is with {}, which has not ended on this node: the pod starts when \
+     that one has",
+    named(other, &claim.namespace)
+)]
+pub struct InPod {
+    request: String,
+    claim: ObjectRef,
+    link: IfName,
+    /// Whose link it is.
+    pub other: Box<Owner>,
+}
+
+impl InPod {
+    /// Returns which of the `plans` of other claims has the link of a device that the node lacks.
+    pub fn of<'a>(
+        claim: &Claim,
+        inventory: &Inventory,
+        plans: impl Iterator<Item = &'a Plan> + Clone,
+    ) -> Option<Self> {
+        claim.devices.iter().find_map(|AllocatedDevice { device, .. }| {
+            let is_missing = |link: &IfName| match device.device.parse() {
+                Ok(DeviceName::Link(_, label)) => link_label(link) == label,
+                Ok(DeviceName::Network(network)) => {
+                    let uplink = inventory.networks.get(&network).and_then(|spec| spec.uplink.as_ref());
+                    uplink.is_some_and(|uplink| uplink.interfaces.contains(link))
+                }
+                Err(_) => false,
+            };
+            let mut others = plans.clone().filter(|plan| plan.owner.claim.uid != claim.object.uid);
+            let (link, other) = others.find_map(|other| {
+                let link = link_of(other).filter(|link| link.link_use == Some(LinkUse::Nic))?;
+                (is_missing(&link.name) || other.owner.device.device == device.device)
+                    .then(|| (link.name.clone(), Box::new(other.owner.clone())))
+            })?;
+            Some(Self { request: device.request.clone(), claim: claim.object.clone(), link, other })
+        })
     }
 }
 

@@ -144,6 +144,13 @@ pub enum DeviceError {
 }
 
 impl PlanError {
+    /// Whether the node lacks the link of one of the devices now.
+    pub fn is_for_lack_of_a_link(&self) -> bool {
+        let lacks =
+            |error: &DeviceError| matches!(error, DeviceError::Gone { .. } | DeviceError::NoUplink { .. });
+        matches!(self, Self::Device { source, .. } if lacks(source))
+    }
+
     /// Whether the node has no address for one of the devices now.
     pub fn is_for_lack_of_addresses(&self) -> bool {
         let lacks = |error: &DeviceError| {

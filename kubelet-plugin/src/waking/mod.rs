@@ -43,6 +43,7 @@ enum Event {
     Released(Released),
     Registered,
     Attached(ObjectRef),
+    Blocked(ObjectRef, ClaimName),
 }
 
 /// A claim that has been released.
@@ -70,6 +71,11 @@ impl Waker {
     /// The networks of a pod are there, after the runtime has refused a container of it.
     pub(crate) fn attached(&self, pod: ObjectRef) {
         self.tell(Event::Attached(pod));
+    }
+
+    /// A pod got no Prepare, because the pod of the claim `by` has what it needs.
+    pub(crate) fn blocked(&self, pod: ObjectRef, by: &ObjectRef) {
+        self.tell(Event::Blocked(pod, (by.namespace.clone(), by.name.clone())));
     }
 
     fn tell(&self, event: Event) {
@@ -219,6 +225,7 @@ fn take(event: Event, schedule: &mut Schedule, pending: &mut Pending) {
         Event::Released(released) => pending.released.push(released),
         Event::Registered => pending.registered = true,
         Event::Attached(pod) => schedule.attached(pod, now),
+        Event::Blocked(pod, by) => schedule.blocked(pod, by),
     }
 }
 

@@ -79,6 +79,8 @@ pub(super) struct Schedule {
     tries: HashMap<String, Tries>,
     asked: HashMap<ClaimName, Instant>,
     releasing: HashSet<ClaimName>,
+    /// Pods whose Prepare was refused because of another claim, by their UIDs.
+    blocked: HashMap<String, (ObjectRef, ClaimName)>,
     bucket: Bucket,
     /// The kubelet reports each change, so that it means something if no Prepare comes.
     follows: bool,
@@ -92,6 +94,7 @@ impl Schedule {
             tries: HashMap::new(),
             asked: HashMap::new(),
             releasing: HashSet::new(),
+            blocked: HashMap::new(),
             bucket: Bucket::new(20, 50),
             follows: false,
         }
@@ -133,6 +136,12 @@ impl Schedule {
     pub(super) fn gone(&mut self, uid: &str) {
         self.known.remove(uid);
         self.reasons.remove(uid);
+        self.blocked.remove(uid);
+    }
+
+    /// Notes that a pod waits until this claim of another pod is released.
+    pub(super) fn blocked(&mut self, pod: ObjectRef, by: ClaimName) {
+        self.blocked.insert(pod.uid.clone(), (pod, by));
     }
 
     /// Notes that the kubelet has asked for claims: it has got past everything that a wake repeats.
@@ -171,6 +180,11 @@ impl Schedule {
     pub(super) fn released(&mut self, claim: &ClaimName, now: Instant) {
         self.releasing.remove(claim);
         self.asked.remove(claim);
+        for (uid, (pod, _)) in self.blocked.extract_if(|_, (_, by)| by == claim) {
+            if self.known.get(&uid).is_none_or(|known| known.seen.waits) {
+                self.reasons.insert(uid, (pod, WakeCause::Released, now));
+            }
+        }
         for known in self.known.values_mut().filter(|known| known.has(claim) && known.seen.waits) {
             (known.is_held, known.since) = (false, now);
             let pod = known.seen.pod.clone();
@@ -398,6 +412,24 @@ mod tests {
             run(&mut schedule, later).into_iter().map(|(after, cause, _)| (after, cause)).collect();
         let silent = WakeCause::NotPrepared;
         assert_eq!(wakes, [(300, WakeCause::Released), (1300, silent), (5300, silent)]);
+    }
+
+    #[test]
+    fn a_pod_that_another_one_blocks_is_woken_when_that_has_ended() {
+        let (mut schedule, now) = following();
+        schedule.seen(seen("a"), false, now);
+        schedule.asked([claim("a")], now);
+        schedule.blocked(seen("a").pod, claim("b"));
+        schedule.released(&claim("c"), now);
+        assert_eq!(run(&mut schedule, now), []);
+        schedule.released(&claim("b"), now);
+        assert_eq!(run(&mut schedule, now), [(0, WakeCause::Released, Some(1))]);
+        schedule.released(&claim("b"), now + MEMORY);
+        assert_eq!(run(&mut schedule, now + MEMORY), [], "once");
+        schedule.blocked(seen("a").pod, claim("b"));
+        schedule.seen(SeenPod { waits: false, ..seen("a") }, false, now + MEMORY);
+        schedule.released(&claim("b"), now + MEMORY);
+        assert_eq!(run(&mut schedule, now + MEMORY), [], "it has started");
     }
 
     #[test]
