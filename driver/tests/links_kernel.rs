@@ -263,6 +263,9 @@ mod links {
             for kind in ["veth", "bridge", "macvlan", "ifb", "vxlan"] {
                 assert!(links().kernel_has(kind).await.unwrap(), "{kind}");
             }
+            for kind in ["bond", "dummy", "ipvlan", "vlan", "vrf"] {
+                links().kernel_has(kind).await.expect(kind);
+            }
             for kind in
                 ["nonsense", "", "a-kind-whose-name-is-longer-than-the-kernel-takes-for-a-name-of-a-kind"]
             {

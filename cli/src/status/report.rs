@@ -707,6 +707,18 @@ mod tests {
     }
 
     #[test]
+    fn a_whole_link_that_a_pod_has_is_no_problem() {
+        let with = |key: &str| {
+            let mut snapshot = healthy();
+            let taints = json!([{"key": key, "effect": "NoSchedule"}]);
+            snapshot.slices =
+                vec![slice("a", 2, json!([storage(json!([]))])), slice("b", 1, json!([storage(taints)]))];
+            Report::of(&snapshot).problems.len()
+        };
+        assert_eq!((with("netclaim.dev/link-in-pod"), with("netclaim.dev/link-down")), (0, 1));
+    }
+
+    #[test]
     fn addresses_are_those_of_the_ranges_and_not_only_of_leased_blocks() {
         let totals = |used: i64| json!({"size": 1022, "leased": 128, "used": used, "free": 894});
         let shown = |addresses: Value, status: Value, pools: Vec<AddressPool>| {

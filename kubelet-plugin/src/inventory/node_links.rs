@@ -21,30 +21,9 @@ impl Inventory {
                 }
                 Some(_) => return None,
                 None => {
-                    let named = network.uplink.iter().flat_map(|uplink| &uplink.interfaces);
-                    let shown = |uplink: &&Uplink| uplink.carries.is_some() || uplink.when_named.is_some();
-                    let Some(uplink) = named.clone().filter_map(|link| self.uplink(link)).find(shown) else {
-                        let mut withheld =
-                            named.filter_map(|link| self.withheld.get_key_value(link.as_str()));
-                        let (link, why) = withheld.next()?;
-                        let text = format!("Network {name} does not get link {link}, which {why}");
-                        return Some((name.clone(), text));
-                    };
-                    let link = &uplink.name;
-                    let Some(carries) = &uplink.carries else {
-                        let kind = uplink.link.kind.as_deref().unwrap_or_default();
-                        let text = format!(
-                            "Network {name} does not get link {link}, which is of kind {kind}: macvlan, ipvlan and VLANs can share it, \
-                             and an UplinkPolicy with `publish: Always` gives it away whole"
-                        );
-                        return Some((name.clone(), text));
-                    };
-                    let way_out = if carries.is_dispensable() {
-                        "an UplinkPolicy with `publish: Always` gives it away whole"
-                    } else {
-                        "macvlan, ipvlan and VLANs can share it, but it is never given away"
-                    };
-                    format!("Network {name} does not get link {link}, which {carries}: {way_out}")
+                    let mut named = network.uplink.iter().flat_map(|uplink| &uplink.interfaces);
+                    let why = named.find_map(|link| self.why_not(network, link))?;
+                    format!("Network {name} does not get link {why}")
                 }
             };
             Some((name.clone(), text))
@@ -52,6 +31,30 @@ impl Inventory {
         let mut warnings = self.overlaps_by_name();
         warnings.extend(self.networks.iter().filter_map(warning));
         warnings
+    }
+
+    /// Returns why the Network does not get a link that it names; `None` if the node has no such link.
+    fn why_not(&self, network: &NetworkSpec, link: &IfName) -> Option<String> {
+        let Some(Uplink { name, link, carries, when_named, .. }) = self.uplink(link) else {
+            return self.withheld.get(link.as_str()).map(|why| format!("{link}, which {why}"));
+        };
+        let kind = link.kind.as_deref().unwrap_or_default();
+        Some(match (carries, network.bridge()) {
+            (Some(carries), _) if carries.is_dispensable() => {
+                format!("{name}, which {carries}: an UplinkPolicy with `publish: Always` gives it away whole")
+            }
+            (Some(carries), _) => format!(
+                "{name}, which {carries}: macvlan, ipvlan and VLANs can share it, but it is never given away"
+            ),
+            (None, Some(bridge)) => format!("{name}, which is no port of bridge {bridge}"),
+            (None, None) if when_named.is_some() => format!(
+                "{name}, which is of kind {kind}: macvlan, ipvlan and VLANs can share it, and an UplinkPolicy with `publish: Always` \
+                 gives it away whole"
+            ),
+            (None, None) => format!(
+                "{name}: it lacks attributes of spec.uplink, or its UplinkPolicies do not list this way to use it"
+            ),
+        })
     }
 
     /// Returns warnings about Networks that hand out the same addresses on one link, under two of its names. The controller only
@@ -231,5 +234,9 @@ mod tests {
         };
         assert_eq!(warned(&withheld), "Network n does not get link br0, which is a port of bond0");
         assert_eq!(warned(&|_| {}), "", "the node has no such link");
+        let unlisted = |inventory: &mut Inventory| {
+            inventory.uplinks = vec![Uplink { modes: [LinkUse::Macvlan].into(), ..uplink("br0") }];
+        };
+        assert!(warned(&unlisted).ends_with("its UplinkPolicies do not list this way to use it"));
     }
 }

@@ -80,18 +80,19 @@ pub fn withheld(
     uplinks: &[Uplink],
     named: &BTreeSet<&str>,
 ) -> BTreeMap<String, String> {
-    let is_missing = |link: &Link| {
-        let is_named = named.iter().any(|name| link.is_named(name));
-        is_named && uplinks.iter().all(|uplink| uplink.link.index != link.index)
-    };
     let why = |class: Result<(), NotUplink>| match class {
         Err(why @ (NotUplink::Loopback | NotUplink::Enslaved { .. } | NotUplink::NodeTraffic(_))) => {
             why.to_string()
         }
         Ok(()) | Err(NotUplink::PodEnd | NotUplink::Virtual { .. }) => "an UplinkPolicy withholds".to_owned(),
     };
-    let missing = classify(snapshot, node_addresses).filter(|(link, _)| is_missing(link));
-    missing.map(|(link, class)| (link.name.clone(), why(class))).collect()
+    let is_missing = |link: &Link| uplinks.iter().all(|uplink| uplink.link.index != link.index);
+    let withheld = classify(snapshot, node_addresses).filter(|(link, _)| is_missing(link));
+    let named = withheld.filter_map(|(link, class)| {
+        let name = named.iter().find(|name| link.is_named(name))?;
+        Some(((*name).to_owned(), why(class)))
+    });
+    named.collect()
 }
 
 /// How a link is offered; see [`Uplink`].

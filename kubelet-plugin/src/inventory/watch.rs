@@ -190,12 +190,17 @@ fn new_warnings<K: Ord + Clone>(before: &mut BTreeMap<K, String>, now: BTreeMap<
     new
 }
 
-/// Returns the kinds of links that plugins make and the kernel cannot.
+/// Returns the kinds of links that plugins make and the kernel cannot. Where it gives no answer, an ADD will.
 async fn lacking(links: &Links) -> BTreeSet<&'static str> {
     let mut lacking = BTreeSet::new();
     for (_, kind) in KINDS {
-        if !kernel_has(links, kind).await {
-            lacking.insert(kind);
+        match links.kernel_has(kind).await {
+            Ok(true) => {}
+            Ok(false) => drop(lacking.insert(kind)),
+            Err(error) => {
+                let error = error_chain(&error);
+                tracing::warn!(kind, error, "cannot find a kernel feature, assuming it is there");
+            }
         }
     }
     lacking
@@ -205,20 +210,6 @@ async fn lacking(links: &Links) -> BTreeSet<&'static str> {
 fn named(networks: &BTreeMap<NetworkName, NetworkSpec>) -> BTreeSet<&str> {
     let uplinks = networks.values().filter_map(|spec| spec.uplink.as_ref());
     uplinks.flat_map(|uplink| &uplink.interfaces).map(IfName::as_str).collect()
-}
-
-async fn kernel_has(links: &Links, kind: &str) -> bool {
-    match links.kernel_has(kind).await {
-        Ok(has) => has,
-        Err(error) => {
-            tracing::warn!(
-                kind,
-                error = error_chain(&error),
-                "cannot find a kernel feature, assuming it is missing"
-            );
-            false
-        }
-    }
 }
 
 /// Decodes an object; one that cannot be read is logged and left out.

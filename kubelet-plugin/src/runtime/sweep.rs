@@ -29,6 +29,8 @@ use crate::runtime::sandboxes::Sandboxes;
 
 /// How often a schedule takes up new things.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
+/// Time until the next look at attachments whose pods had work to do.
+const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the agent looks for a pod before the pod is an orphan.
 const LOOKS: u32 = 4;
 
@@ -151,12 +153,17 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
         loop {
             let displaced = self.attacher.displaced();
             checked.retain(|known| displaced.contains(known));
+            let mut wait = UPDATE_INTERVAL;
             for one in displaced {
-                if !checked.contains(&one) && self.check_one(&one.0, &one.1).await {
-                    checked.insert(one);
+                if !checked.contains(&one) {
+                    if self.check_one(&one.0, &one.1).await {
+                        checked.insert(one);
+                    } else {
+                        wait = BUSY_INTERVAL;
+                    }
                 }
             }
-            if let Ok(Err(_)) = tokio::time::timeout(UPDATE_INTERVAL, inventory.changed()).await {
+            if let Ok(Err(_)) = tokio::time::timeout(wait, inventory.changed()).await {
                 return;
             }
         }

@@ -27,7 +27,7 @@ fn network_with_status(test: &Test<'_>, uplink: &str) -> Result<String> {
 }
 
 /// Waits until the kubelet reports `health` for the pod's device, with all of `words` in the message.
-fn device_is(test: &Test<'_>, pod: &str, health: &str, words: &[&str]) -> Result<()> {
+pub(crate) fn device_is(test: &Test<'_>, pod: &str, health: &str, words: &[&str]) -> Result<()> {
     eventually(60, &format!("the device of {pod} is {health}"), || {
         let status =
             test.get("pod", pod)?["status"]["containerStatuses"][0]["allocatedResourcesStatus"].clone();

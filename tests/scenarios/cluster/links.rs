@@ -5,6 +5,8 @@ use netclaim_tests::objects::text;
 use netclaim_tests::{Plugged, Test};
 use serde_json::{Value, json};
 
+use crate::availability::device_is;
+
 pub fn devices_follow_a_link_that_is_added_changed_and_removed(test: &Test<'_>) -> Result<()> {
     test.modes(&["eth71", "eth72"], &["nic", "macvlan"])?;
     let link = Plugged::new(test, "eth71")?;
@@ -55,6 +57,57 @@ pub fn a_nic_in_a_pod_stays_published_and_exclusive(test: &Test<'_>) -> Result<(
     test.delete_pod("first")?;
     test.runs_with("second", &["net1"])?;
     test.delete_pod("second")
+}
+
+pub fn a_whole_link_of_a_network_is_in_use_while_a_pod_has_it(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth51")?;
+    let network = test.network_on("eth51", "a", |network| {
+        let plugin = &mut network["spec"]["cni"]["plugins"][0];
+        *plugin = json!({"type": "host-device", "device": "${uplink.ifName}", "ipam": plugin["ipam"]});
+    })?;
+    test.start_pod("first", &network)?;
+    let in_use = |device: &Value| device["taints"][0]["key"] == "netclaim.dev/link-in-pod";
+    test.is_published(&format!("net-{network}"), in_use)?;
+    test.condition(60, ["network", &network], "Available", |condition| {
+        condition["status"] == "True" && text(&condition["message"]).contains("a pod has the uplink on node0")
+    })?;
+    device_is(test, "first", "Healthy", &[])?;
+    test.pod("second", &network)?;
+    test.is_unschedulable("second")?;
+    test.delete_pod("first")?;
+    test.runs_with("second", &["net1"])?;
+    test.delete_pod("second")
+}
+
+pub fn an_uplink_that_is_made_again_has_lost_its_pods(test: &Test<'_>) -> Result<()> {
+    let link = Plugged::new(test, "eth52")?;
+    let network = test.network_on("eth52", "a", |_| {})?;
+    test.start_pod("first", &network)?;
+    device_is(test, "first", "Healthy", &[])?;
+    drop(link);
+    let _link = Plugged::new(test, "eth52")?;
+    test.claim_is_not_ready("first", &["made again"])?;
+    device_is(test, "first", "Unhealthy", &["CHECK fails"])?;
+    test.start_pod("second", &network)?;
+    test.claim_is_ready("second")?;
+    test.delete_pod("first")?;
+    device_is(test, "second", "Healthy", &[])?;
+    test.delete_pod("second")
+}
+
+pub fn a_network_names_a_bridge_and_a_link_by_its_alternative_name(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth53")?;
+    test.cluster.on_node(&["ip", "link", "property", "add", "dev", "eth53", "altname", "fabric-53"])?;
+    let named = test.network_on("fabric-53", "a", |_| {})?;
+    test.is_published(&format!("net-{named}"), |device| device["attributes"]["uplink"]["string"] == "eth53")?;
+    test.start_pod("named", &named)?;
+    test.delete_pod("named")?;
+    test.cluster.on_node(&["ip", "link", "add", "br53", "type", "bridge"])?;
+    test.cluster.on_node(&["ip", "link", "set", "br53", "up"])?;
+    let bridge = test.network_on("br53", "b", |_| {})?;
+    test.start_pod("bridged", &bridge)?;
+    test.delete_pod("bridged")?;
+    test.cluster.on_node(&["ip", "link", "del", "br53"]).map(drop)
 }
 
 pub fn a_bridge_port_serves_only_networks_of_its_bridge(test: &Test<'_>) -> Result<()> {

@@ -63,18 +63,33 @@ pub fn vlans_with_the_same_id_on_one_uplink_exclude_each_other(test: &Test<'_>) 
     for network in [&one, &same, &other] {
         test.is_in_pool(&format!("net-{network}"), "node0/eth85")?;
     }
-    // On a kernel without VLANs the pods are scheduled as well, but do not start.
+    let probe = ["ip", "link", "add", "probe85", "link", "eth85", "type", "vlan", "id", "99"];
+    let has_vlans = test.cluster.on_node(&probe).is_ok();
+    if has_vlans {
+        test.cluster.on_node(&["ip", "link", "del", "probe85"])?;
+    }
+    test.is_published(&format!("net-{one}"), |device| {
+        device["taints"].is_null() == has_vlans
+            && (has_vlans || device["taints"][0]["key"] == "netclaim.dev/kernel-lacks")
+    })?;
+    // On a kernel without VLANs a pod that tolerates it is scheduled as well, but does not start.
+    let pod = |name: &str, class: &str| {
+        test.pod_with(name, class, |claim, _| {
+            let lacks = json!([{"key": "netclaim.dev/kernel-lacks", "operator": "Exists"}]);
+            claim["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = lacks;
+        })
+    };
     let is_allocated = |claim: &str| {
         eventually(60, "the claim is allocated", || {
             ensure!(test.get("resourceclaim", claim)?["status"]["allocation"].is_object(), "it is not");
             Ok(())
         })
     };
-    test.pod("one", &one)?;
+    pod("one", &one)?;
     is_allocated("one")?;
-    test.pod("same", &same)?;
+    pod("same", &same)?;
     test.is_unschedulable("same")?;
-    test.pod("other", &other)?;
+    pod("other", &other)?;
     is_allocated("other")?;
     // A pod with the whole link would take the VLANs away.
     let nic = test.class_of_links("nic", &["eth85"])?;

@@ -287,11 +287,11 @@ fn host_link(list: &NetworkList) -> Option<IfName> {
         if plugin.get("linkInContainer").is_some_and(|value| value.get() == "true") {
             return None;
         }
-        match plugin.plugin_type().as_str() {
-            "macvlan" | "ipvlan" | "vlan" => text(plugin, "master")?.parse().ok(),
-            "bridge" => text(plugin, "bridge").unwrap_or_else(|| "cni0".to_owned()).parse().ok(),
-            _ => None,
-        }
+        let named = match plugin.plugin_type().as_str() {
+            "bridge" => Some(text(plugin, "bridge").unwrap_or_else(|| "cni0".to_owned())),
+            _ => text(plugin, "master"),
+        };
+        named?.parse().ok()
     };
     list.plugins().find_map(named)
 }
@@ -435,7 +435,7 @@ mod tests {
             let list = list(json!({"cniVersion": "1.1.0", "name": "n", "plugins": plugins}));
             host_link(&list).map(|name| name.to_string())
         };
-        for plugin in ["macvlan", "ipvlan", "vlan"] {
+        for plugin in ["macvlan", "ipvlan", "vlan", "another"] {
             assert_eq!(name(json!([{"type": plugin, "master": "eth1"}])).as_deref(), Some("eth1"));
         }
         assert_eq!(
