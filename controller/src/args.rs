@@ -37,7 +37,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value_t = crate::leasing::SAFETY.as_secs())]
     pub node_gone_after: u64,
 
-    /// Whether pods for which the scheduler finds no node get an event that says what their claims cannot have where
+    /// Whether to judge pods for which the scheduler finds no node: an event says what their claims cannot have where, and nodes
+    /// lease the addresses that one of them needs at once
     #[arg(long, env = "NETCLAIM_EXPLAIN_PENDING_PODS", default_value = "true", action = clap::ArgAction::Set)]
     pub explain_pending_pods: bool,
 

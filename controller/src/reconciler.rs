@@ -52,7 +52,7 @@ use crate::catalog::Catalog;
 use crate::dump::{Dump, Questions};
 use crate::events::Events;
 use crate::explaining::{self, Unscheduled};
-use crate::leasing::Supply;
+use crate::leasing::{Needs, Supply};
 use crate::metrics::{self, Accepted, Addressing, Field, Metrics};
 use crate::network_nodes::NetworkNodes;
 use crate::node_labels::AbandonedLabels;
@@ -122,8 +122,10 @@ pub(crate) async fn run(
     };
     let questions = dump.part("addresses");
     let driver = settings.driver.clone();
+    let needs = unscheduled.as_ref().map_or_else(|| watch::channel(Needs::new()).1, |pods| pods.needs());
+    let channels = (needed, needs);
     let leasing =
-        blocks::run((client.clone(), driver), after, metrics.clone(), needed, report, saw, questions);
+        blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, saw, questions);
     let showing = explaining::answer(dump.part("waitingPods"), unscheduled.as_deref());
     let channels = Channels { demand, leased, questions: dump.part("objects") };
     tokio::select! {

@@ -9,7 +9,7 @@ use netclaim_api::taints::Reason;
 use netclaim_api::{Quantity, attributes};
 use serde::Serialize;
 
-use crate::holdings::Holder;
+use crate::holdings::{DeviceId, Holder};
 
 /// Why a request cannot have a device, or any device of a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -180,8 +180,52 @@ pub enum Cause {
     },
     /// Each request alone could be served, but not all of them together.
     NoCombination,
+    /// Each request alone could be served, but together they take more than is free.
+    Shortage {
+        /// What they take too much of.
+        lacks: Vec<Lack>,
+    },
     /// Whether all requests can be served together was not found out within bounds.
     CombinationUnknown,
+}
+
+/// A capacity of a device of which all requests together take more than is free.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lack {
+    /// The device.
+    pub device: DeviceId,
+    /// Its Network; `None` for a link's own device.
+    pub network: Option<String>,
+    /// The capacity.
+    pub capacity: String,
+    /// How much the requests take together.
+    pub wanted: Amount,
+    /// How much the device has.
+    pub total: Amount,
+    /// How much of that no claim has.
+    pub free: Amount,
+    /// Claims that have the rest, the first ones by name.
+    pub holders: Vec<Holder>,
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, free, .. } = self;
+        let capacity = plain(&self.capacity);
+        match &self.network {
+            Some(network) => write!(f, "Network {network}: ")?,
+            None => write!(f, "device {}: ", self.device.device)?,
+        }
+        if let Some(id) = attributes::id_of_segment(capacity) {
+            write!(f, "its requests want segmentation id {id} {wanted} times, and one can have it")
+        } else if is_counted(capacity) {
+            let are = if *free == Amount(ONE) { "is" } else { "are" };
+            write!(f, "needs {wanted} {capacity}, {free} of them {are} free")
+        } else {
+            write!(f, "needs {wanted} of {capacity}, {free} are free")
+        }
+    }
 }
 
 /// Where a selector is.
@@ -245,6 +289,7 @@ impl Cause {
             Self::Allocated { holder } => BTreeSet::from([holder]),
             Self::Capacity { holders, .. } => holders.iter().collect(),
             Self::Excluded { by } => by.iter().flat_map(|by| &by.holders).collect(),
+            Self::Shortage { lacks } => lacks.iter().flat_map(|lack| &lack.holders).collect(),
             _ => BTreeSet::new(),
         }
     }
@@ -368,6 +413,10 @@ impl fmt::Display for Brief<'_> {
             Cause::NoCombination => f.write_str(
                 "each request alone can be served, but no combination of devices serves all of them with their constraints",
             ),
+            Cause::Shortage { lacks } => {
+                let lacks: Vec<String> = lacks.iter().map(Lack::to_string).collect();
+                f.write_str(&lacks.join(", "))
+            }
             Cause::CombinationUnknown => f.write_str(
                 "each request alone can be served; could not determine whether all of them can be served together",
             ),
@@ -382,16 +431,20 @@ fn write_capacity(
     total: Amount,
     free: Amount,
 ) -> fmt::Result {
-    let counted = [attributes::ADDRESSES, attributes::INTERFACES, attributes::SEGMENTS].contains(&capacity);
     if let Some(id) = attributes::id_of_segment(capacity) {
         write!(f, "segmentation id {id} is taken")
     } else if wanted > total {
         write!(f, "{capacity}: {wanted} wanted, but there are {total} in all")
-    } else if counted && wanted == Amount(ONE) {
+    } else if is_counted(capacity) && wanted == Amount(ONE) {
         write!(f, "{free} of {total} {capacity} free")
     } else {
         write!(f, "{capacity}: {wanted} wanted, {free} of {total} free")
     }
+}
+
+/// Whether people say "6 of them".
+fn is_counted(capacity: &str) -> bool {
+    [attributes::ADDRESSES, attributes::INTERFACES, attributes::SEGMENTS].contains(&capacity)
 }
 
 /// The name of a capacity without a domain.

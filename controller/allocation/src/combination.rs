@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint};
 
 use crate::capacity;
-use crate::cause::Cause;
+use crate::cause::{Amount, Cause, Lack};
 use crate::holdings::Holdings;
-use crate::judge::used;
+use crate::judge::{holders, network_of, takes, used};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters};
 use crate::request::{MOST_DEVICES, Request, Wanted};
 
@@ -37,6 +37,8 @@ pub(crate) struct Choice<'a> {
 pub(crate) enum Found {
     Yes,
     No,
+    /// With more of these capacities, it would be `Yes`.
+    Short(Vec<Lack>),
     /// The scheduler gives up at a device.
     Stopped(Cause),
     /// It ended before, or met what it does not know.
@@ -55,17 +57,33 @@ pub(crate) fn search(
         .flat_map(|claim| claim.requests.iter().map(move |choices| (claim, choices.as_slice())))
         .collect();
     let most = MOST_STEPS.min(*steps_left);
-    let mut search = Search { requests, pools, holdings, steps: 0, most, is_unsure: false, stopped: None };
+    let mut search = Search {
+        requests,
+        pools,
+        holdings,
+        steps: 0,
+        most,
+        is_unsure: false,
+        stopped: None,
+        is_overdrawn: false,
+        is_generous: false,
+        served: None,
+    };
     let is_served = search.serve(0, &Taken::default());
+    let is_refused = !is_served && search.stopped.is_none() && !search.is_unsure && search.steps < most;
+    search.is_generous = is_refused && search.is_overdrawn;
+    let would_be_served = search.is_generous && search.serve(0, &Taken::default());
     *steps_left = steps_left.saturating_sub(search.steps);
-    if is_served {
+    if would_be_served {
+        Found::Short(search.lacks())
+    } else if is_refused {
+        Found::No
+    } else if is_served {
         Found::Yes
     } else if let Some(cause) = search.stopped {
         Found::Stopped(cause)
-    } else if search.is_unsure || search.steps >= most {
-        Found::Unknown
     } else {
-        Found::No
+        Found::Unknown
     }
 }
 
@@ -77,6 +95,12 @@ struct Search<'s, 'a> {
     most: usize,
     is_unsure: bool,
     stopped: Option<Cause>,
+    /// Whether a device had too little of a capacity.
+    is_overdrawn: bool,
+    /// Whether devices have as much of each capacity as is wanted.
+    is_generous: bool,
+    /// What served all requests.
+    served: Option<Taken>,
 }
 
 /// What the search has taken so far.
@@ -96,7 +120,10 @@ struct Taken {
 impl<'s> Search<'s, '_> {
     /// Serves this request and all after it.
     fn serve(&mut self, index: usize, taken: &Taken) -> bool {
-        let Some((_, choices)) = self.requests.get(index).copied() else { return true };
+        let Some((_, choices)) = self.requests.get(index).copied() else {
+            self.served = Some(taken.clone());
+            return true;
+        };
         choices.iter().any(|choice| {
             let count = match choice.request.wanted {
                 Wanted::Exactly(count) => count,
@@ -178,7 +205,7 @@ impl<'s> Search<'s, '_> {
     }
 
     fn take_capacities(
-        &self,
+        &mut self,
         request: &Request,
         index: usize,
         candidate: &Candidate<'_>,
@@ -193,8 +220,31 @@ impl<'s> Search<'s, '_> {
             let Some(before) = used(held, &name) else { return false };
             let sum = taken.capacities.entry((index, name)).or_default();
             *sum = sum.saturating_add(amount);
-            before.saturating_add(*sum) <= total
+            let is_free = before.saturating_add(*sum) <= total;
+            self.is_overdrawn |= !is_free;
+            is_free || self.is_generous
         })
+    }
+
+    /// Returns the capacities of which the requests have taken more than is free.
+    fn lacks(&self) -> Vec<Lack> {
+        let taken = self.served.iter().flat_map(|taken| &taken.capacities);
+        let lacks = taken.filter_map(|((index, name), wanted)| {
+            let found = self.pools.candidates.get(*index)?;
+            let held = self.holdings.of(&found.id);
+            let total = capacity::total(found.device.capacity.as_ref()?.get(name)?)?;
+            let free = total.saturating_sub(used(held, name)?).max(0);
+            (*wanted > free).then(|| Lack {
+                device: found.id.clone(),
+                network: network_of(found.device).map(str::to_owned),
+                capacity: name.clone(),
+                wanted: Amount(*wanted),
+                total: Amount(total),
+                free: Amount(free),
+                holders: holders(held.iter().filter(|held| takes(held, name))),
+            })
+        });
+        lacks.collect()
     }
 
     fn take_counters(

@@ -298,13 +298,15 @@ impl Question {
             Found::No | Found::Stopped(Cause::NoCombination) if has_unknown => {
                 Some(Cause::CombinationUnknown)
             }
+            Found::Short(_) if has_unknown => Some(Cause::CombinationUnknown),
             Found::No => Some(Cause::NoCombination),
+            Found::Short(lacks) => Some(Cause::Shortage { lacks }),
             Found::Stopped(cause) => Some(cause),
             Found::Unknown => Some(Cause::CombinationUnknown),
         };
         let together = match &verdict.together {
             None => Answer::Yes,
-            Some(Cause::NoCombination) => Answer::No,
+            Some(Cause::NoCombination | Cause::Shortage { .. }) => Answer::No,
             Some(_) if alone == Answer::Unknown => Answer::Unknown,
             Some(cause) if cause.is_unknown() => Answer::Unknown,
             Some(_) => Answer::No,
@@ -631,7 +633,7 @@ pub(crate) fn used(held: &[Held], capacity: &str) -> Option<i128> {
 }
 
 /// Whether a share takes some of a capacity.
-fn takes(held: &Held, capacity: &str) -> bool {
+pub(crate) fn takes(held: &Held, capacity: &str) -> bool {
     held.share
         .as_ref()
         .is_some_and(|share| share.get(capacity).is_some_and(|taken| taken.is_none_or(|taken| taken > 0)))
@@ -641,7 +643,7 @@ fn takes(held: &Held, capacity: &str) -> bool {
 const HOLDERS: usize = 16;
 
 /// The claims, each once, the first ones by name.
-fn holders<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<Holder> {
+pub(crate) fn holders<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<Holder> {
     let holders: BTreeSet<&Holder> = held.map(|held| &held.holder).collect();
     holders.into_iter().take(HOLDERS).cloned().collect()
 }

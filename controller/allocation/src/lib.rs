@@ -28,7 +28,7 @@ mod pool;
 mod request;
 pub mod selector;
 
-pub use cause::{Amount, Brief, Cause, HeldBy, Origin, Use};
+pub use cause::{Amount, Brief, Cause, HeldBy, Lack, Origin, Use};
 pub use holdings::{DeviceId, Holder, Holdings};
 pub use judge::{Answer, DeviceVerdict, NodeVerdict, Question, Reason, RequestVerdict};
 pub use judgement::{Effort, Group, JudgedNode, Judgement, Needed, Outlook, World, counted, nodes_in_words};

@@ -386,15 +386,40 @@ fn two_requests_may_be_too_much_where_each_alone_fits() {
     assert_eq!(Case::new(two("web", json!({})), device()).words().0, Answer::Yes);
     let one_left = holding("x", "a", "net-storage", Some(json!({"addresses": "1"})));
     let case = Case::new(two("web", json!({})), device()).held_by([one_left]);
-    assert!(
-        case.refusal().starts_with("each request alone can be served, but no combination"),
-        "{}",
-        case.refusal()
-    );
+    let lacks = "Network storage: needs 2 addresses, 1 of them is free";
+    assert_eq!(case.refusal(), format!("{lacks}; held by claim shop/x (pod shop/x-pod)"));
     // Two claims of a pod take from each other, too.
     let mut case = Case::new(storage("web"), device()).held_by(case.others);
     case.claims.push(storage("web2"));
+    let together = case.verdict().together.unwrap();
+    assert_eq!(together.brief().to_string(), lacks);
+    // Not a capacity, but a constraint.
+    let distinct = json!({"distinctAttribute": "netclaim.dev/network"});
+    case.claims = vec![two("web", json!({}))];
+    case.claims[0].spec.as_mut().unwrap().devices.as_mut().unwrap().constraints = Some(vec![from(distinct)]);
     assert_eq!(case.verdict().together, Some(Cause::NoCombination));
+}
+
+#[test]
+fn whatever_capacity_lacks_is_named_with_what_all_requests_want_of_it() {
+    let device = network_device(json!({"capacity": {
+        "addresses": {"value": "6", "requestPolicy": {"default": "1", "validRange": {"min": "1"}}},
+        "bandwidth": {"value": "10G", "requestPolicy": {"default": "0", "validRange": {"min": "0"}}},
+        "segment150": {"value": "1", "requestPolicy": {"default": "0", "validRange": {"min": "0"}}}}}));
+    let asking = |amounts: &[Value]| {
+        let requests = amounts.iter().enumerate().map(|(i, amounts)| {
+            let mut one = request("storage", json!({"capacity": {"requests": amounts}}));
+            one["name"] = json!(format!("r{i}"));
+            one
+        });
+        Case::new(claim("web", json!(requests.collect::<Vec<_>>())), json!([device.clone()])).refusal()
+    };
+    assert_eq!(asking(&vec![json!({}); 9]), "Network storage: needs 9 addresses, 6 of them are free");
+    let bandwidth = [json!({"bandwidth": "6G"}), json!({"bandwidth": "6G"})];
+    assert_eq!(asking(&bandwidth), "Network storage: needs 12G of bandwidth, 10G are free");
+    let segments = [json!({"segment150": "1"}), json!({"segment150": "1"})];
+    let expected = "Network storage: its requests want segmentation id 150 2 times, and one can have it";
+    assert_eq!(asking(&segments), expected);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::store::{Blocks, Leases};
 use super::survey::{Found, Survey, Surveyed, Task};
 use super::{AVOID, Demand, RETRY};
-use crate::leasing::{Leasing, Places, World};
+use crate::leasing::{Leasing, Needs, Places, World};
 
 /// One controller: what it has seen of blocks and leases, and what it remembers.
 #[derive(Debug, Clone)]
@@ -170,6 +170,7 @@ impl Controller {
                 nodes: seen.nodes,
                 unready: &BTreeSet::new(),
                 waiting: &waiting.collect(),
+                needs: &Needs::new(),
             },
             now,
         );

@@ -45,7 +45,7 @@ use self::store::{Blocks, Lease, Leases};
 use self::survey::{Survey, Surveyed, Task};
 use self::writes::{Done, LeaseRef, Unused, Writes};
 use crate::dump::Questions;
-use crate::leasing::{BlockRef, Draw, Leasing, Leaving, Plan, Removal, Supply, Waiting, Why, World};
+use crate::leasing::{BlockRef, Draw, Leasing, Leaving, Needs, Plan, Removal, Supply, Waiting, Why, World};
 use crate::metrics::{ADDRESS_STATES, Metrics};
 use crate::node_objects::Nodes;
 use crate::waiting::{self, PodObject, Question, WaitingPods};
@@ -170,7 +170,7 @@ pub(crate) async fn run(
     (client, driver): (Client, String),
     safety: Duration,
     metrics: Metrics,
-    mut demand: watch::Receiver<Option<Demand>>,
+    (mut demand, mut needs): (watch::Receiver<Option<Demand>>, watch::Receiver<Needs>),
     report: watch::Sender<Leased>,
     saw: impl Fn(&watcher::Event<PodObject>),
     mut questions: Questions,
@@ -212,6 +212,10 @@ pub(crate) async fn run(
                 if let Some(demand) = demand.borrow_and_update().clone() {
                     state.set_demand(demand);
                 }
+            }
+            Ok(()) = needs.changed() => {
+                state.needs = needs.borrow_and_update().clone();
+                state.plan_soon();
             }
             // An action that panics is a bug; the next plan makes it anew.
             Some(result) = state.of_blocks.running.join_next(), if !state.of_blocks.running.is_empty() => {
@@ -268,6 +272,7 @@ struct State {
     pods: WaitingPods,
     /// Where pods wait; `None` if it is to be derived anew.
     waiting: Option<Waiting>,
+    needs: Needs,
     /// When others wait, without an event.
     waiting_until: Option<Instant>,
     reader: Arc<Reader>,
@@ -327,6 +332,7 @@ impl State {
             leases: Leases::default(),
             pods: WaitingPods::default(),
             waiting: None,
+            needs: Needs::new(),
             waiting_until: None,
             reader,
             reading: JoinSet::new(),
@@ -444,6 +450,7 @@ impl State {
             nodes: &self.nodes,
             unready: &self.unready,
             waiting,
+            needs: &self.needs,
         };
         let mut plan = self.leasing.plan(&world, begin);
         let unsurveyed = self.survey.missing(&self.demand);

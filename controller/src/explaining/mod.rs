@@ -6,10 +6,13 @@
 //!   events of pods <── pods: who has no report yet <── note: one text for the group <──────────┘
 //! ```
 //!
+//! What a pod waits for may be addresses that its node could lease: who leases them is told how many ([`needs`]).
+//!
 //! The scheduler says only "cannot allocate all claims". Nothing is read while no pod waits that asks for netclaim's devices, and
 //! nothing of what is read is kept. Reading and judging take at most a part of the time, and end however many claims, classes and
 //! selectors a tenant writes.
 
+mod needs;
 mod note;
 mod pods;
 mod queue;
@@ -37,7 +40,7 @@ use self::read::{Offers, Reader};
 use crate::blocks::Demand;
 use crate::dump::Questions;
 use crate::events::Events;
-use crate::leasing::Draw;
+use crate::leasing::{Draw, Needs};
 use crate::metrics::{Explained, Metrics};
 use crate::waiting::PodObject;
 
@@ -66,6 +69,8 @@ const ROUND_TIME: Duration = Duration::from_secs(30);
 pub(crate) struct Unscheduled {
     pods: Mutex<Pods>,
     changed: Notify,
+    /// What nodes need for them.
+    needs: watch::Sender<Needs>,
 }
 
 /// Answers questions about the pods until dropped: not in the loop of [`run`], a round of which takes long.
@@ -86,6 +91,11 @@ impl Unscheduled {
         }
     }
 
+    /// Returns the addresses that nodes need for the pods.
+    pub(crate) fn needs(&self) -> watch::Receiver<Needs> {
+        self.needs.subscribe()
+    }
+
     fn pods(&self) -> MutexGuard<'_, Pods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,9 +111,11 @@ pub(crate) async fn run(
 ) {
     // Before that, it is not known which nodes and Networks there are.
     let _ = demand.wait_for(Option::is_some).await;
-    let mut explainer = Explainer { reader: Reader::new(client), events, metrics, unscheduled, demand };
+    let (reader, needs) = (Reader::new(client), BTreeMap::new());
+    let mut explainer = Explainer { reader, events, metrics, unscheduled, demand, needs };
     let (mut next_round, mut next_event) = (Instant::now(), Instant::now());
     loop {
+        explainer.publish_needs();
         let (due, has_reports) = {
             let pods = explainer.unscheduled.pods();
             (pods.next(), pods.has_reports())
@@ -152,9 +164,25 @@ struct Explainer {
     metrics: Metrics,
     unscheduled: Arc<Unscheduled>,
     demand: watch::Receiver<Option<Demand>>,
+    /// What nodes need for each group.
+    needs: BTreeMap<PodGroup, Needs>,
 }
 
 impl Explainer {
+    /// Tells who leases addresses what the groups need that still wait.
+    fn publish_needs(&mut self) {
+        let pods = self.unscheduled.pods();
+        self.needs.retain(|group, _| pods.count(group) > 0);
+        drop(pods);
+        let mut all = Needs::new();
+        for (of, need) in self.needs.values().flatten() {
+            let sum = all.entry(of.clone()).or_default();
+            sum.used = sum.used.max(need.used);
+            sum.wanted = sum.wanted.saturating_add(need.wanted);
+        }
+        self.unscheduled.needs.send_if_modified(|now| std::mem::replace(now, all.clone()) != all);
+    }
+
     /// Judges the groups that are due.
     async fn round(&mut self, now: Instant) {
         let due = self.unscheduled.pods().take_due(now, GROUPS);
@@ -196,12 +224,14 @@ impl Explainer {
         let snapshot = Arc::new(Snapshot::new(offers, self.demand.borrow().as_ref()));
         for (group, question) in ours {
             let snapshot = snapshot.clone();
+            let pods = self.unscheduled.pods().count(&group);
             let judged = time_left.spend(move |deadline| {
-                let finding = snapshot.judge(&group, question, deadline);
-                (group, finding)
+                let judgement = snapshot.judge(&group, question, deadline);
+                (finding(&judgement, &group), needs::of(&judgement, pods), group)
             });
-            if let Some((group, finding)) = judged.await {
+            if let Some((finding, needs, group)) = judged.await {
                 self.answer(&group, &finding);
+                self.needs.insert(group, needs);
             }
         }
     }
@@ -267,7 +297,7 @@ impl Snapshot {
     }
 
     /// Judges the nodes that a group selects.
-    fn judge(&self, group: &PodGroup, question: Question, deadline: std::time::Instant) -> Finding {
+    fn judge(&self, group: &PodGroup, question: Question, deadline: std::time::Instant) -> Judgement {
         let refusal = |name: &str| self.refusal(name);
         let world = World {
             slices: &self.offers.slices,
@@ -277,16 +307,7 @@ impl Snapshot {
         };
         // It was written from what the API server sent.
         let pod: PodSpec = serde_json::from_str(&group.spec).unwrap_or_default();
-        let judgement = Judgement::of(question, Some(&pod), &world, Effort::Until(deadline));
-        match judgement.outlook() {
-            Outlook::Refused(why) => Finding::Cause(note::of_all(&why)),
-            Outlook::Unserved(why) => {
-                Finding::Cause(note::of_groups(&why, &judgement.causes, &group.namespace))
-            }
-            Outlook::NotTaken(_) => Finding::Other(Outcome::NotTaken),
-            Outlook::Unknown(_) => Finding::Other(Outcome::Unknown),
-            Outlook::Served(_) => Finding::Other(Outcome::Served),
-        }
+        Judgement::of(question, Some(&pod), &world, Effort::Until(deadline))
     }
 
     /// Why a Network cannot be used. What is wrong with its configuration is for those who may read it.
@@ -301,6 +322,17 @@ impl Snapshot {
                 "there is no Network {name}: kubectl get networks.netclaim.dev lists those that exist"
             )),
         }
+    }
+}
+
+/// Returns what to report on a group.
+fn finding(judgement: &Judgement, group: &PodGroup) -> Finding {
+    match judgement.outlook() {
+        Outlook::Refused(why) => Finding::Cause(note::of_all(&why)),
+        Outlook::Unserved(why) => Finding::Cause(note::of_groups(&why, &judgement.causes, &group.namespace)),
+        Outlook::NotTaken(_) => Finding::Other(Outcome::NotTaken),
+        Outlook::Unknown(_) => Finding::Other(Outcome::Unknown),
+        Outlook::Served(_) => Finding::Other(Outcome::Served),
     }
 }
 

@@ -17,7 +17,7 @@ use super::queue::Queue;
 use crate::waiting::{PodObject, Unschedulable};
 
 /// How long a pod must wait before it is judged. Others get a node, a block of addresses or a new node before.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Time between the first two judgements of a group. Each further one takes twice as long, up to [`LATEST`].
 const SOONEST: Duration = Duration::from_secs(60);
@@ -243,6 +243,11 @@ impl Pods {
             }
         }
         (pods, outcome)
+    }
+
+    /// Returns how many pods of a group wait.
+    pub(super) fn count(&self, group: &PodGroup) -> usize {
+        self.groups.get(group).map_or(0, |members| members.pods.len())
     }
 
     /// Whether there may be an event to write.
@@ -521,7 +526,7 @@ mod tests {
                 times.push(second);
             }
         }
-        assert_eq!(times, [10, 70, 190, 430, 730]);
+        assert_eq!(times, [5, 65, 185, 425, 725]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tower_test::mock;
 
 use super::*;
+use crate::leasing::Need;
 use crate::node_objects::NodeFacts;
 
 /// Answers requests by their path and query for some time, and returns those that were made, and the notes of events.
@@ -126,9 +127,59 @@ async fn pods_that_no_node_can_serve_get_one_event_each_with_the_cause() {
         assert_eq!((&event["type"], &event["metadata"]["namespace"]), (&json!("Warning"), &json!("shop")));
     }
     let reads = |path: &str| seen.iter().filter(|seen| seen.ends_with(path)).count();
-    assert_eq!(reads("/resourceclaims/web-net-x7"), 3, "after 10, 70 and 190 s: {seen:?}");
+    assert_eq!(reads("/resourceclaims/web-net-x7"), 3, "after 5, 65 and 185 s: {seen:?}");
     assert_eq!(reads("/resourceslices"), 6, "in parts");
     assert_eq!((count(&metrics, Outcome::Reported), count(&metrics, Outcome::Known)), (2, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leases_addresses_is_told_how_many_a_pod_needs_that_waits_for_nothing_else() {
+    let mut objects = objects(OF_STORAGE);
+    let slice = |node: &str| {
+        json!({"metadata": {"name": node}, "spec": {"driver": "netclaim.dev", "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "net-storage", "allowMultipleAllocations": true,
+                "attributes": {"network": {"string": "storage"}},
+                "capacity": {"addresses": {"value": "6", "requestPolicy": {"default": "1", "validRange": {"min": "1"}}}}}]}})
+    };
+    let list = |items: Value| json!({"apiVersion": "resource.k8s.io/v1", "kind": "List", "metadata": {}, "items": items});
+    objects.insert("resource.k8s.io/v1/resourceslices", list(json!([slice("b")])));
+    let mut held = objects["resource.k8s.io/v1/resourceclaims?continue"]["items"].clone();
+    held[0]["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = json!({"addresses": "1"});
+    objects.insert("resource.k8s.io/v1/resourceclaims", list(held));
+    let requests: Vec<Value> =
+        (0..9).map(|n| json!({"name": format!("r{n}"), "exactly": {"deviceClassName": "storage"}})).collect();
+    let claim = "resource.k8s.io/v1/namespaces/shop/resourceclaims/web-net-x7";
+    objects.get_mut(claim).unwrap()["spec"]["devices"]["requests"] = json!(requests);
+    let unscheduled = Arc::new(Unscheduled::default());
+    let mut needs = unscheduled.needs();
+    unscheduled.apply(&watcher::Event::Apply(pod("web-1")));
+    let (service, handle) = mock::pair();
+    let client = Client::new(service, "default");
+    let networks = BTreeMap::from([("storage".parse().unwrap(), Draw::Nothing)]);
+    let nodes = ["a", "b"].map(|node| (node.to_owned(), NodeFacts::default()));
+    let demand = Demand { networks, nodes: Arc::new(nodes.into()), ..Demand::default() };
+    let (_demand, needed) = watch::channel(Some(demand));
+    let events = Events::new(client.clone(), "pod-1".to_owned());
+    let begin = Instant::now();
+    let told = async {
+        needs.changed().await.unwrap();
+        let after = begin.elapsed();
+        let first = needs.borrow_and_update().clone();
+        unscheduled.apply(&watcher::Event::Delete(pod("web-1")));
+        needs.changed().await.unwrap();
+        (after, first, needs.borrow_and_update().clone())
+    };
+    let explaining = run(client, events, Metrics::default(), unscheduled.clone(), needed);
+    let (after, first, then) = tokio::select! {
+        () = explaining => unreachable!(),
+        _ = serve(handle, objects, Duration::from_secs(100)) => panic!("nothing was told"),
+        told = told => told,
+    };
+    let need = Need { used: 1, wanted: 9 };
+    assert_eq!(first, Needs::from([(("storage".parse().unwrap(), "b".to_owned()), need)]));
+    assert!(after < Duration::from_secs(8), "{after:?}");
+    assert_eq!(then, Needs::new(), "no pod waits any more");
 }
 
 #[tokio::test(start_paused = true)]

@@ -87,6 +87,7 @@ pub(crate) struct World<'a> {
     pub(crate) unready: &'a BTreeSet<String>,
     /// Where pods wait.
     pub(crate) waiting: &'a Waiting,
+    pub(crate) needs: &'a Needs,
 }
 
 impl World<'_> {
@@ -139,6 +140,18 @@ pub(crate) enum Draw {
 
 /// For each Network, where the pods may run that ask for it and wait for a node or on their node.
 pub(crate) type Waiting = BTreeMap<NetworkName, BTreeSet<Places>>;
+
+/// What pods need that wait for more addresses than their nodes have free, by Network and node.
+pub(crate) type Needs = BTreeMap<(NetworkName, String), Need>;
+
+/// Addresses of each family that a node needs for one Network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Those that claims have.
+    pub(crate) used: u128,
+    /// Those that pods wait for, all at once.
+    pub(crate) wanted: u128,
+}
 
 /// The nodes where a pod may run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -177,6 +177,7 @@ impl Controller {
             nodes: &view.nodes,
             unready: &BTreeSet::new(),
             waiting: &view.waiting,
+            needs: &Needs::new(),
         };
         let plan = self.leasing.plan(&world, now);
         self.moves += plan.delete.iter().filter(|removal| removal.why == Why::Moved).count();

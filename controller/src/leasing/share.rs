@@ -41,6 +41,8 @@ pub(super) struct Holding<'a> {
     /// Those of them in blocks without a finalizer, from which it hands out nothing until they have it again.
     unheld: u128,
     pub(super) wanted: u128,
+    /// Addresses without which a pod waits that needs several.
+    needed: u128,
     used: u128,
     /// Its empty blocks that the API server has, if its node exists, with their usable addresses.
     pub(super) empty: Vec<(&'a Held<'a>, u128)>,
@@ -129,6 +131,12 @@ impl<'a> Share<'a> {
             holding.wanted = holding.wanted.min(holding.used.saturating_add(MAX_SPARE));
             holding.is_unready = world.unready.contains(*node);
         }
+        for ((network, node), need) in world.needs {
+            if let Some(holding) = holdings.get_mut(&(network, node.as_str())) {
+                holding.needed = need.used.saturating_add(need.wanted.min(MAX_SPARE));
+                holding.wanted = holding.wanted.max(holding.needed);
+            }
+        }
         let (pressure, given, queue) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
         let mut share = Self { holdings, pressure, leased, used, given, queue };
         if share.holdings.values().any(|holding| holding.is_due && !holding.has_free()) {
@@ -136,6 +144,14 @@ impl<'a> Share<'a> {
             let of =
                 |network| waiting.get(network).map(|places| (network, share.pressure_of(network, places)));
             share.pressure = networks.keys().copied().filter_map(of).collect();
+        }
+        for ((network, node), holding) in share.holdings.iter().filter(|(_, holding)| holding.needed > 0) {
+            let pressure = share.pressure.entry(network).or_default();
+            pressure.needed.insert(node);
+            if holding.is_open() && holding.is_short() {
+                pressure.awaited.insert(node);
+                pressure.crowded += usize::from(holding.blocks > 0);
+            }
         }
         let due = share.holdings.iter().filter(|(_, holding)| holding.needs_block());
         share.queue =
@@ -206,13 +222,13 @@ impl<'a> Share<'a> {
             holding.blocks += 1;
             holding.created += 1;
             holding.usable = holding.usable.saturating_add(block.usable);
-            let (blocks, again) = (holding.blocks, holding.needs_block());
+            let (blocks, again, is_short) = (holding.blocks, holding.needs_block(), holding.is_short());
             let is_last = holding.created >= MAX_CREATES_OF_NODE;
             is_limited |= again && is_last;
             if turn.rank == Rank::Awaited {
                 self.given.push(block.cidr);
                 // The first of those that wait has an address now.
-                if let Some(pressure) = self.pressure.get_mut(turn.network) {
+                if let Some(pressure) = self.pressure.get_mut(turn.network).filter(|_| !is_short) {
                     pressure.awaited.remove(turn.node);
                 }
             }
@@ -258,6 +274,11 @@ impl Holding<'_> {
     /// Whether pods can be placed on the node, and its agent can give a block back.
     pub(super) fn is_open(&self) -> bool {
         self.is_due && !self.is_unready
+    }
+
+    /// Whether a pod waits for more addresses than it has.
+    fn is_short(&self) -> bool {
+        self.usable < self.needed
     }
 
     fn has_free(&self) -> bool {

@@ -15,6 +15,7 @@ pub(super) struct Lab {
     nodes: BTreeSet<String>,
     unready: BTreeSet<String>,
     waiting: Waiting,
+    needs: Needs,
     leasing: Leasing,
     now: Instant,
     seconds: i64,
@@ -52,6 +53,7 @@ impl Lab {
             nodes: names(nodes),
             unready: BTreeSet::new(),
             waiting: Waiting::new(),
+            needs: Needs::new(),
             leasing: Leasing::new(SAFETY),
             now: Instant::now(),
             seconds: 0,
@@ -97,6 +99,7 @@ impl Lab {
             nodes: &self.nodes,
             unready: &self.unready,
             waiting: &self.waiting,
+            needs: &self.needs,
         };
         self.leasing.plan(&world, self.now)
     }
@@ -207,6 +210,33 @@ fn a_node_gets_blocks_until_it_has_what_it_wants() {
     lab.block("storage.10.20.1.0-28").wanted = Some(40);
     assert_eq!(created(&lab.step()), ["a 10.20.1.32/28", "a 10.20.1.48/28"]);
     assert_eq!(created(&lab.step()), [""; 0]);
+}
+
+#[test]
+fn a_node_gets_the_blocks_that_one_pod_needs_at_once_and_no_others_do() {
+    let mut lab = Lab::new(blocks_of_16(8), &["a", "b"]);
+    lab.step();
+    lab.needs.insert((network("storage"), "a".into()), Need { used: 10, wanted: 30 });
+    assert_eq!(created(&lab.step()), ["a 10.20.1.32/28", "a 10.20.1.48/28"]);
+    assert_eq!(created(&lab.step()), [""; 0], "48 are enough for 40");
+    lab.needs.insert((network("storage"), "gone".into()), Need { used: 0, wanted: 30 });
+    lab.needs.insert((network("other"), "a".into()), Need { used: 0, wanted: 30 });
+    assert_eq!(created(&lab.step()), [""; 0]);
+    lab.needs.insert((network("storage"), "b".into()), Need { used: 0, wanted: u128::MAX });
+    assert_eq!(lab.step().supply[&network("storage")], Supply::Exhausted(names(&["b"])));
+}
+
+#[test]
+fn a_pod_that_needs_several_addresses_gets_idle_blocks_of_others() {
+    let mut lab = Lab::new(blocks_of_16(3), &["a", "b", "c"]);
+    lab.step();
+    lab.needs.insert((network("storage"), "a".into()), Need { used: 3, wanted: 20 });
+    lab.block("storage.10.20.1.16-28").used = Some(1);
+    assert_eq!(deleted(&lab.step()), [("storage.10.20.1.32-28", &Why::Moved)], "not a's own, though idle");
+    lab.blocks.remove("storage.10.20.1.32-28");
+    assert_eq!(created(&lab.step()), ["a 10.20.1.32/28"], "not to c, for which nobody waits");
+    lab.wait(MOVE_INTERVAL);
+    assert_eq!(deleted(&lab.step()), [], "the pod can be scheduled");
 }
 
 #[test]

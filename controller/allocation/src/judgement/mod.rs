@@ -15,7 +15,7 @@ use netclaim_api::DRIVER_NAME;
 use serde::Serialize;
 
 pub use self::needed::Needed;
-use crate::cause::Cause;
+use crate::cause::{Cause, Lack};
 use crate::holdings::{Holder, Holdings};
 use crate::judge::{Answer, NodeVerdict, Question, RequestVerdict};
 use crate::node_selector::{KnownNode, Unfit, unfit};
@@ -67,6 +67,9 @@ pub struct Judgement {
     pub networks: Vec<String>,
     /// Every node; none without details.
     pub nodes: Vec<JudgedNode>,
+    /// The nodes that take the pod and lack nothing but capacities, with what they lack.
+    #[serde(skip)]
+    pub short: Vec<(String, Vec<Lack>)>,
     /// Whether none of the claims is for devices of the driver.
     #[serde(skip)]
     pub is_foreign: bool,
@@ -297,6 +300,9 @@ impl Gathered {
             _ => {}
         }
         if is_fit && node.verdict.answer != Answer::Yes {
+            if let Some(Cause::Shortage { lacks }) = &node.verdict.together {
+                self.judgement.short.push((name.clone(), lacks.clone()));
+            }
             self.add_causes(&node);
         }
         if details {
@@ -316,7 +322,7 @@ impl Gathered {
             }
         }
         if let Some(cause) = &node.verdict.together {
-            self.causes.add(None, cause.to_string(), Some(cause), name);
+            self.causes.add(None, cause.brief().to_string(), Some(cause), name);
         }
     }
 
