@@ -151,6 +151,14 @@ pub struct Route {
     pub gw: Option<IpAddr>,
 }
 
+impl Route {
+    /// Whether the next hop is in one of the subnets. A link-local one is on every link.
+    fn is_in_reach(&self, subnets: &[IpNet]) -> bool {
+        let is_link_local = |gw: &IpAddr| matches!(gw, IpAddr::V6(gw) if gw.is_unicast_link_local());
+        self.gw.is_none_or(|gw| is_link_local(&gw) || subnets.iter().any(|subnet| subnet.contains(&gw)))
+    }
+}
+
 /// Prefix lengths of the blocks that nodes lease. A change takes effect when no block of the pool is leased.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -454,7 +462,19 @@ impl AddressPoolSpec {
             of_family.flat_map(|range| of_range(range)).collect::<Vec<_>>()
         });
         let sets: Vec<Vec<Value>> = sets.collect();
-        with_routes(json!({"type": "host-local", "ranges": sets}), &self.routes)
+        let addresses: Vec<IpAddr> = spans.iter().map(|span| span.first()).collect();
+        self.with_routes(json!({"type": "host-local", "ranges": sets}), &addresses)
+    }
+
+    /// Adds the routes whose next hop is in reach of these addresses to an `ipam` object: the kernel refuses others.
+    fn with_routes(&self, mut ipam: Value, addresses: &[IpAddr]) -> Value {
+        let subnets: Vec<IpNet> =
+            addresses.iter().filter_map(|ip| self.range_of(*ip)).map(|range| range.subnet).collect();
+        let routes: Vec<&Route> = self.routes.iter().filter(|route| route.is_in_reach(&subnets)).collect();
+        if !routes.is_empty() {
+            ipam["routes"] = json!(routes);
+        }
+        ipam
     }
 
     /// Returns an `ipam` object of the form that attachments get, to check a configuration with: it has all usable addresses, or
@@ -489,7 +509,7 @@ impl AddressPoolSpec {
             let net = format!("{ip}/{}", range.subnet.prefix_len());
             addresses.push(json!({"address": net, "gateway": range.gateway()}));
         }
-        Ok(with_routes(json!({"type": "static", "addresses": addresses}), &self.routes))
+        Ok(self.with_routes(json!({"type": "static", "addresses": addresses}), asked))
     }
 
     /// Returns the addresses that a claim asks for, if it may have them: one of each family, all of them reserved and usable.
@@ -603,13 +623,24 @@ impl AddressPoolSpec {
                 problems.push(Invalid::new(format!("reserved[{i}]"), problem));
             }
         }
+        let subnets: Vec<IpNet> = self.ranges.iter().map(|range| range.subnet).collect();
         for (i, route) in self.routes.iter().enumerate() {
+            let family = Family::of(route.dst.addr());
+            if !self.families().contains(&family) {
+                let problem =
+                    format!("pods get no {family} address: add an {family} range, or remove the route");
+                problems.push(Invalid::new(format!("routes[{i}].dst"), problem));
+                continue;
+            }
             if route.dst != route.dst.trunc() {
                 let problem = format!("{} has host bits set: write {}", route.dst, route.dst.trunc());
                 problems.push(Invalid::new(format!("routes[{i}].dst"), problem));
             }
-            if route.gw.is_some_and(|gw| Family::of(gw) != Family::of(route.dst.addr())) {
+            if route.gw.is_some_and(|gw| Family::of(gw) != family) {
                 problems.push(Invalid::new(format!("routes[{i}].gw"), "is not of the family of dst"));
+            } else if let Some(gw) = route.gw.filter(|_| !route.is_in_reach(&subnets)) {
+                let problem = format!("{gw} is in no subnet of the ranges, so that pods cannot reach it");
+                problems.push(Invalid::new(format!("routes[{i}].gw"), problem));
             }
         }
         // A pod gets an address of each family: it needs all of them or none.
@@ -648,13 +679,6 @@ impl AddressPoolSpec {
     fn handed_out(&self) -> Vec<Span> {
         self.usable().into_iter().chain(self.reserved.iter().copied()).collect()
     }
-}
-
-fn with_routes(mut ipam: Value, routes: &[Route]) -> Value {
-    if !routes.is_empty() {
-        ipam["routes"] = json!(routes);
-    }
-    ipam
 }
 
 #[cfg(test)]
@@ -740,6 +764,60 @@ mod tests {
                 "the plugin takes it"
             );
         }
+    }
+
+    #[test]
+    fn a_route_that_no_pod_can_have_is_refused_by_its_field() {
+        let of = |ranges: Value, route: Value| problems(json!({"ranges": ranges, "routes": [route]}));
+        let (v4, v6) = (json!([{"subnet": "10.75.0.0/25"}]), json!([{"subnet": "fd75:4::/64"}]));
+        assert_eq!(
+            of(v4.clone(), json!({"dst": "10.80.0.0/16", "gw": "10.99.0.1"})),
+            ["routes[0].gw: 10.99.0.1 is in no subnet of the ranges, so that pods cannot reach it"]
+        );
+        let problem = "routes[0].dst: pods get no IPv6 address: add an IPv6 range, or remove the route";
+        for route in [json!({"dst": "fd80::/64"}), json!({"dst": "fd80::/64", "gw": "fe80::1"})] {
+            assert_eq!(of(v4.clone(), route), [problem]);
+        }
+        assert_eq!(of(v4.clone(), json!({"dst": "10.80.0.0/16", "gw": "169.254.1.1"})).len(), 1);
+        assert_eq!(of(v6.clone(), json!({"dst": "fd80::/64", "gw": "fd75:5::1"})).len(), 1);
+        for (ranges, route) in [
+            (&v4, json!({"dst": "10.80.0.0/16"})),
+            (&v4, json!({"dst": "0.0.0.0/0", "gw": "10.75.0.126"})),
+            (&v6, json!({"dst": "fd80::/64", "gw": "fe80::1"})),
+            (&v6, json!({"dst": "fd80::/64", "gw": "fd75:4::9"})),
+        ] {
+            assert_eq!(of(ranges.clone(), route.clone()), [""; 0], "{route}");
+        }
+    }
+
+    #[test]
+    fn with_several_subnets_a_route_goes_to_the_addresses_that_reach_its_next_hop() {
+        let pool = pool(json!({
+            "ranges": [{"subnet": "10.75.2.0/25"}, {"subnet": "10.75.3.0/25"}, {"subnet": "fd75::/64"}],
+            "routes": [{"dst": "10.80.0.0/16", "gw": "10.75.3.1"}, {"dst": "10.81.0.0/16"},
+                {"dst": "fd80::/64", "gw": "fe80::1"}],
+            "reserved": ["10.75.2.64/26", "10.75.3.64/26", "fd75::f00/120"],
+        }));
+        assert_eq!(pool.problems(), []);
+        let dsts = |ipam: &Value| {
+            let routes = ipam["routes"].as_array().expect("routes").iter();
+            routes.map(|route| route["dst"].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+        };
+        let by_range =
+            |ip: &str| dsts(&pool.host_local(&[ip, "fd75::5"].map(|ip| ip.parse().expect("a span"))));
+        let asked = |ip: &str| {
+            let asked = [ip, "fd75::f01"].map(|ip| ip.parse().expect("an address"));
+            dsts(&pool.fixed(&asked).expect("reserved"))
+        };
+        let (all, some) = (["10.80.0.0/16", "10.81.0.0/16", "fd80::/64"], ["10.81.0.0/16", "fd80::/64"]);
+        assert_eq!(
+            (by_range("10.75.2.5"), by_range("10.75.3.5")),
+            (some.map(String::from).into(), all.map(String::from).into())
+        );
+        assert_eq!(
+            (asked("10.75.2.70"), asked("10.75.3.70")),
+            (some.map(String::from).into(), all.map(String::from).into())
+        );
     }
 
     #[test]

@@ -321,11 +321,12 @@ pub(super) fn differ_in_choice_only(one: &[Plan], other: &[Plan]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(is_same)
 }
 
+/// The conflist without what depends on the chosen address: the range of it, and the routes that it reaches.
 fn without_ranges(list: &NetworkList) -> Value {
     let mut conflist: Value = serde_json::from_str(list.raw()).unwrap_or_default();
     for plugin in conflist["plugins"].as_array_mut().into_iter().flatten() {
-        if let Some(ranges) = plugin.pointer_mut("/ipam/ranges") {
-            *ranges = json!(null);
+        if let Some(ipam) = plugin.get_mut("ipam").and_then(Value::as_object_mut) {
+            ipam.retain(|key, _| key != "ranges" && key != "routes");
         }
     }
     conflist
