@@ -193,6 +193,24 @@ async fn the_lease_of_an_unknown_sandbox_is_freed_when_every_plugin_has_succeede
 }
 
 #[tokio::test]
+async fn an_add_that_made_another_interface_than_asked_has_failed_and_owes_its_del() {
+    let (node, mut spec) = (Node::new(), spec("n", "says"));
+    let interface = json!({"name": "net1", "mac": "02:00:00:00:00:02", "sandbox": "/run/netns/none"});
+    let made = json!({"cniVersion": "1.1.0", "interfaces": [interface]}).to_string();
+    let script =
+        format!("#!/bin/sh\necho $CNI_COMMAND >> {}/asked\necho '{made}'\n", node.0.path().display());
+    fs::write(node.0.path().join("says"), script).unwrap();
+    fs::set_permissions(node.0.path().join("says"), fs::Permissions::from_mode(0o755)).unwrap();
+    let network = node.network(LONG);
+    network.add(&spec, &sandbox("s1")).await.unwrap();
+    spec.capability_args.mac = Some("02:73:00:00:00:01".to_owned().try_into().unwrap());
+    let failed = network.add(&spec, &sandbox("s2")).await.unwrap_err();
+    assert!(failed.owes_del() && failed.last_good.is_some(), "{failed:?}");
+    let words = "MAC address 02:00:00:00:00:02 instead of 02:73:00:00:00:01";
+    assert!(failed.failure.message.contains(words), "{}", failed.failure.message);
+}
+
+#[tokio::test]
 async fn an_add_that_made_nothing_owes_no_del() {
     let (node, spec) = (Node::new(), spec("n", "missing"));
     let failed = node.network(LONG).add(&spec, &sandbox("s1")).await.unwrap_err();

@@ -557,3 +557,25 @@ fn a_link_that_a_pod_made_with_the_index_of_a_removed_one_gets_nothing_of_the_ho
         assert_eq!(show("ip -j address show dev up0")["addr_info"], json!([]));
     });
 }
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_macvlan_that_cannot_have_the_asked_mac_fails_and_its_del_removes_it() {
+    on_a_host(&[], async |host| {
+        make_up0();
+        let mut pod = Pod::new(host);
+        let ipam = pod.host.ipam(json!([[{"subnet": "10.9.0.0/24"}]]));
+        let macvlan = |mode: &str| json!([{"type": "macvlan", "master": "up0", "mode": mode, "capabilities": {"mac": true}, "ipam": ipam}]);
+        pod.spec.capability_args.mac = Some("02:73:00:00:00:01".to_owned().try_into().unwrap());
+        pod.spec.conflist = pod.host.list("h", macvlan("passthru"));
+        let failed = pod.add().await.unwrap_err();
+        let words = "MAC address 02:00:00:00:00:0a instead of 02:73:00:00:00:01";
+        assert!(failed.failure.message.contains(words), "{failed:?}");
+        assert!(failed.owes_del() && pod.netns().has_link("net1"));
+        assert_eq!(pod.del(0).await, Ok(DelOutcome::Clean));
+        assert!(!pod.netns().has_link("net1"));
+        pod.spec.conflist = pod.host.list("h", macvlan("bridge"));
+        pod.add().await.unwrap();
+        assert_eq!(pod.netns().show("ip -j link show dev net1")["address"], "02:73:00:00:00:01");
+    });
+}

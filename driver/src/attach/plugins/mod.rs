@@ -1,5 +1,6 @@
 //! Attachments by CNI plugins: the real [`Attach`].
 
+mod asked;
 mod check_and_gc;
 mod status;
 mod turns;
@@ -92,6 +93,28 @@ impl CniPlugins {
         if let Some(Err(error)) = forgotten {
             tracing::warn!(error = error_chain(&error), "tools will see an attachment that is gone");
         }
+    }
+
+    /// Says what an ADD has made otherwise than it was asked.
+    async fn other_than_asked(
+        spec: &Spec,
+        sandbox: &Sandbox,
+        attachment: &Attachment,
+        result: &CniResult,
+    ) -> Option<Failure> {
+        let mac = async {
+            let links = Netns::open(&sandbox.netns).ok()?.links().await.ok()?;
+            links.into_iter().find(|link| link.name == spec.if_name.as_str())?.mac
+        };
+        let mac = if spec.capability_args.mac.is_some() { mac.await } else { None };
+        let differences = asked::differences(spec, attachment, result, mac.as_deref());
+        (!differences.is_empty()).then(|| {
+            Failure::new(format!(
+                "the plugins of network {} have made {}: ask for what they can make, or use plugins that do as they are asked",
+                spec.conflist.name(),
+                differences.join(", ")
+            ))
+        })
     }
 
     /// DEL in an existing namespace, which the agent may let go after the failure that makes the DEL hopeless. A moved link
@@ -375,8 +398,11 @@ impl Attach for CniPlugins {
         let add = self.runtime.add(list, &attachment, self.timeout);
         match self.turns.take(list.name().as_str(), &spec.tenant, add).await {
             Ok(result) => {
-                self.note(list.clone(), attachment, AddOutcome::Attached(result.clone())).await;
-                Ok(result)
+                self.note(list.clone(), attachment.clone(), AddOutcome::Attached(result.clone())).await;
+                match Self::other_than_asked(spec, sandbox, &attachment, &result).await {
+                    None => Ok(result),
+                    Some(failure) => Err(AddFailure { last_good: Some(result), ..failure.into() }),
+                }
             }
             Err(error) => {
                 // How far the chain came is in `last_good`; the user needs the plugin's own error.
