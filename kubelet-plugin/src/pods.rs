@@ -13,6 +13,7 @@ mod message;
 mod object;
 mod seen;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -80,6 +81,17 @@ impl NodePods {
         let pod = tokio::time::timeout(SHORT_TIMEOUT, self.get(namespace, name)).await.ok()?.ok()??;
         with_uid(Some(pod.metadata), uid)?;
         Some(pod.spec.as_ref().is_none_or(PodSpec::may_wait_in_hook))
+    }
+
+    /// Returns the names of the claims of the pod with this UID; `None` when the kubelet has not said so and the API server
+    /// does not answer within 0.5 s.
+    pub async fn claims(&self, namespace: &str, name: &str, uid: &str) -> Option<BTreeSet<String>> {
+        if let Some(known) = self.known.claims(uid) {
+            return Some(known);
+        }
+        let pod = tokio::time::timeout(SHORT_TIMEOUT, self.get(namespace, name)).await.ok()?.ok()??;
+        (pod.metadata.uid.as_deref() == Some(uid))
+            .then(|| SeenPod::of(&pod).map(|seen| seen.claims).unwrap_or_default())
     }
 
     /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list them
@@ -224,6 +236,25 @@ mod tests {
         let (gone, _) =
             tokio::join!(pods.get_metadata("ns", "p"), answer(&mut server, 200, list(Value::Null)));
         assert!(gone.expect("an answer").is_none());
+    }
+
+    #[tokio::test]
+    async fn the_claims_of_a_pod_that_the_kubelet_has_not_reported_are_read() {
+        let (pods, mut server) = pods();
+        let pod = |uid: &str, claims: Value| {
+            let metadata = json!({"name": "p", "namespace": "ns", "uid": uid});
+            list(json!([{"metadata": metadata, "spec": {"resourceClaims": claims}}]))
+        };
+        let named = json!([{"name": "net", "resourceClaimName": "shared"}]);
+        let answers = [
+            (pod("1", named.clone()), Some(BTreeSet::from(["shared".to_owned()]))),
+            (pod("1", json!(null)), Some(BTreeSet::new())),
+            (pod("2", named), None),
+        ];
+        for (body, expected) in answers {
+            let (claims, _) = tokio::join!(pods.claims("ns", "p", "1"), answer(&mut server, 200, body));
+            assert_eq!(claims, expected);
+        }
     }
 
     #[tokio::test]

@@ -38,7 +38,8 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// Returns what the claim has, for each pod that it is reserved for.
+    /// Returns what the claim has, for each pod that it is reserved for. An attachment belongs to the first of these: Kubernetes adds
+    /// the others at the end.
     pub(super) fn of_claim(claim: &ResourceClaim) -> Vec<Self> {
         let Some(status) = &claim.status else { return Vec::new() };
         let pods: Vec<&str> = status
@@ -51,11 +52,12 @@ impl Attachment {
         let mut attachments = Vec::new();
         for (result, reported) in claimed::devices(claim) {
             let attachment = Self::new(claim, result, reported);
-            attachments
-                .extend(pods.iter().map(|pod| Self { pod: Some((*pod).to_owned()), ..attachment.clone() }));
-            if pods.is_empty() {
+            let Some((first, waiting)) = pods.split_first() else {
                 attachments.push(attachment);
-            }
+                continue;
+            };
+            attachments.extend(waiting.iter().map(|pod| attachment.waiting(pod, first)));
+            attachments.push(Self { pod: Some((*first).to_owned()), ..attachment });
         }
         attachments
     }
@@ -88,6 +90,20 @@ impl Attachment {
             ready: ready.map(|condition| condition.status == "True"),
             reason: ready.map(|condition| condition.reason.clone()),
             message: ready.map(|condition| condition.message.clone()),
+        }
+    }
+
+    /// Returns the line of a pod that waits until `first` has ended, for which the claim was reserved before.
+    fn waiting(&self, pod: &str, first: &str) -> Self {
+        Self {
+            pod: Some(pod.to_owned()),
+            interface: None,
+            addresses: Vec::new(),
+            mac: None,
+            ready: Some(false),
+            reason: Some("WaitsForPod".to_owned()),
+            message: Some(format!("waits for pod {first}, which has the claim, to end")),
+            ..self.clone()
         }
     }
 

@@ -154,6 +154,22 @@ async fn a_wide_table_has_links_claims_and_messages_in_one_line_each() {
     assert_eq!(lines[4][7..], expected);
 }
 
+#[test]
+fn the_attachment_of_a_shared_claim_is_that_of_its_first_pod_and_the_others_wait() {
+    let devices = json!([device("a", "net-storage", attached("net1", &["10.20.0.2/22"]))]);
+    let shared = claim("shop", "shared", &["has", "waits", "third"], &devices);
+    let mut found = Attachment::of_claim(&serde_json::from_value(shared).unwrap());
+    found.sort();
+    let lines: Vec<_> =
+        found.iter().map(|one| (one.pod.as_deref(), one.addresses.len(), one.ready)).collect();
+    assert_eq!(
+        lines,
+        [(Some("has"), 1, Some(true)), (Some("third"), 0, Some(false)), (Some("waits"), 0, Some(false))]
+    );
+    assert_eq!((&found[2].interface, &found[2].mac), (&None, &None));
+    assert_eq!(found[2].message.as_deref(), Some("waits for pod has, which has the claim, to end"));
+}
+
 #[tokio::test]
 async fn one_pod_or_one_node_can_be_chosen() {
     let client = cluster(|_| None);

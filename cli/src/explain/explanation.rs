@@ -34,7 +34,10 @@ impl Explanation {
             Some(pod) => of_pod(pod, facts, details),
             None => of_claim(facts, details),
         };
-        explanation.attachments = facts.found().flat_map(networks::of_claim).collect();
+        let is_own = |claim: &&ResourceClaim| {
+            facts.pod.as_ref().is_none_or(|pod| first_of_claim(claim, pod).is_none())
+        };
+        explanation.attachments = facts.found().filter(is_own).flat_map(networks::of_claim).collect();
         explanation.notes.extend(facts.unread.iter().map(ToString::to_string));
         explanation
     }
@@ -61,6 +64,13 @@ fn of_pod(pod: &Pod, facts: &Facts, details: bool) -> Explanation {
         });
     }
     let attachments: Vec<Attachment> = facts.found().flat_map(networks::of_claim).collect();
+    let another = facts.found().find_map(|claim| Some((claim, first_of_claim(claim, pod)?)));
+    if let (Stage::Starting | Stage::Running, Some((claim, first))) = (&stage, another) {
+        return Explanation::saying(format!(
+            "{name} waits on node {node}: claim {} is attached to pod {first}, and goes to the next one when that has ended",
+            full_name(claim)
+        ));
+    }
     match stage {
         Stage::Waiting => waiting(pod, &name, facts, details),
         _ if attachments.is_empty() && stage != Stage::Ended => Explanation::saying(format!(
@@ -204,6 +214,15 @@ fn missing(claim: &ClaimFact) -> Option<String> {
         )),
         ClaimFact::Missing { name } => Some(format!("there is no ResourceClaim {name}")),
     }
+}
+
+/// Returns the pod that has the claim, if that is another one: the first of those that it is reserved for. Other drivers may give a
+/// claim to several pods at once.
+fn first_of_claim<'a>(claim: &'a ResourceClaim, pod: &Pod) -> Option<&'a str> {
+    let mut reserved = claim.status.as_ref()?.reserved_for.iter().flatten();
+    let first = reserved.find(|consumer| consumer.resource == "pods")?;
+    let is_another = Some(&first.uid) != pod.metadata.uid.as_ref() && !networks::of_claim(claim).is_empty();
+    is_another.then_some(first.name.as_str())
 }
 
 /// netclaim gives a claim to one pod after another.

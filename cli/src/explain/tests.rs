@@ -484,6 +484,28 @@ fn a_pod_that_runs_lists_its_networks() {
 }
 
 #[test]
+fn a_pod_whose_claim_another_pod_has_waits_for_that_one() {
+    let mut shared = claim("storage", allocated(condition("True", "Attached", "attached as net1")));
+    let reserved = shared["status"]["reservedFor"].as_array_mut().unwrap();
+    reserved.insert(0, json!({"resource": "pods", "name": "has", "uid": "uid-of-has"}));
+    for phase in ["Pending", "Running"] {
+        let of_pod = Some(from(pod(json!({"phase": phase}), Some("a"))));
+        let facts = Facts { pod: of_pod, claims: found(shared.clone()), ..Facts::default() };
+        let explanation = Explanation::of(&facts, true);
+        assert_eq!(
+            explanation.verdict,
+            "pod shop/web waits on node a: claim shop/net is attached to pod has, and goes to the next one when that has ended"
+        );
+        assert_eq!(explanation.attachments.len(), 0, "they are the other's");
+    }
+    let foreign = json!({"allocation": {"devices": {"results": [{"request": "gpu", "driver": "gpu.example.com", "pool": "a",
+        "device": "gpu0"}]}}, "reservedFor": shared["status"]["reservedFor"]});
+    let of_pod = Some(from(pod(json!({"phase": "Running"}), Some("a"))));
+    let facts = Facts { pod: of_pod, claims: found(claim("storage", foreign)), ..Facts::default() };
+    assert!(!verdict(&facts).contains("waits"), "GPUs are shared");
+}
+
+#[test]
 fn a_claim_is_explained_without_a_pod() {
     let of = |status: Value, cluster: Option<Cluster>| {
         verdict(&Facts { claims: found(claim("storage", status)), cluster, ..Facts::default() })

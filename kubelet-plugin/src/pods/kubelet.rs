@@ -1,7 +1,7 @@
 //! The kubelet's own list of pods (its Pods API, on by default from Kubernetes 1.37): exact, local, and without load for
 //! the API server.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,28 +41,44 @@ pub enum Change {
 
 /// What is known by the kubelet of the node's pods with claims.
 #[derive(Debug, Default)]
-pub struct KnownPods(Mutex<HashMap<String, bool>>);
+pub struct KnownPods(Mutex<HashMap<String, Known>>);
+
+/// What is known of a pod.
+#[derive(Debug, Clone)]
+struct Known {
+    may_wait_in_hook: bool,
+    claims: BTreeSet<String>,
+}
+
+impl Known {
+    fn of(SeenPod { pod, may_wait_in_hook, claims, .. }: &SeenPod) -> (String, Self) {
+        (pod.uid.clone(), Self { may_wait_in_hook: *may_wait_in_hook, claims: claims.clone() })
+    }
+}
 
 impl KnownPods {
     /// Whether containers of the pod with this UID may wait in a hook; `None` for a pod that is not known.
     pub fn may_wait_in_hook(&self, uid: &str) -> Option<bool> {
-        self.lock().get(uid).copied()
+        self.lock().get(uid).map(|known| known.may_wait_in_hook)
+    }
+
+    /// Returns the names of the claims of the pod with this UID; `None` for a pod that is not known.
+    pub fn claims(&self, uid: &str) -> Option<BTreeSet<String>> {
+        self.lock().get(uid).map(|known| known.claims.clone())
     }
 
     fn update(&self, change: &Change) {
         let mut known = self.lock();
         match change {
-            Change::All(pods) => {
-                *known = pods.iter().map(|seen| (seen.pod.uid.clone(), seen.may_wait_in_hook)).collect();
-            }
-            Change::Pod(seen) => drop(known.insert(seen.pod.uid.clone(), seen.may_wait_in_hook)),
+            Change::All(pods) => *known = pods.iter().map(Known::of).collect(),
+            Change::Pod(seen) => known.extend([Known::of(seen)]),
             Change::Gone(uid) => drop(known.remove(uid)),
             // A pod's containers do not change: what was known stays true.
             Change::Lost | Change::Absent => {}
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, bool>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

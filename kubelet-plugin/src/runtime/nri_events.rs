@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::gate::cdi::{Form, HOOK_TIMEOUT, of_another_pod};
 use crate::gate::keeper::GateKeeper;
-use crate::owner::ObjectRef;
+use crate::owner::{ObjectRef, Owner, Plan};
 use crate::pods::NodePods;
 use crate::process::metrics::Metrics;
 use crate::runtime::sandboxes::{self, Inspection, Sandboxes};
@@ -193,6 +193,22 @@ impl<N: Attach> RuntimeEvents<N> {
         Some(of_another_pod(&plan))
     }
 
+    /// Returns why no container of a pod starts, also one that names no claim: another pod of the node has one of its claims.
+    async fn waits_for_another_pod(&self, sandbox: &PodSandbox) -> Option<String> {
+        // A claim of a template is one pod's, and what others have is seldom named: hardly any pod is asked about.
+        let shared = self.attacher.plans(|plan| {
+            let Owner { claim, pod, pod_claim_name, .. } = &plan.owner;
+            let may_be_its = pod_claim_name.is_none() && claim.namespace == sandbox.namespace;
+            (may_be_its && pod.uid != sandbox.uid).then(|| plan.clone())
+        });
+        let shared: Vec<Plan> = shared.into_iter().flatten().collect();
+        if shared.is_empty() {
+            return None;
+        }
+        let claims = self.pods.claims(&sandbox.namespace, &sandbox.name, &sandbox.uid).await?;
+        shared.iter().find(|plan| claims.contains(&plan.owner.claim.name)).map(of_another_pod)
+    }
+
     /// Waits until no DEL is owed to the sandbox, at most for `budget`.
     async fn detach(&self, sandbox: &PodSandbox, budget: Duration) {
         self.sandboxes.gone(sandbox);
@@ -304,6 +320,9 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         _budget: Duration,
     ) -> Result<Adjustment, Denial> {
         if let Some(refusal) = self.claim_of_another_pod(&sandbox, &container) {
+            return Err(Denial(refusal));
+        }
+        if let Some(refusal) = self.waits_for_another_pod(&sandbox).await {
             return Err(Denial(refusal));
         }
         let state = self.attacher.watch(&sandbox.uid).map(|state| state.borrow().clone());
