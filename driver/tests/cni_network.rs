@@ -193,6 +193,32 @@ async fn the_lease_of_an_unknown_sandbox_is_freed_when_every_plugin_has_succeede
 }
 
 #[tokio::test]
+async fn a_reservation_that_the_power_cut_short_is_removed_by_gc_if_it_is_not_being_written() {
+    let node = Node::new();
+    let leases = node.0.path().join("leases");
+    let of = leases.join("netclaim-n");
+    fs::create_dir_all(&of).unwrap();
+    for (ip, text) in
+        [("10.9.0.7", ""), ("10.9.0.8", "\r\n"), ("10.9.0.9", ""), ("10.9.0.10", "valid\r\nnet1")]
+    {
+        fs::write(of.join(ip), text).unwrap();
+        let made = std::time::SystemTime::now() - Duration::from_secs(if ip == "10.9.0.9" { 5 } else { 120 });
+        fs::File::options().write(true).open(of.join(ip)).unwrap().set_modified(made).unwrap();
+    }
+    let ipam = json!({"type": "host-local", "dataDir": leases, "ranges": [[{"subnet": "10.9.0.0/24"}]]});
+    let list =
+        json!({"cniVersion": "1.0.0", "name": "netclaim-n", "plugins": [{"type": "works", "ipam": ipam}]});
+    let conflist = NetworkList::parse(list.to_string().as_bytes()).unwrap();
+    let spec = Spec { conflist, ..spec("n", "works") };
+    fs::copy(node.0.path().join("works"), node.0.path().join("host-local")).unwrap();
+    let valid = || vec![("valid".parse().unwrap(), "net1".parse().unwrap())];
+    assert_eq!(node.network(LONG).collect(&spec, valid).await, Ok(2));
+    let left: std::collections::BTreeSet<String> =
+        fs::read_dir(&of).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(left.into_iter().collect::<Vec<_>>(), ["10.9.0.10", "10.9.0.9"]);
+}
+
+#[tokio::test]
 async fn an_add_that_made_another_interface_than_asked_has_failed_and_owes_its_del() {
     let (node, mut spec) = (Node::new(), spec("n", "says"));
     let interface = json!({"name": "net1", "mac": "02:00:00:00:00:02", "sandbox": "/run/netns/none"});

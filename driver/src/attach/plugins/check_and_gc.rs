@@ -5,6 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use netclaim_cni::ipam::host_local::{
     DEFAULT_DATA_DIR, HostLocal, Reservation, TYPE as HOST_LOCAL, reservations,
@@ -25,6 +26,9 @@ use crate::links::Netns;
 /// What the names of our networks begin with, unless an admin chose another name: what is kept under those is nobody
 /// else's.
 const OURS: &str = "netclaim-";
+
+/// How old a reservation without a container must be: the plugin writes a file as soon as it has created it.
+const TORN: Duration = Duration::from_secs(60);
 
 /// Invalid necessary environment variables (specification, section 5, "Error").
 pub(super) const INVALID_ENVIRONMENT: u64 = 4;
@@ -112,6 +116,8 @@ impl CniPlugins {
                 Err(failure) => failed = failed.or(Some(failure)),
             }
         }
+        let of = list.clone();
+        released += off_thread(move || remove_torn(&of)).await.unwrap_or_default();
         for known in &left_over {
             self.forget(list, &known.attachment).await;
         }
@@ -216,16 +222,42 @@ fn is_gone(netns: &Path) -> bool {
     Netns::open(netns).is_err_and(|error| error.is_gone())
 }
 
+/// Removes the reservations of a network of ours that name no container, because the power failed while the plugin wrote them. No DEL
+/// finds them, and until here they count as taken. Returns how many there were.
+fn remove_torn(list: &NetworkList) -> usize {
+    let dirs = reservation_dirs(list);
+    let torn = dirs.flat_map(|dir| {
+        let found = reservations(&dir).unwrap_or_default().into_iter();
+        let torn = found.filter(|reservation| reservation.container_id.is_empty());
+        torn.map(move |reservation| dir.join(reservation.ip.to_string()))
+    });
+    let is_old = |path: &PathBuf| {
+        let age =
+            fs::metadata(path).and_then(|file| file.modified()).ok().and_then(|time| time.elapsed().ok());
+        age.is_some_and(|age| age >= TORN)
+    };
+    torn.filter(is_old).filter(|path| {
+        tracing::warn!(path = %path.display(), "removing the reservation of an address that names no container");
+        fs::remove_file(path).is_ok()
+    })
+    .count()
+}
+
+/// Where `host-local` keeps the reservations of a network of ours.
+fn reservation_dirs(list: &NetworkList) -> impl Iterator<Item = PathBuf> {
+    let is_ours = list.name().as_str().starts_with(OURS);
+    let plugins = list.plugins().filter(move |_| is_ours);
+    let ipams = plugins.filter(|plugin| plugin.ipam().is_some_and(|ipam| ipam.as_str() == HOST_LOCAL));
+    let ipams = ipams.filter_map(|plugin| HostLocal::parse(plugin.ipam_conf()?.get()).ok());
+    ipams.map(|ipam| ipam.reservations_dir(list.name()))
+}
+
 /// Leases in a network of ours of containers that have no attachment in it, one for each attachment that had them.
 fn stale_leases(list: &NetworkList, valid: &[ValidAttachment]) -> Vec<Reservation> {
-    if !list.name().as_str().starts_with(OURS) {
-        return Vec::new();
-    }
-    let ipams = list.plugins().filter(|plugin| plugin.ipam().is_some_and(|ipam| ipam.as_str() == HOST_LOCAL));
-    let ipams = ipams.filter_map(|plugin| HostLocal::parse(plugin.ipam_conf()?.get()).ok());
-    let mut stale: Vec<Reservation> = ipams
-        .filter_map(|ipam| reservations(&ipam.reservations_dir(list.name())).ok())
+    let mut stale: Vec<Reservation> = reservation_dirs(list)
+        .filter_map(|dir| reservations(&dir).ok())
         .flatten()
+        .filter(|lease| !lease.container_id.is_empty())
         .filter(|lease| valid.iter().all(|valid| valid.container_id.as_str() != lease.container_id))
         .collect();
     stale.sort_by(|a, b| (&a.container_id, &a.if_name).cmp(&(&b.container_id, &b.if_name)));
