@@ -1,7 +1,7 @@
 //! What netclaim refuses, and the messages that the user reads in the pod's events and in the claim.
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{attachment, claim, class, network, pod, policy, text};
+use netclaim_tests::objects::{attachment, claim, class, container, network, pod, policy, text};
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
@@ -202,8 +202,11 @@ pub fn a_claim_of_two_pods_is_refused_with_the_fix(test: &Test<'_>) -> Result<()
     let class = test.macvlan("a")?;
     test.create([claim("shared", &class), pod("one", &["shared"])])?;
     test.runs_with("one", &["net1"])?;
-    test.create([pod("two", &["shared"])])?;
-    test.event("two", &["shared", "one", "resourceClaimTemplateName"])?;
+    let mut two = pod("two", &["shared"]);
+    let named = two["spec"]["containers"][0].take();
+    two["spec"]["containers"] = json!([container("unnamed"), named]);
+    test.create([two])?;
+    test.event("two", &["unnamed", "shared", "one", "resourceClaimTemplateName"])?;
     test.does_not_start("two")?;
     test.runs_with("one", &["net1"])
 }

@@ -1,10 +1,10 @@
 //! Addresses of `spec.addresses` on several nodes: none twice, none lost, and blocks where pods need them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{attachment, claim, claim_template, list, pod, pod_of_template, text};
+use netclaim_tests::objects::{attachment, claim, claim_template, list, pod, pod_of_template, request, text};
 use netclaim_tests::{AGENT_PODS, CONTROLLER, SYSTEM, Test, eventually, long};
 use serde_json::{Value, json};
 
@@ -119,6 +119,36 @@ fn every_pair_pings(test: &Test<'_>, pods: &[String], owners: &BTreeMap<String, 
         }
     }
     Ok(())
+}
+
+/// A pod with one claim, which asks for `count` interfaces of a Network.
+fn many(network: &str, count: usize) -> [Value; 2] {
+    let mut claim = claim("many", network);
+    let requests = (1..=count).map(|n| request(&format!("r{n}"), network));
+    claim["spec"]["devices"]["requests"] = requests.collect();
+    [claim, pod("many", &["many"])]
+}
+
+pub fn a_pod_starts_soon_that_needs_more_addresses_than_its_node_has_left(test: &Test<'_>) -> Result<()> {
+    let network =
+        network(test, json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 29}}), 3)?;
+    let begin = Instant::now();
+    test.create(many(&network, 9))?;
+    let names: Vec<String> = (1..=9).map(|n| format!("net{n}")).collect();
+    test.runs_with("many", &names.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let after = begin.elapsed();
+    ensure!(after < Duration::from_secs(30), "it started after {after:?}");
+    println!("a pod with nine interfaces started after {:.1} s", after.as_secs_f64());
+    Ok(())
+}
+
+pub fn a_pod_that_needs_more_addresses_than_there_are_is_told_so(test: &Test<'_>) -> Result<()> {
+    let subnet = test.subnet(0).replace("/24", "/29");
+    let network = network(test, json!({"ranges": [{"subnet": subnet}], "blockSize": {"ipv4": 30}}), 2)?;
+    test.create(many(&network, 9))?;
+    test.is_unschedulable("many")?;
+    test.event("many", &["NetworkNotAllocated", &network, "needs 9 addresses, ", "of them are free"])
+        .map(drop)
 }
 
 pub fn a_pod_waits_until_an_address_is_free_on_any_node(test: &Test<'_>) -> Result<()> {

@@ -54,6 +54,8 @@ fn main() -> ExitCode {
                 pods_on_different_nodes_reach_each_other,
                 macvlan_across_nodes_works_as_its_page_shows,
                 pods_keep_their_addresses_as_the_page_about_them_shows,
+                a_pod_starts_soon_that_needs_more_addresses_than_its_node_has_left,
+                a_pod_that_needs_more_addresses_than_there_are_is_told_so,
                 a_pod_waits_until_an_address_is_free_on_any_node,
                 an_idle_block_goes_to_the_node_of_a_pod_that_waits,
                 idle_blocks_go_to_the_one_node_on_which_pods_wait,
