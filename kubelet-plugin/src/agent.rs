@@ -36,7 +36,7 @@ use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent, Turn};
 use crate::prepare::handover;
 use crate::prepare::leases::Leases;
-use crate::prepare::revise::Reviser;
+use crate::prepare::revise::{Mend, Mender, Reviser};
 use crate::process::args::Args;
 use crate::process::metrics::Metrics;
 use crate::process::parts::Parts;
@@ -72,6 +72,7 @@ pub(crate) struct Agent {
     blocks: watch::Receiver<OwnBlocks>,
     turn: Arc<Turn>,
     leases: Arc<Leases>,
+    mender: Arc<Mender>,
     known_pods: Arc<KnownPods>,
     waker: Waker,
     waking: Option<waking::Events>,
@@ -115,6 +116,7 @@ impl Agent {
             blocks: watch::channel(OwnBlocks::default()).1,
             turn: Arc::default(),
             leases: Arc::new(Leases::new(client.clone(), &args.node_name)),
+            mender: Arc::default(),
             known_pods,
             waker,
             waking: Some(waking).filter(|_| args.wake_pods),
@@ -177,6 +179,7 @@ impl Agent {
             leases: Arc::clone(&self.leases),
             reservations: self.reservations.clone(),
             node_name: self.args.node_name.clone(),
+            mender: Arc::clone(&self.mender),
         };
         self.gate.revise_by(Arc::new(reviser));
         let attacher = Arc::clone(&self.attacher);
@@ -349,6 +352,8 @@ impl Agent {
             inventory,
             plugins: Arc::clone(&self.plugins),
             sandboxes,
+            pods: Arc::clone(&self.pods),
+            events: self.events.clone(),
             reports: self.reports.clone(),
             turn: Arc::clone(&self.turn),
             leases: Arc::clone(&self.leases),
@@ -357,7 +362,10 @@ impl Agent {
             spans: Arc::clone(&self.spans),
             reservations: self.reservations.clone(),
             waker: self.waker.clone(),
+            mended: Default::default(),
         });
+        let mender: Arc<dyn Mend> = Arc::clone(&node) as _;
+        let _ = self.mender.set(Arc::downgrade(&mender));
         self.parts.start_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
         let socket = self.args.agent_socket();
         let calls = listen(&socket);

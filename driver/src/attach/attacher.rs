@@ -167,6 +167,12 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
+    /// Returns the UIDs of the pods of which a file of this group cannot be read, with the reasons.
+    pub fn damaged_pods(&self, group: &str) -> Vec<(String, String)> {
+        let of_group = self.damage.groups.iter().filter(|((damaged, _), _)| damaged == group);
+        of_group.map(|((_, pod), reason)| (pod.clone(), reason.clone())).collect()
+    }
+
     /// Returns a value that changes when a plan comes or goes, when a link becomes a stray, or when a CHECK begins or ceases
     /// to fail.
     pub fn changes(&self) -> watch::Receiver<u64> {

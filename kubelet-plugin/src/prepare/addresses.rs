@@ -15,7 +15,7 @@ use netclaim_api::network::NetworkSpec;
 use netclaim_api::{Invalid, NetworkName};
 use netclaim_cni::{IpConfig, IpRequest, NetworkList};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::plan::DeviceError;
 use crate::inventory::{Block, NodeAddresses, OwnBlocks};

@@ -3,15 +3,21 @@
 //! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the call.
 
 use std::collections::{BTreeMap, HashMap};
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
 use netclaim_api::NetworkName;
+use netclaim_api::device::DeviceName;
+use netclaim_api::network::NetworkSpec;
+use netclaim_api::reasons::PodEvent;
 use netclaim_cni::NetworkList;
 use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_cni::spans::failed;
@@ -26,16 +32,18 @@ use super::claim::{Claim, ReadError, reserved_for};
 use super::exclusion::{self, Excluded, InPod};
 use super::leases::{LeaseError, Leases};
 use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, networks, plans};
+use super::revise::Mend;
 use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};
 use crate::devices::{self, Held};
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
 use crate::owner::{DeviceRef, ObjectRef, Owner, Plan};
+use crate::pods::NodePods;
 use crate::process::metrics::{KubeletCall, Metrics};
 use crate::runtime::sandboxes::{Inspection, Sandboxes};
 use crate::spans::{self, Spans};
-use crate::status::Update;
+use crate::status::{Events, Update};
 use crate::waking::Waker;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
@@ -158,6 +166,10 @@ pub struct NodeAgent<N> {
     pub plugins: Arc<N>,
     /// The sandboxes of the node, also those of pods that nothing is planned for.
     pub sandboxes: Arc<Sandboxes>,
+    /// Finds pods.
+    pub pods: Arc<NodePods>,
+    /// Where pods are warned.
+    pub events: Events,
     /// Where refusals are reported.
     pub reports: mpsc::UnboundedSender<Update>,
     /// Held from the look at what others have (names, ids, links, addresses) until it is journalled what this claim has.
@@ -174,6 +186,8 @@ pub struct NodeAgent<N> {
     pub reservations: Reservations,
     /// Hears of pods that wait for what others have.
     pub(crate) waker: Waker,
+    /// The Networks by which attachments were planned anew, by claim and index.
+    pub mended: std::sync::Mutex<HashMap<(String, u32), NetworkSpec>>,
 }
 
 /// Held while it is looked at what others have, until it is journalled; with what is to be known of addresses then.
@@ -290,10 +304,17 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         if let Err(error) = &result {
             tracing::warn!(claim.uid, claim.namespace, claim.name, %error, "cannot unprepare yet");
             failed(&span, error);
+            self.report_damage(&claim.uid).await;
         } else {
             self.spans.unprepared(&claim);
         }
         result
+    }
+}
+
+impl<N: Plugins> Mend for NodeAgent<N> {
+    fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>> {
+        self.planned_anew(plan).boxed()
     }
 }
 
@@ -391,7 +412,7 @@ impl<N: Plugins> NodeAgent<N> {
             let mut changes = self.attacher.changes();
             let foreign = self.foreign_addresses(&claim, &inventory).await;
             let book = self.turn.lock().await.clone();
-            let made = match self.plan(&claim, &inventory, &labels, (&foreign, &book)) {
+            let made = match self.plan(&claim, None, &inventory, &labels, (&foreign, &book)) {
                 Ok(made) => made,
                 // The controller may be about to lease another block, or an attachment to end.
                 Err(error) if error.is_for_lack_of_addresses() && Instant::now() < deadline => {
@@ -423,7 +444,7 @@ impl<N: Plugins> NodeAgent<N> {
                 }
                 // Others may have got something since, and blocks may be gone.
                 inventory = self.current_inventory(inventory);
-                let now = self.plan(&claim, &inventory, &labels, (&foreign, &turn));
+                let now = self.plan(&claim, None, &inventory, &labels, (&foreign, &turn));
                 let now = now.ok().filter(|now| addresses::differ_in_choice_only(&made, now));
                 // Which address it is does not matter to the plugins. What was chosen before the turn, others may have by now.
                 let Some(settled) = now.and_then(|now| settled_as(&now, &made, &settled)) else { continue };
@@ -657,10 +678,38 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
     }
 
-    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones.
+    /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the Network.
+    async fn planned_anew(&self, before: &Plan) -> Option<Plan> {
+        let Ok(DeviceName::Network(network)) = before.owner.device.device.parse() else { return None };
+        let inventory = self.inventory.borrow().clone().map(|known| self.settled(&known))?;
+        let spec = inventory.networks.get(&network)?;
+        let ObjectRef { namespace, name, uid } = before.owner.claim.clone();
+        let key = (uid.clone(), before.index);
+        let lock = || self.mended.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock().get(&key) == Some(spec) {
+            return None;
+        }
+        let read = |text: &str, uid: &str| Claim::read(text, uid, &self.driver);
+        let claim = self.read_once(&ClaimRef { namespace, name, uid }, read).await.ok()?;
+        let labels = self.namespace_labels(&claim, &inventory).await.ok()?;
+        let foreign = self.foreign_addresses(&claim, &inventory).await;
+        let book = self.turn.lock().await.clone();
+        let planned = self.plan(&claim, Some(before.index), &inventory, &labels, (&foreign, &book));
+        let planned = planned.ok()?.into_iter().find(|plan| plan.index == before.index)?;
+        let planned = self.settle(vec![planned]).await.ok()?.pop()?;
+        lock().retain(|(uid, _), _| !self.attacher.plans_of(uid).is_empty());
+        lock().insert(key, spec.clone());
+        let is_unchanged =
+            addresses::differ_in_choice_only(slice::from_ref(before), slice::from_ref(&planned));
+        (!is_unchanged && differ_in_plugins_only(before, &planned)).then_some(planned)
+    }
+
+    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones. What is journalled of it
+    /// stays, except for the attachment `anew`.
     fn plan(
         &self,
         claim: &Claim,
+        anew: Option<u32>,
         inventory: &Inventory,
         namespace_labels: &BTreeMap<String, String>,
         (foreign, book): (&ForeignAddresses, &Book),
@@ -680,7 +729,7 @@ impl<N: Plugins> NodeAgent<N> {
         });
         let taken = Taken {
             addresses,
-            own: own.into_iter().map(Arc::unwrap_or_clone).collect(),
+            own: own.into_iter().filter(|plan| Some(plan.index) != anew).map(Arc::unwrap_or_clone).collect(),
             names: others.iter().map(|plan| plan.spec.if_name.clone()).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
         };
@@ -699,6 +748,21 @@ impl<N: Plugins> NodeAgent<N> {
             })?;
         }
         Ok(plans)
+    }
+
+    /// Says on the claim's pods which file of the journal cannot be read: they end only when somebody has repaired or removed it, and a
+    /// record that could say which pod it is of is not there.
+    async fn report_damage(&self, claim_uid: &str) {
+        let damaged = self.attacher.damaged_pods(claim_uid);
+        if damaged.is_empty() {
+            return;
+        }
+        let pods = self.pods.with_claims().await.unwrap_or_default();
+        for (uid, reason) in damaged {
+            if let Some(seen) = pods.iter().find(|seen| seen.pod.uid == uid) {
+                self.events.warn_pod(&seen.pod, PodEvent::NetworkDetachFailed, "Detach", reason);
+            }
+        }
     }
 
     /// What has a link of `plans` in a use that excludes theirs.
@@ -769,6 +833,26 @@ impl<N: Plugins> NodeAgent<N> {
     }
 }
 
+/// Whether plans of one attachment differ in nothing that others see: in the plugins, their arguments and chosen addresses only.
+fn differ_in_plugins_only(one: &Plan, other: &Plan) -> bool {
+    let seen = |plan: &Plan| {
+        let Owner { device, bandwidth, segment, takes_no_address, link, addresses, .. } = plan.owner.clone();
+        let leases = addresses.map(|addresses| addresses.leases).unwrap_or_default();
+        (
+            plan.owner.pod.uid.clone(),
+            plan.of,
+            plan.spec.if_name.clone(),
+            device,
+            bandwidth,
+            segment,
+            takes_no_address,
+            link,
+            leases,
+        )
+    };
+    seen(one) == seen(other)
+}
+
 /// Returns the plans of `now` in the versions in which those that were `made` are `settled`.
 fn settled_as(now: &[Plan], made: &[Plan], settled: &[Plan]) -> Option<Vec<Plan>> {
     let one = |((now, made), settled): ((&Plan, &Plan), &Plan)| {
@@ -802,7 +886,6 @@ mod tests {
     use http::{Request, Response, StatusCode};
     use kube::client::Body;
     use netclaim_api::addresses::{NetworkAddresses, PoolKey};
-    use netclaim_api::network::NetworkSpec;
     use netclaim_cni::{CniResult, ContainerId, IfName};
     use netclaim_driver::attach::{AddFailure, Checked, Del, DelOutcome, LiveSandbox, Sandbox, Spec};
     use netclaim_driver::links::{HostLink, Netns};
@@ -817,7 +900,7 @@ mod tests {
     use crate::inventory::fixtures::uplink;
     use crate::inventory::{Block, NodeAddresses, OwnBlocks};
     use crate::owner::Journal;
-    use crate::prepare::revise::Reviser;
+    use crate::prepare::revise::{Mender, Reviser};
 
     /// A fake of the plugins: all is well, as soon as plans may be settled, and pods look for the links that they move.
     struct Fake(Semaphore, Semaphore);
@@ -843,7 +926,10 @@ mod tests {
             Ok(DelOutcome::Clean)
         }
 
-        async fn add(&self, _: &Spec, _: &Sandbox) -> Result<CniResult, AddFailure> {
+        async fn add(&self, spec: &Spec, _: &Sandbox) -> Result<CniResult, AddFailure> {
+            if spec.conflist.raw().contains("\"mtu\":9000") {
+                return Err(AddFailure::not_begun(Failure::new("the link has a smaller MTU")));
+            }
             Ok(result(&json!({})))
         }
 
@@ -871,6 +957,13 @@ mod tests {
         let (service, mut requests) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         tokio::spawn(async move {
             while let Some((request, answer)) = requests.next_request().await {
+                if request.method() == http::Method::POST {
+                    let (head, body) = request.into_parts();
+                    let posted = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
+                    claims.lock().unwrap().insert(format!("posted to {}", head.uri.path()), posted);
+                    answer.send_response(Response::new(Body::from(b"{}".to_vec())));
+                    continue;
+                }
                 let claim = claims.lock().unwrap().get(request.uri().path()).cloned();
                 let missing = || json!({"kind": "Status", "status": "Failure", "code": 404});
                 let status = if claim.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
@@ -883,7 +976,7 @@ mod tests {
 
     /// An agent of `node0`, which has the uplink eth1.
     struct Agent {
-        node: NodeAgent<Fake>,
+        node: Arc<NodeAgent<Fake>>,
         claims: Claims,
         reported: mpsc::UnboundedReceiver<Update>,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
@@ -893,6 +986,11 @@ mod tests {
 
     impl Agent {
         fn new() -> Self {
+            Self::after(|_| ())
+        }
+
+        /// The agent after another one, which has left its journal so.
+        fn after(left: impl FnOnce(&Path)) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
             let (reports, reported) = mpsc::unbounded_channel();
@@ -901,6 +999,7 @@ mod tests {
             let (gate, plugins) =
                 (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000), Semaphore::new(1000))));
             let journal = Journal::open(path("journal")).unwrap();
+            left(&path("journal"));
             let loaded = journal.load().unwrap();
             let inventory = Inventory {
                 uplinks: vec![uplink("eth1")],
@@ -921,6 +1020,8 @@ mod tests {
                 inventory: known,
                 plugins,
                 sandboxes: Arc::default(),
+                pods: Arc::new(NodePods::new(api_server(Arc::clone(&claims)), "node0", Arc::default())),
+                events: Events::new(api_server(Arc::clone(&claims)), "netclaim.dev", "node0"),
                 reports,
                 turn: Arc::default(),
                 leases: Arc::new(Leases::new(api_server(Arc::clone(&claims)), "node0")),
@@ -929,8 +1030,11 @@ mod tests {
                 metrics: Arc::default(),
                 spans: Arc::default(),
                 waker: crate::waking::channel().0,
+                mended: Default::default(),
             };
+            let mender = Arc::<Mender>::default();
             let reviser = Reviser {
+                mender: Arc::clone(&mender),
                 attacher: Arc::downgrade(&node.attacher),
                 inventory: node.inventory.clone(),
                 blocks: own,
@@ -940,6 +1044,9 @@ mod tests {
                 node_name: "node0".into(),
             };
             node.gate.revise_by(Arc::new(reviser));
+            let node = Arc::new(node);
+            let weak: std::sync::Weak<NodeAgent<Fake>> = Arc::downgrade(&node);
+            mender.set(weak).ok().unwrap();
             Self { node, claims, reported, inventory, _blocks: blocks, _dir: dir }
         }
 
@@ -1118,6 +1225,74 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert!(is_attached());
         assert_eq!(agent.addresses(&claim), planned);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attachment_that_never_was_takes_the_mended_network_at_its_next_try() {
+        let agent = Agent::new();
+        agent.has_addresses("10.20.0.40-10.20.0.41");
+        let set_mtu = |mtu: Option<u16>| {
+            agent.inventory.send_modify(|known| {
+                let known = Arc::make_mut(known.as_mut().unwrap());
+                let spec = known.networks.values_mut().next().unwrap();
+                let mut json = serde_json::to_value(&*spec).unwrap();
+                match mtu {
+                    Some(mtu) => json["cni"]["plugins"][0]["mtu"] = json!(mtu),
+                    None => drop(json["cni"]["plugins"][0].as_object_mut().unwrap().remove("mtu")),
+                }
+                *spec = serde_json::from_value(json).unwrap();
+            });
+        };
+        set_mtu(Some(9000));
+        let (fails, runs) =
+            (agent.claim("a", "net-storage", &["a"]), agent.claim("b", "net-storage", &["b"]));
+        agent.prepare(&fails).await.expect("free");
+        agent.runs("a");
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let error = |claim: &ClaimRef| {
+            let mut errors = Vec::new();
+            agent.node.attacher.for_each_pod(|state| {
+                let own = state.records.iter().filter(|record| record.plan.owner.claim.uid == claim.uid);
+                errors.extend(own.filter_map(|record| record.error.clone()));
+            });
+            errors
+        };
+        assert!(error(&fails)[0].contains("smaller MTU"));
+        set_mtu(Some(1500));
+        agent.prepare(&runs).await.expect("free");
+        let planned = agent.node.attacher.plans_of("b");
+        agent.runs("b");
+        set_mtu(None);
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(error(&fails), [""; 0], "its next try has the mended configuration");
+        let mended = agent.node.attacher.plans_of("a").remove(0);
+        assert!(!mended.spec.conflist.raw().contains("mtu"), "{}", mended.spec.conflist.raw());
+        assert_ne!(agent.addresses(&fails), agent.addresses(&runs));
+        assert_eq!(agent.node.attacher.plans_of("b"), planned, "what is attached stays");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_cannot_end_for_an_empty_journal_file_is_told_which_one() {
+        let agent = Agent::after(|journal| std::fs::write(journal.join("p_c.0.json"), "").unwrap());
+        let pod = json!({"metadata": {"namespace": "default", "name": "web", "uid": "p"},
+            "spec": {"resourceClaims": [{"name": "net", "resourceClaimName": "c"}]}});
+        agent.claims.lock().unwrap().insert("/api/v1/pods".into(), json!({"metadata": {}, "items": [pod]}));
+        let error = agent
+            .node
+            .unprepare(agent.claim("c", "nic-eth1", &["p"]))
+            .await
+            .expect_err("a DEL may be owed")
+            .0;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let events = "posted to /apis/events.k8s.io/v1/namespaces/default/events";
+        let event = agent.claims.lock().unwrap().get(events).cloned().expect("an event");
+        assert_eq!(
+            (&event["regarding"]["name"], &event["reason"]),
+            (&json!("web"), &json!("NetworkDetachFailed"))
+        );
+        let note = event["note"].as_str().unwrap();
+        assert!(note.contains("p_c.0.json") && note.contains("remove it to give up"), "{note}");
+        assert_eq!(error, note);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@
 //! choose addresses at all.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -44,6 +44,17 @@ pub struct Reviser<N> {
     pub reservations: Reservations,
     /// The Node object's name.
     pub node_name: String,
+    /// Plans claims anew, as soon as it is there.
+    pub mender: Arc<Mender>,
+}
+
+/// Who plans a claim anew by what its Network says today.
+pub type Mender = OnceLock<Weak<dyn Mend>>;
+
+/// Plans attachments anew that never were.
+pub trait Mend: Send + Sync {
+    /// Returns the plan that the attachment would get today, if its Network has changed since and only plugins and addresses differ.
+    fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>>;
 }
 
 /// What is known of the node.
@@ -60,7 +71,12 @@ impl<N: Attach> Revise for Reviser<N> {
 
 impl<N: Attach> Reviser<N> {
     async fn revised(&self, record: &Record) -> Result<Option<Revised<Owner>>, Failure> {
-        let plan = &*record.plan;
+        let mender = self.mender.get().and_then(Weak::upgrade).filter(|_| record.error.is_some());
+        let mended = match mender {
+            Some(mender) => mender.mended(&record.plan).await,
+            None => None,
+        };
+        let plan = mended.as_ref().unwrap_or(&record.plan);
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
         let Some(known) = self.wait_for_word(plan, &network).await else { return self.without_word(plan) };
         let failed = |error: DeviceError| Failure::of(&error);
@@ -78,7 +94,7 @@ impl<N: Attach> Reviser<N> {
         let foreign = self.foreign(&known, &network).await?;
         let (known, taken) = (self.known().unwrap_or(known), self.taken(record, foreign, turn.clone())?);
         let revised = addresses::revised(plan, self.now(&known, &network), &taken).map_err(failed)?;
-        Ok(revised.map(|plan| {
+        Ok(revised.or(mended).map(|plan| {
             turn.note(&plan);
             Revised { plan, turn: Box::new(turn) }
         }))

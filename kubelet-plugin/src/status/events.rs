@@ -41,7 +41,7 @@ impl Events {
     }
 
     /// Warns on a pod, without a retry.
-    pub(super) fn warn_pod(&self, pod: &ObjectRef, reason: PodEvent, action: &str, note: String) {
+    pub fn warn_pod(&self, pod: &ObjectRef, reason: PodEvent, action: &str, note: String) {
         let event = warning(reason.as_str(), action, note);
         let reference = ObjectReference {
             api_version: Some("v1".to_owned()),
