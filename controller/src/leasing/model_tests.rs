@@ -166,6 +166,16 @@ impl Controller {
             view.networks.values().any(|draw| matches!(draw, Draw::From { pool, .. } if pool == key))
         };
         let pools = pools.iter().filter(|(key, _)| matches!(key, PoolKey::Pool(_)) || draws(key));
+        // Each pod that waits needs several addresses.
+        let mut needs = Needs::new();
+        for (network, places) in
+            view.waiting.iter().flat_map(|(network, all)| all.iter().map(move |one| (network, one)))
+        {
+            if let Places::Nodes(nodes) = places {
+                let need = Need { used: 1, wanted: 3 };
+                needs.extend(nodes.iter().map(|node| ((network.clone(), node.clone()), need)));
+            }
+        }
         let world = World {
             networks: &view.networks,
             pools: &pools.map(|(key, spec)| (key.clone(), spec.clone())).collect(),
@@ -177,7 +187,7 @@ impl Controller {
             nodes: &view.nodes,
             unready: &BTreeSet::new(),
             waiting: &view.waiting,
-            needs: &Needs::new(),
+            needs: &needs,
         };
         let plan = self.leasing.plan(&world, now);
         self.moves += plan.delete.iter().filter(|removal| removal.why == Why::Moved).count();

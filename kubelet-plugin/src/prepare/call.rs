@@ -697,11 +697,14 @@ impl<N: Plugins> NodeAgent<N> {
         let planned = self.plan(&claim, Some(before.index), &inventory, &labels, (&foreign, &book));
         let planned = planned.ok()?.into_iter().find(|plan| plan.index == before.index)?;
         let planned = self.settle(vec![planned]).await.ok()?.pop()?;
-        lock().retain(|(uid, _), _| !self.attacher.plans_of(uid).is_empty());
-        lock().insert(key, spec.clone());
-        let is_unchanged =
-            addresses::differ_in_choice_only(slice::from_ref(before), slice::from_ref(&planned));
-        (!is_unchanged && differ_in_plugins_only(before, &planned)).then_some(planned)
+        let is_same = addresses::differ_in_choice_only(slice::from_ref(before), slice::from_ref(&planned));
+        if !is_same && differ_in_plugins_only(before, &planned) {
+            return Some(planned);
+        }
+        let mut known = lock();
+        known.retain(|(uid, _), _| !self.attacher.plans_of(uid).is_empty());
+        known.insert(key, spec.clone());
+        None
     }
 
     /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones. What is journalled of it
@@ -835,22 +838,11 @@ impl<N: Plugins> NodeAgent<N> {
 
 /// Whether plans of one attachment differ in nothing that others see: in the plugins, their arguments and chosen addresses only.
 fn differ_in_plugins_only(one: &Plan, other: &Plan) -> bool {
-    let seen = |plan: &Plan| {
-        let Owner { device, bandwidth, segment, takes_no_address, link, addresses, .. } = plan.owner.clone();
-        let leases = addresses.map(|addresses| addresses.leases).unwrap_or_default();
-        (
-            plan.owner.pod.uid.clone(),
-            plan.of,
-            plan.spec.if_name.clone(),
-            device,
-            bandwidth,
-            segment,
-            takes_no_address,
-            link,
-            leases,
-        )
-    };
-    seen(one) == seen(other)
+    let leases =
+        |plan: &Plan| plan.owner.addresses.clone().map(|addresses| addresses.leases).unwrap_or_default();
+    let Owner { addresses, attributes, .. } = one.owner.clone();
+    let owner = Owner { addresses, attributes, ..other.owner.clone() };
+    owner == one.owner && leases(one) == leases(other) && one.spec.if_name == other.spec.if_name
 }
 
 /// Returns the plans of `now` in the versions in which those that were `made` are `settled`.
