@@ -23,18 +23,24 @@ pub(crate) fn taken(
         return Err(Cause::NoCapacity { capacity: missing.clone() });
     }
     let mut taken = BTreeMap::new();
+    // What stops the scheduler does so before it looks at any policy.
+    for (name, capacity) in capacities.clone() {
+        let fails = |why: &str| Cause::CapacityFails { capacity: name.clone(), why: why.to_owned() };
+        let amount = match rounded(capacity, requested.get(name).copied()) {
+            Rounded::To(amount) if amount < 0 => return Err(fails("capacity value is negative")),
+            Rounded::To(amount) => amount,
+            Rounded::Beyond => return Err(fails("the request and its next step have more than 63 bits")),
+            Rounded::Unknown => return Err(Cause::AmountUnknown { of: name.clone() }),
+        };
+        taken.insert(name.clone(), amount);
+    }
     for (name, capacity) in capacities {
-        let unknown = || Cause::AmountUnknown { of: name.clone() };
-        let amount = rounded(capacity, requested.get(name).copied()).ok_or_else(unknown)?;
-        if amount < 0 {
-            let why = "capacity value is negative".to_owned();
-            return Err(Cause::CapacityFails { capacity: name.clone(), why });
-        }
-        let policy = capacity.request_policy.as_ref();
-        if !policy.map_or(Some(true), |policy| is_granted(policy, amount)).ok_or_else(unknown)? {
+        let (policy, amount) =
+            (capacity.request_policy.as_ref(), taken.get(name).copied().unwrap_or_default());
+        let is_granted = policy.map_or(Some(true), |policy| is_granted(policy, amount));
+        if !is_granted.ok_or_else(|| Cause::AmountUnknown { of: name.clone() })? {
             return Err(Cause::NotGranted { capacity: name.clone(), wanted: Amount(amount) });
         }
-        taken.insert(name.clone(), amount);
     }
     Ok(taken)
 }
@@ -50,28 +56,57 @@ pub(crate) fn can_be_none(capacity: &DeviceCapacity) -> bool {
     range.is_some_and(|range| billionths(&range.min.0) == Ok(0))
 }
 
-/// What a request takes of a capacity; `None` if an amount of the policy cannot be read.
-fn rounded(capacity: &DeviceCapacity, requested: Option<i128>) -> Option<i128> {
+/// What a request takes of a capacity.
+enum Rounded {
+    To(i128),
+    /// It has more than 63 bits, in which the scheduler counts steps.
+    Beyond,
+    /// An amount cannot be read here, or schedulers of different versions take different ones.
+    Unknown,
+}
+
+fn rounded(capacity: &DeviceCapacity, requested: Option<i128>) -> Rounded {
+    let known = |amount: Option<i128>| amount.map_or(Rounded::Unknown, Rounded::To);
+    let read = |amount: &Quantity| billionths(&amount.0).ok();
     let policy = capacity.request_policy.as_ref();
     let Some(requested) = requested else {
         let default = policy.and_then(|policy| policy.default.as_ref());
-        return billionths(&default.unwrap_or(&capacity.value).0).ok();
+        return known(read(default.unwrap_or(&capacity.value)));
     };
-    let Some(policy) = policy else { return Some(requested) };
+    let Some(policy) = policy else { return Rounded::To(requested) };
     if let Some(range) = &policy.valid_range {
-        let min = billionths(&range.min.0).ok()?;
-        let Some(step) = &range.step else { return Some(requested.max(min)) };
-        if requested < min {
-            return Some(min);
-        }
-        // Steps are whole, and amounts are rounded up to whole ones first.
-        let (min, step) = (whole(min), whole(billionths(&step.0).ok()?));
-        let steps = (whole(requested) - min).checked_add(step.checked_sub(1)?)?.checked_div(step)?;
-        return min.checked_add(steps.checked_mul(step)?)?.checked_mul(ONE);
+        let Some(min) = read(&range.min) else { return Rounded::Unknown };
+        let Some(step) = range.step.as_ref().filter(|_| min <= requested) else {
+            return Rounded::To(requested.max(min));
+        };
+        let Some(step) = read(step).filter(|step| *step > 0) else { return Rounded::Unknown };
+        let in_ones = stepped(requested, min, step, ONE);
+        // Since Kubernetes 1.37, ranges have thousandths.
+        return match in_ones {
+            None => Rounded::Beyond,
+            _ if requested % THOUSANDTH != 0 => Rounded::Unknown,
+            Some(_) => known(in_ones.filter(|_| in_ones == stepped(requested, min, step, THOUSANDTH))),
+        };
     }
-    let values = policy.valid_values.iter().flatten().map(|value| billionths(&value.0).ok());
-    let values = values.collect::<Option<Vec<i128>>>()?;
-    Some(values.into_iter().filter(|value| *value >= requested).min().unwrap_or(requested))
+    let values = policy.valid_values.iter().flatten().map(read);
+    let values = values.collect::<Option<Vec<i128>>>();
+    known(
+        values
+            .map(|values| values.into_iter().filter(|value| *value >= requested).min().unwrap_or(requested)),
+    )
+}
+
+/// A thousandth, in billionths.
+const THOUSANDTH: i128 = ONE / 1000;
+
+/// Rounds up to the next step from `min` on, where everything is rounded up to whole units first; `None` if that has more than 63
+/// bits of units.
+fn stepped(requested: i128, min: i128, step: i128, unit: i128) -> Option<i128> {
+    let [requested, min, step] = [requested, min, step]
+        .map(|amount| amount.div_euclid(unit) + i128::from(amount.rem_euclid(unit) != 0));
+    let steps = (requested - min).checked_add(step - 1)?.checked_div(step)?;
+    let amount = min.checked_add(steps.checked_mul(step)?)?;
+    (requested.max(amount) <= i128::from(i64::MAX)).then_some(amount * unit)
 }
 
 /// Whether the policy grants the amount; `None` if an amount of the policy cannot be read.
@@ -95,11 +130,6 @@ fn is_granted(policy: &CapacityRequestPolicy, amount: i128) -> Option<bool> {
     }
 }
 
-/// Rounds up to a whole number.
-fn whole(amount: i128) -> i128 {
-    amount.div_euclid(ONE) + i128::from(amount.rem_euclid(ONE) != 0)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -113,6 +143,37 @@ mod tests {
         .unwrap();
         let requested = requested.map(|amount| ("c".to_owned(), billionths(amount).unwrap()));
         taken(&device, &requested.into_iter().collect()).map(|taken| Amount(taken["c"]).to_string())
+    }
+
+    #[test]
+    fn a_step_that_ends_beyond_63_bits_stops_the_scheduler() {
+        let stepped = |step: &str| json!({"value": "18446744073709551616", "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": step}}});
+        for (step, requested) in
+            [("1", "18446744073709551616"), ("1", "9223372036854775808"), ("1Ei", "9223372036854775807")]
+        {
+            let taken = takes(stepped(step), Some(requested));
+            assert!(matches!(taken, Err(Cause::CapacityFails { .. })), "{requested}: {taken:?}");
+        }
+        // It stops there, too, if another capacity would only rule the device out.
+        let device = serde_json::from_value(json!({"name": "d", "capacity": {
+            "a": {"value": "9", "requestPolicy": {"default": "1", "validValues": ["1"]}}, "b": stepped("1")}}));
+        let requested = [("a", "9"), ("b", "9223372036854775808")];
+        let requested = requested.map(|(name, amount)| (name.to_owned(), billionths(amount).unwrap()));
+        assert!(matches!(taken(&device.unwrap(), &requested.into()), Err(Cause::CapacityFails { .. })));
+    }
+
+    #[test]
+    fn an_amount_that_schedulers_of_different_versions_round_differently_is_unknown() {
+        let stepped = |min: &str, step: &str| json!({"value": "100P", "requestPolicy": {"default": "1", "validRange": {"min": min, "step": step}}});
+        // Up to 1.36 the scheduler counts in ones, since then in thousandths.
+        for (min, step, requested) in
+            [("0", "500m", "300m"), ("500m", "1", "700m"), ("0", "1", "10P"), ("0", "1", "1500u")]
+        {
+            let taken = takes(stepped(min, step), Some(requested));
+            assert!(matches!(taken, Err(Cause::AmountUnknown { .. })), "{min} {step} {requested}: {taken:?}");
+        }
+        assert_eq!(takes(stepped("0", "1"), Some("1500m")).as_deref(), Ok("2"));
+        assert_eq!(takes(stepped("0", "500m"), Some("2")).as_deref(), Ok("2"));
     }
 
     #[test]

@@ -163,6 +163,11 @@ pub enum Cause {
         /// The pool.
         pool: String,
     },
+    /// Slices of the device's pool have a field that is not judged here.
+    DeviceUnknown {
+        /// The field.
+        field: String,
+    },
     /// The node could not be read, so it is not known whether the claim is allocated for it.
     AllocationUnknown {
         /// The nodes that it is allocated for.
@@ -312,6 +317,7 @@ impl Cause {
                 | Self::AmountUnknown { .. }
                 | Self::ClaimsUnread
                 | Self::PlacementUnknown { .. }
+                | Self::DeviceUnknown { .. }
                 | Self::AllocationUnknown { .. }
                 | Self::PluginUnknown { .. }
                 | Self::CombinationUnknown
@@ -401,6 +407,10 @@ impl fmt::Display for Brief<'_> {
             Cause::PlacementUnknown { pool } => {
                 write!(f, "not known whether pool {pool} is for the node: the Node could not be read")
             }
+            Cause::DeviceUnknown { field } => write!(
+                f,
+                "not known, because of its {field}: kubectl describe pod says what the scheduler makes of it"
+            ),
             Cause::AllocationUnknown { nodes } => write!(
                 f,
                 "not known whether the node is one that the claim is allocated for ({nodes}): the Node could not be read"

@@ -290,7 +290,8 @@ impl Question {
             return verdict;
         }
         // Also where a request alone stops the scheduler: another one may have taken the device before.
-        let has_unknown = verdict.requests.iter().any(RequestVerdict::has_unknown);
+        let has_unknown = pools.unusable.iter().any(Cause::is_unknown)
+            || verdict.requests.iter().any(RequestVerdict::has_unknown);
         verdict.together = match combination::search(&choices, &pools, holdings, &mut self.steps_left) {
             Found::Yes if holdings.is_partial() && !choices.is_empty() => Some(Cause::ClaimsUnread),
             Found::Yes => None,
@@ -340,8 +341,9 @@ impl Question {
                 verdict.devices.iter().enumerate().filter_map(stop).collect();
             let stops = verdict.reasons.iter().any(|reason| reason.cause.stops_the_scheduler());
             // The scheduler looks up all classes first, and all devices of a request that wants them all.
+            let has_unusable = pools.unusable.iter().any(|cause| !cause.is_unknown());
             let is_looked_up_first = request.hopeless.is_some() && stops
-                || request.wanted == Wanted::All && (!pools.unusable.is_empty() || !stops_at.is_empty());
+                || request.wanted == Wanted::All && (has_unusable || !stops_at.is_empty());
             gives_up |= is_looked_up_first;
             let can_serve = match request.wanted {
                 Wanted::Exactly(count) => usable.len() >= count,
@@ -406,9 +408,8 @@ impl Question {
         }
         // The scheduler stops where it first meets such a device, unless it has what it needs.
         let stops = reasons.iter().any(|reason| reason.cause.stops_the_scheduler());
-        let mut unusable = pools.unusable.iter().filter(|(driver, _)| *driver == DRIVER_NAME);
-        let is_unknown = reasons.iter().any(|reason| reason.cause.is_unknown())
-            || unusable.any(|(_, cause)| cause.is_unknown());
+        let is_unknown =
+            reasons.iter().map(|reason| &reason.cause).chain(&pools.unusable).any(Cause::is_unknown);
         let is_served = match request.wanted {
             Wanted::Exactly(_) => enough(&usable),
             Wanted::All => !usable.is_empty() && usable.len() == selected && pools.unusable.is_empty(),
@@ -432,8 +433,8 @@ impl Question {
                 });
             }
             if !stops {
-                let unusable = pools.unusable.iter().filter(|(driver, _)| *driver == DRIVER_NAME);
-                reasons.extend(unusable.map(|(_, cause)| Reason { subject: None, cause: cause.clone() }));
+                let unusable = pools.unusable.iter().cloned();
+                reasons.extend(unusable.map(|cause| Reason { subject: None, cause }));
             }
             if reasons.is_empty() {
                 reasons.insert(Reason { subject: None, cause: self.nothing(request, pools) });
@@ -536,13 +537,14 @@ fn device_causes(
         // Where the device is not for the node, the request does not want it.
         Wanted::All => causes.iter().any(Cause::is_lasting),
     };
-    if candidate.is_placed
-        || is_refused
-        || causes.iter().any(|cause| matches!(cause, Cause::NotSelected { .. }))
-    {
-        return causes;
+    match &candidate.doubt {
+        Some(doubt)
+            if !is_refused && !causes.iter().any(|cause| matches!(cause, Cause::NotSelected { .. })) =>
+        {
+            vec![doubt.clone()]
+        }
+        _ => causes,
     }
-    vec![Cause::PlacementUnknown { pool: candidate.id.pool.clone() }]
 }
 
 /// Returns every reason for which the request cannot have a device of the node. A selector that does not hold is the only one.

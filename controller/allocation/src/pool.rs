@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::NodeSelector;
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use k8s_openapi::api::resource::v1::{Device, DeviceCounterConsumption, ResourceSlice, ResourceSliceSpec};
 use netclaim_api::quantity::billionths;
 
 use crate::cause::Cause;
@@ -18,8 +18,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) selectable: SelectableDevice,
     /// Index of its pool in [`Pools::pools`].
     pub(crate) pool: usize,
-    /// Whether it is known to be for the node.
-    pub(crate) is_placed: bool,
+    /// Why it is not known whether the scheduler may take it.
+    pub(crate) doubt: Option<Cause>,
 }
 
 /// A counter of a pool: its set and its name.
@@ -39,8 +39,8 @@ pub(crate) struct Pools<'a> {
     pub(crate) pools: Vec<Pool<'a>>,
     /// In the order in which the scheduler tries them.
     pub(crate) candidates: Vec<Candidate<'a>>,
-    /// Why other pools of the node cannot be used, with their drivers.
-    pub(crate) unusable: Vec<(&'a str, Cause)>,
+    /// Why other pools of the node cannot be used.
+    pub(crate) unusable: Vec<Cause>,
     /// Drivers of which the node has a slice.
     pub(crate) drivers: BTreeSet<&'a str>,
 }
@@ -59,9 +59,16 @@ impl<'a> Pools<'a> {
         }
         let mut pools = Self::default();
         for ((driver, pool), mut slices) in by_pool {
-            let newest = slices.iter().map(|slice| slice.spec.pool.generation).max();
-            slices.retain(|slice| Some(slice.spec.pool.generation) == newest);
-            if slices.iter().all(|slice| is_for(slice, node) == Some(false)) {
+            let is_of_node = |slice: &&ResourceSlice| is_for(slice, node) != Some(false);
+            let generation = |slice: &ResourceSlice| slice.spec.pool.generation;
+            let newest = slices.iter().copied().map(generation).max();
+            let of_node = slices.iter().copied().filter(is_of_node).map(generation).max();
+            if of_node.is_none() {
+                continue;
+            }
+            slices.retain(|slice| Some(generation(slice)) == of_node);
+            // The scheduler looks at those of other nodes only if some lack: then it may find that they are replaced.
+            if of_node < newest && !is_complete(slices.iter().copied().filter(is_of_node)) {
                 continue;
             }
             pools.drivers.insert(driver);
@@ -79,10 +86,10 @@ impl<'a> Pools<'a> {
         node: KnownNode<'_>,
         holdings: &Holdings,
     ) {
-        let expected = slices.first().map_or(0, |slice| slice.spec.pool.resource_slice_count);
-        if i64::try_from(slices.len()).ok() != Some(expected) {
+        if !is_complete(slices.iter().copied()) {
+            let expected = slices.first().map_or(0, |slice| slice.spec.pool.resource_slice_count);
             let cause = Cause::PoolIncomplete { pool: pool.to_owned(), slices: slices.len(), expected };
-            self.unusable.push((driver, cause));
+            self.unusable.push(cause);
             return;
         }
         let id = |device: &Device| DeviceId {
@@ -99,6 +106,12 @@ impl<'a> Pools<'a> {
             Ok(left) => {
                 let index = self.pools.len();
                 self.pools.push(Pool { left, members });
+                let unjudged = slices.iter().find_map(|slice| unjudged(slice));
+                let doubt = |is_placed: Option<bool>| match (is_placed, unjudged) {
+                    (None, _) => Some(Cause::PlacementUnknown { pool: pool.to_owned() }),
+                    (_, Some(field)) => Some(Cause::DeviceUnknown { field: field.to_owned() }),
+                    _ => None,
+                };
                 let of_node = slices.iter().flat_map(|slice| {
                     let devices = slice.spec.devices.iter().flatten();
                     devices.map(move |device| (device, is_device_for(device, slice, node)))
@@ -109,12 +122,65 @@ impl<'a> Pools<'a> {
                     device,
                     selectable: SelectableDevice::new(driver, device),
                     pool: index,
-                    is_placed: is_placed == Some(true),
+                    doubt: doubt(is_placed),
                 }));
             }
-            Err(cause) => self.unusable.push((driver, cause)),
+            Err(cause) => self.unusable.push(cause),
         }
     }
+}
+
+/// Whether these are as many slices as they say.
+fn is_complete<'a>(mut slices: impl Iterator<Item = &'a ResourceSlice>) -> bool {
+    let Some(first) = slices.next() else { return false };
+    i64::try_from(1 + slices.count()) == Ok(first.spec.pool.resource_slice_count)
+}
+
+/// A field of the slice that the scheduler heeds and this crate does not. All of them belong to alpha features, and without these
+/// features the scheduler does something else. Destructured, so that a new field cannot be forgotten.
+fn unjudged(slice: &ResourceSlice) -> Option<&'static str> {
+    let ResourceSliceSpec {
+        all_nodes: _,
+        devices,
+        driver: _,
+        node_name: _,
+        node_selector: _,
+        // It is for those who count what is left.
+        partition_type_attribute: _,
+        per_device_node_selection: _,
+        pool: _,
+        shared_counters: _,
+        skip_node_operations,
+    } = &slice.spec;
+    let of_slice = skip_node_operations.as_ref().filter(|skipped| !skipped.is_empty());
+    let mut of_devices = devices.iter().flatten().filter_map(|device| {
+        let Device {
+            all_nodes: _,
+            allow_multiple_allocations: _,
+            attributes: _,
+            // They hold a pod after its devices are allocated.
+            binding_conditions: _,
+            binding_failure_conditions: _,
+            binds_to_node: _,
+            capacity: _,
+            consumes_counters,
+            name: _,
+            node_allocatable_resources,
+            node_name: _,
+            node_selector: _,
+            taints: _,
+        } = device;
+        let mut groups = consumes_counters.iter().flatten().filter_map(|consumption| {
+            let DeviceCounterConsumption { compatibility_groups, counter_set: _, counters: _ } = consumption;
+            compatibility_groups.as_ref()
+        });
+        let resources = node_allocatable_resources.as_ref().filter(|resources| !resources.is_empty());
+        match groups.any(|groups| !groups.is_empty()) {
+            true => Some("compatibilityGroups"),
+            false => resources.map(|_| "nodeAllocatableResources"),
+        }
+    });
+    of_slice.map(|_| "skipNodeOperations").or_else(|| of_devices.next())
 }
 
 /// Returns the counters of a pool, less what devices consume that claims have. A shared device consumes once.
@@ -126,20 +192,25 @@ fn counters_left(
 ) -> Result<BTreeMap<Counter, i128>, Cause> {
     let invalid = |why: String| Cause::PoolInvalid { pool: pool.to_owned(), why };
     let unreadable = |set: &str, name: &str| Cause::AmountUnknown { of: format!("counter {set}/{name}") };
-    let mut left = BTreeMap::new();
+    let (mut left, mut sets) = (BTreeMap::new(), BTreeSet::new());
     for set in slices.iter().flat_map(|slice| slice.spec.shared_counters.iter().flatten()) {
+        if !sets.insert(&set.name) {
+            return Err(invalid(format!("there are two counter sets {}", set.name)));
+        }
         for (name, counter) in &set.counters {
-            let key = (set.name.clone(), name.clone());
             let amount = billionths(&counter.value.0).map_err(|_| unreadable(&set.name, name))?;
-            if left.insert(key, amount).is_some() {
-                return Err(invalid(format!("there are two counter sets {}", set.name)));
-            }
+            left.insert((set.name.clone(), name.clone()), amount);
         }
     }
     let mut names = BTreeSet::new();
     for (id, device) in members {
         if !names.insert(&device.name) {
             return Err(invalid(format!("there are two devices {}", device.name)));
+        }
+        let mut named = device.consumes_counters.iter().flatten().map(|consumption| &consumption.counter_set);
+        if let Some(set) = named.find(|set| !sets.contains(set)) {
+            let why = format!("device {} needs counter set {set}, which is not there", device.name);
+            return Err(invalid(why));
         }
         if let Some((set, name)) = unreadable_counter(device) {
             return Err(unreadable(set, name));

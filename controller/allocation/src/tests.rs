@@ -223,7 +223,81 @@ fn a_pool_that_contradicts_itself_is_not_used() {
     );
     let consumes = json!({"consumesCounters": [{"counterSet": "eth1", "counters": {"c": {"value": "1"}}}]});
     let case = Case::new(storage("web"), json!([network_device(consumes)]));
-    assert!(case.refusal().contains("device net-storage needs counter eth1/c, which is not there"));
+    assert!(case.refusal().contains("device net-storage needs counter set eth1, which is not there"));
+}
+
+#[test]
+fn counter_sets_without_counters_are_checked_as_others() {
+    let case = |sets: &[&str], of_device: &str| {
+        let consumes = json!({"consumesCounters": [{"counterSet": of_device, "counters": {}}]});
+        let mut case = Case::new(storage("web"), json!([network_device(consumes)]));
+        for (number, set) in (1..).zip(sets) {
+            let mut sets = slice("a", "a", json!([]));
+            sets.metadata.name = Some(format!("sets-{number}"));
+            sets.spec.shared_counters = Some(vec![from(json!({"name": set, "counters": {}}))]);
+            case.slices.push(sets);
+        }
+        let count = i64::try_from(case.slices.len()).unwrap();
+        case.slices.iter_mut().for_each(|slice| slice.spec.pool.resource_slice_count = count);
+        case
+    };
+    assert_eq!(case(&["eth1"], "eth1").words().0, Answer::Yes);
+    assert!(case(&["eth1", "eth1"], "eth1").refusal().contains("there are two counter sets eth1"));
+    let refusal = case(&["eth1"], "eth9").refusal();
+    assert!(refusal.contains("device net-storage needs counter set eth9, which is not there"), "{refusal}");
+}
+
+#[test]
+fn nothing_is_claimed_of_devices_with_fields_that_are_not_judged() {
+    let groups = json!([{"counterSet": "eth1", "counters": {}, "compatibilityGroups": ["a"]}]);
+    let with_groups = network_device(json!({"consumesCounters": groups}));
+    let of_node = network_device(json!({"nodeAllocatableResources": {"cpu": {}}}));
+    let case = |device: Value, change: fn(&mut ResourceSlice)| {
+        let mut case = Case::new(storage("web"), json!([device]));
+        change(&mut case.slices[0]);
+        case
+    };
+    let sets = |slice: &mut ResourceSlice| {
+        slice.spec.shared_counters = Some(vec![from(json!({"name": "eth1", "counters": {}}))]);
+    };
+    let skips = |slice: &mut ResourceSlice| slice.spec.skip_node_operations = Some(vec!["*".to_owned()]);
+    for (case, field) in [
+        (case(with_groups, sets), "compatibilityGroups"),
+        (case(of_node, |_| {}), "nodeAllocatableResources"),
+        (case(network_device(json!({})), skips), "skipNodeOperations"),
+    ] {
+        let all = json!([request("storage", json!({"allocationMode": "All"}))]);
+        for claims in [vec![storage("web")], vec![claim("web", all)], vec![storage("web"), storage("log")]] {
+            let case = Case { claims, slices: case.slices.clone(), others: Vec::new() };
+            let (answer, words) = case.words();
+            assert_eq!(answer, Answer::Unknown, "{field}: {words:?}");
+            assert!(words[0].contains(&format!("not known, because of its {field}")), "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn slices_of_a_node_serve_until_they_are_incomplete_or_replaced() {
+    let of = |name: &str, node: &str, generation: i64, count: i64| {
+        let mut slice = slice(node, "shared", json!([]));
+        slice.metadata.name = Some(name.to_owned());
+        slice.spec.pool.generation = generation;
+        slice.spec.pool.resource_slice_count = count;
+        slice
+    };
+    let case = |count: i64| {
+        let mut case = Case::new(storage("web"), json!([]));
+        let mut old = of("old", "a", 1, count);
+        old.spec.devices = Some(vec![from(network_device(json!({})))]);
+        case.slices = vec![old, of("new", "b", 2, 1)];
+        case
+    };
+    assert_eq!(
+        case(1).words().0,
+        Answer::Yes,
+        "the scheduler looks at the slices of other nodes only if some lack"
+    );
+    assert_eq!(case(2).words().0, Answer::No);
 }
 
 #[test]
