@@ -23,7 +23,7 @@ pub(crate) struct Config {
     /// Version of the CNI specification.
     pub(crate) version: String,
     pub(crate) limits: Limits,
-    /// The previous result, unchanged to the byte.
+    /// The previous result, unchanged to the byte if it has a version.
     pub(crate) prev_result: Option<String>,
 }
 
@@ -76,10 +76,7 @@ impl Config {
             ingress: limit("ingress", (capability.ingress_rate, capability.ingress_burst))?,
             egress: limit("egress", (capability.egress_rate, capability.egress_burst))?,
         };
-        let prev_result = object.get("prevResult").map(|raw| raw.get().to_owned());
-        if prev_result.as_ref().is_some_and(|raw| !raw.starts_with('{')) {
-            return Err(Failure::config("prevResult", "is not an object"));
-        }
+        let prev_result = object.get("prevResult").map(|raw| versioned(raw, &version)).transpose()?;
         Ok(Self { version, limits, prev_result })
     }
 
@@ -94,6 +91,23 @@ impl Config {
             "CNI {version} has no {operation}: it came with {since}; newest is {NEWEST}"
         )))
     }
+}
+
+/// Returns a previous result, which runtimes may pass without a version: the answer always has one.
+fn versioned(raw: &RawValue, version: &str) -> Result<String, Failure> {
+    if !raw.get().starts_with('{') {
+        return Err(Failure::config("prevResult", "is not an object"));
+    }
+    let mut result: Object =
+        serde_json::from_str(raw.get()).map_err(|error| Failure::config("prevResult", error.to_string()))?;
+    if field::<String>(&result, "cniVersion")?.is_some() {
+        return Ok(raw.get().to_owned());
+    }
+    let written = serde_json::value::to_raw_value(version).and_then(|version| {
+        result.insert("cniVersion".to_owned(), version);
+        serde_json::to_string(&result)
+    });
+    written.map_err(|error| Failure::config("prevResult", error.to_string()))
 }
 
 /// Reads a member of the configuration; `null` counts as missing.
@@ -127,6 +141,19 @@ mod tests {
     }
 
     #[test]
+    fn a_previous_result_without_a_version_gets_the_configurations() {
+        let previous =
+            |result: &str| parse(&format!(r#""prevResult": {result}"#)).expect("parses").prev_result.unwrap();
+        for result in ["{}", r#"{"interfaces": [], "x": 1.50}"#, r#"{"cniVersion": null, "ips": []}"#] {
+            let answer: serde_json::Value = serde_json::from_str(&previous(result)).unwrap();
+            assert_eq!(answer["cniVersion"], "1.1.0", "{answer}");
+            let mut rest: serde_json::Value = serde_json::from_str(result).unwrap();
+            rest["cniVersion"] = answer["cniVersion"].clone();
+            assert_eq!(answer, rest, "the rest is unchanged");
+        }
+    }
+
+    #[test]
     fn zero_or_null_does_not_limit() {
         for config in [
             r#""name": "n""#,
@@ -139,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_previous_result_is_kept_to_the_byte() {
-        let config = parse(r#""prevResult": {"b" : 1.0, "a":[ ]}"#).expect("parses");
-        assert_eq!(config.prev_result.as_deref(), Some(r#"{"b" : 1.0, "a":[ ]}"#));
+        let config = parse(r#""prevResult": {"b" : 1.0, "a":[ ], "cniVersion":"1.1.0"}"#).expect("parses");
+        assert_eq!(config.prev_result.as_deref(), Some(r#"{"b" : 1.0, "a":[ ], "cniVersion":"1.1.0"}"#));
     }
 }

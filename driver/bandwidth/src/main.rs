@@ -13,7 +13,7 @@
 //!   direction that the capability does not set. A burst is optional, see [`limits`]. Ingress is what the container
 //!   receives. A direction without a rate stays as it is.
 //! * The name of the `ifb` device is derived from the interface's name; its alias names the interface.
-//! * The previous result is passed on unchanged. The plugin stores nothing outside the namespace: GC and STATUS have
+//! * The previous result is passed on unchanged; one without `cniVersion` gets the configuration's. The plugin stores nothing outside the namespace: GC and STATUS have
 //!   nothing to do, and DEL succeeds if the namespace is gone.
 //! * ADD first removes the remains of an earlier ADD. DEL removes qdiscs and device before the interface is moved or
 //!   destroyed.
