@@ -167,7 +167,11 @@ impl Connection {
     async fn config(&self) -> Result<Config, ReadError> {
         let read = match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
-            None => Kubeconfig::read(),
+            None => {
+                let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
+                merged(std::env::split_paths(&listed))
+                    .and_then(|merged| merged.map_or_else(Kubeconfig::read, Ok))
+            }
         };
         let (mut config, own_proxy) = match read {
             // In a pod, as kubectl does. What is written but wrong is an error there, too.
@@ -186,6 +190,24 @@ impl Connection {
         config.proxy_url = proxy(&config.cluster_url, own_proxy.as_deref(), |name| std::env::var(name).ok())?;
         self.impersonate(&mut config.auth_info)?;
         Ok(config)
+    }
+}
+
+/// Merges the files of a list, as client-go does: one that does not exist is left out. `None` if the list is empty.
+///
+/// # Errors
+/// A file cannot be used, or none of them exists.
+fn merged(paths: impl IntoIterator<Item = PathBuf>) -> Result<Option<Kubeconfig>, KubeconfigError> {
+    let (mut merged, mut missing) = (None::<Kubeconfig>, None);
+    for path in paths.into_iter().filter(|path| !path.as_os_str().is_empty()) {
+        match Kubeconfig::read_from(path) {
+            Err(error) if is_missing(&error) => missing = Some(error),
+            read => merged = Some(merged.unwrap_or_default().merge(read?)?),
+        }
+    }
+    match (merged, missing) {
+        (None, Some(error)) => Err(error),
+        (merged, _) => Ok(merged),
     }
 }
 
@@ -317,6 +339,26 @@ mod tests {
         assert_eq!(auth.impersonate_groups, Some(vec!["c".to_owned()]));
         let error = connection(None, &["a"]).impersonate(&mut AuthInfo::default()).unwrap_err();
         assert!(error.to_string().contains("--as"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_missing_is_left_out_of_a_list_of_kubeconfigs() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for (name, context) in [("one", "a"), ("two", "b")] {
+            let cluster = json!({"name": context, "cluster": {"server": format!("https://{context}")}});
+            let file = json!({"kind": "Config", "apiVersion": "v1", "clusters": [cluster], "current-context": context});
+            std::fs::write(path(name), file.to_string()).unwrap();
+        }
+        std::fs::write(path("bad"), "clusters: 7").unwrap();
+        let read = |names: &[&str]| merged(names.iter().map(|name| path(name)));
+        let found = read(&["missing", "one", "gone", "two"]).unwrap().unwrap();
+        assert_eq!(found.current_context.as_deref(), Some("a"), "the first file wins");
+        let clusters: Vec<&str> = found.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+        assert_eq!(clusters, ["a", "b"], "a context may be in a later file");
+        assert!(read(&["one", "bad"]).is_err());
+        assert!(is_missing(&read(&["missing", "gone"]).unwrap_err()), "then as without a kubeconfig");
+        assert!(merged([PathBuf::new()]).unwrap().is_none(), "an empty entry is none");
     }
 
     fn page(names: &[&str], next: &str) -> (u16, Value) {
