@@ -344,8 +344,9 @@ fn stage(pod: &PodObject) -> Stage {
         let since = scheduled.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0));
         return Stage::Bound { node, since };
     }
+    // Also where a selector has no value (`SchedulerError`), and whatever other schedulers say. A gated pod was not tried.
     let is_unschedulable = |condition: &Condition| {
-        condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
+        condition.status == "False" && condition.reason.as_deref() != Some("SchedulingGated")
     };
     if !scheduled.is_some_and(is_unschedulable) {
         return Stage::New;
@@ -506,7 +507,13 @@ mod tests {
         assert_eq!(places(|pod| pod["status"] = json!({"phase": "Pending"})), None);
         let condition = |reason: &str| json!([{"type": "PodScheduled", "status": "False", "reason": reason}]);
         assert_eq!(places(|pod| pod["status"]["conditions"] = condition("SchedulingGated")), None);
-        assert_eq!(places(|pod| pod["status"]["conditions"] = condition("Unschedulable")), Some(Places::Any));
+        for reason in ["Unschedulable", "SchedulerError", "ReasonOfAnotherScheduler"] {
+            assert_eq!(
+                places(|pod| pod["status"]["conditions"] = condition(reason)),
+                Some(Places::Any),
+                "{reason}"
+            );
+        }
         assert_eq!(places(|pod| pod["metadata"]["deletionTimestamp"] = json!("1970-01-01T00:00:00Z")), None);
     }
 
