@@ -7,7 +7,7 @@ use netclaim_allocation::{Effort, Holdings, Judgement, Question, World, counted}
 use netclaim_api::DRIVER_NAME;
 use serde::Serialize;
 
-use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated, limits_of};
+use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated, is_refused, limits_of};
 use super::networks::{self, Attachment};
 use super::starting;
 
@@ -53,6 +53,11 @@ fn of_pod(pod: &Pod, facts: &Facts, details: bool) -> Explanation {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     let classes = facts.cluster.as_ref().map(|cluster| cluster.classes.as_deref());
     let limits = limits_of(pod, classes.flatten().unwrap_or_default());
+    if let Some(what) = passed_by(pod, stage, facts) {
+        return Explanation::saying(format!(
+            "{name} does not start on node {node}, because {what}: {PASSED_BY}"
+        ));
+    }
     if facts.claims.is_empty() && (stage != Stage::Waiting || limits.is_none()) {
         return Explanation::saying(match classes {
             Some(None) => {
@@ -106,6 +111,28 @@ fn of_pod(pod: &Pod, facts: &Facts, details: bool) -> Explanation {
         }
         Stage::Ended => Explanation::saying(format!("{name} has ended, and its networks are released")),
     }
+}
+
+const PASSED_BY: &str = "spec.nodeName passes the scheduler by, which alone allocates claims: leave spec.nodeName out of \
+    the pod, or the template of its DaemonSet or Deployment, and select the node by spec.nodeSelector";
+
+/// Says what the scheduler has not done for a pod that has a node without it.
+fn passed_by(pod: &Pod, stage: Stage, facts: &Facts) -> Option<String> {
+    let classes = facts.cluster.as_ref().and_then(|cluster| cluster.classes.as_deref());
+    // Without the classes nobody knows whose devices they are for.
+    let is_ours = |question: Question| classes.is_none() || !question.of_driver().is_empty();
+    let classes = classes.unwrap_or_default();
+    let claim = facts
+        .found()
+        .find(|claim| !is_allocated(claim) && is_ours(Question::new(std::slice::from_ref(*claim), classes)));
+    if let Some(claim) = claim.filter(|_| stage == Stage::Starting) {
+        return Some(format!("its claim {} is not allocated", claim.name_any()));
+    }
+    // Where it runs, a device plugin serves its limits.
+    let may_lack_it = stage == Stage::Starting && !facts.has_plugin_for(pod) || is_refused(pod);
+    let limits = limits_of(pod, classes).filter(|_| may_lack_it)?;
+    let question = Question::new(&[], &[]).with_limits(&limits, classes, None);
+    is_ours(question).then(|| "its limits have no claim".to_owned())
 }
 
 fn waiting(pod: &Pod, name: &str, facts: &Facts, details: bool) -> Explanation {
@@ -162,6 +189,10 @@ fn of_claim(facts: &Facts, details: bool) -> Explanation {
         None => format!("{name} is not allocated; why is not known, because of what cannot be read"),
         Some(judgement) if judgement.is_foreign => {
             format!("{name} is not allocated, and is not for devices of netclaim ({DRIVER_NAME})")
+        }
+        Some(_) if facts.bound.is_some() => {
+            let pod = facts.bound.as_ref().map(full_name).unwrap_or_default();
+            format!("{name} is not allocated, and its pod {pod} has a node: {PASSED_BY}")
         }
         Some(judgement) if !judgement.serving.is_empty() => {
             let nodes = counted(judgement.serving.len(), "node");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod, PodStatus};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::ResourceExt as _;
 use netclaim_allocation::{Limits, extended_resources};
@@ -17,6 +17,8 @@ pub(super) struct Facts {
     pub(super) claims: Vec<ClaimFact>,
     /// What the scheduler works with, if something waits for it.
     pub(super) cluster: Option<Cluster>,
+    /// A pod of the explained claim that has a node, though the claim is not allocated.
+    pub(super) bound: Option<Pod>,
     /// The pod's node, if it has one and is not running.
     pub(super) node: Option<NodeFacts>,
     /// What could not be read.
@@ -115,6 +117,22 @@ impl Facts {
             _ => None,
         })
     }
+
+    /// Whether a device plugin of the pod's node has a resource that the pod asks for by limits.
+    pub(super) fn has_plugin_for(&self, pod: &Pod) -> bool {
+        let node = self.node.as_ref().and_then(|facts| facts.node.as_ref());
+        let allocatable = node.and_then(|node| node.status.as_ref()?.allocatable.as_ref());
+        let resources = pod.spec.iter().flat_map(extended_resources);
+        let has = |resource: &str| allocatable?.get(resource).map(|amount| amount.0 != "0");
+        resources.into_iter().any(|resource| has(resource) == Some(true))
+    }
+}
+
+/// Whether the kubelet has refused the pod before it started a container.
+pub(super) fn is_refused(pod: &Pod) -> bool {
+    let has_none = |status: &PodStatus| status.container_statuses.as_ref().is_none_or(Vec::is_empty);
+    let status = pod.status.as_ref().filter(|_| pod.metadata.deletion_timestamp.is_none());
+    status.is_some_and(|status| status.phase.as_deref() == Some("Failed") && has_none(status))
 }
 
 /// Whether the claim has been allocated.

@@ -10,7 +10,7 @@ use netclaim_api::DRIVER_NAME;
 use serde::de::DeserializeOwned;
 
 use super::facts::{
-    ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, asks_by_limits, is_allocated, limits_of,
+    ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, asks_by_limits, is_allocated, is_refused, limits_of,
 };
 use super::{Args, Object};
 use crate::cluster::{ReadError, get, list, list_kept};
@@ -44,7 +44,16 @@ impl Reader {
         let what = format!("pod {}/{name}", self.namespace);
         let pod = get(what, Api::<Pod>::namespaced(self.client.clone(), &self.namespace), name).await?;
         let mut facts = Facts { claims: self.claims_of(&pod).await?, ..Facts::default() };
-        match Stage::of(&pod) {
+        let stage = Stage::of(&pod);
+        let is_unallocated = facts.found().any(|claim| !is_allocated(claim));
+        let may_be_passed_by = match stage {
+            Stage::Starting => is_unallocated || asks_by_limits(&pod),
+            _ => is_refused(&pod) && asks_by_limits(&pod),
+        };
+        if may_be_passed_by {
+            facts.cluster = Some(Cluster { classes: self.classes().await?, ..Cluster::default() });
+        }
+        match stage {
             Stage::Waiting if facts.found().next().is_some() => {
                 let classes = self.classes().await?;
                 facts.cluster = Some(self.cluster(classes).await?);
@@ -75,7 +84,22 @@ impl Reader {
                 Some(self.cluster(classes).await?)
             }
         };
-        Ok(Facts { claims: vec![ClaimFact::Found(Box::new(claim))], cluster, ..Facts::default() })
+        let bound = if cluster.is_some() { self.bound(name).await? } else { None };
+        Ok(Facts { claims: vec![ClaimFact::Found(Box::new(claim))], cluster, bound, ..Facts::default() })
+    }
+
+    /// Returns a pod of the claim that has a node.
+    async fn bound(&mut self, claim: &str) -> Result<Option<Pod>, ReadError> {
+        let names = |pod: &Pod| {
+            let mut named = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+            named.any(|named| claim_name(pod, named).as_deref() == Some(claim))
+        };
+        let is_bound = |pod: &Pod| Stage::of(pod) == Stage::Starting && names(pod);
+        let (what, api) = ("Pods", Api::<Pod>::namespaced(self.client.clone(), &self.namespace));
+        let everything = ListParams::default();
+        let pods = list_kept(what, api, &everything, |pod| is_bound(&pod).then_some(pod)).await;
+        let follows = "whether a pod of the claim has passed the scheduler by is not known";
+        Ok(self.readable(what, follows, pods)?.and_then(|pods| pods.into_iter().next()))
     }
 
     async fn claims_of(&mut self, pod: &Pod) -> Result<Vec<ClaimFact>, ReadError> {

@@ -299,6 +299,55 @@ fn a_pod_that_asks_by_limits_is_judged_as_with_the_claim_that_the_scheduler_woul
     assert!(unread.contains(unknown), "{unread}");
 }
 
+const PASSED_BY: &str = "spec.nodeName passes the scheduler by, which alone allocates claims: leave spec.nodeName out of \
+    the pod, or the template of its DaemonSet or Deployment, and select the node by spec.nodeSelector";
+
+#[test]
+fn a_pod_that_passed_the_scheduler_by_is_told_so() {
+    let classes = || Cluster { classes: cluster().classes, ..Cluster::default() };
+    let on_node = |class: &str, phase: &str, cluster: Cluster| Facts {
+        pod: Some(from(pod(json!({"phase": phase}), Some("a")))),
+        claims: found(claim(class, json!({}))),
+        cluster: Some(cluster),
+        ..Facts::default()
+    };
+    assert_eq!(
+        verdict(&on_node("storage", "Pending", classes())),
+        format!("pod shop/web does not start on node a, because its claim net is not allocated: {PASSED_BY}")
+    );
+    let gpu = verdict(&on_node("gpu", "Pending", classes()));
+    assert_eq!(gpu, "pod shop/web is on node a, and none of its claims has a device of netclaim");
+    let unread = verdict(&on_node("storage", "Pending", Cluster::default()));
+    assert!(unread.contains("is not allocated"), "{unread}");
+    assert!(verdict(&on_node("storage", "Succeeded", classes())).contains("has ended"));
+}
+
+#[test]
+fn a_pod_that_asks_by_limits_and_passed_the_scheduler_by_is_told_so() {
+    let on_node = |resource: &str, phase: &str| {
+        let mut facts = asking(json!({resource: "1"}), with_resource());
+        let mut pod = serde_json::to_value(facts.pod.take()).unwrap();
+        (pod["spec"]["nodeName"], pod["status"]) = (json!("a"), json!({"phase": phase}));
+        facts.pod = Some(from(pod));
+        verdict(&facts)
+    };
+    for phase in ["Pending", "Failed"] {
+        let verdict = on_node("deviceclass.resource.kubernetes.io/storage", phase);
+        let expected = "pod shop/web does not start on node a, because its limits have no claim: ";
+        assert_eq!(verdict, format!("{expected}{PASSED_BY}"));
+    }
+    // A device plugin may serve it, or have served it.
+    let mut facts = asking(json!({"example.com/storage": "1"}), with_resource());
+    let mut served = serde_json::to_value(facts.pod.take()).unwrap();
+    (served["spec"]["nodeName"], served["status"]) = (json!("a"), json!({"phase": "Pending"}));
+    facts.pod = Some(from(served));
+    let node = json!({"metadata": {"name": "a"}, "status": {"allocatable": {"example.com/storage": "3"}}});
+    facts.node = Some(NodeFacts { node: Some(from(node)), ..NodeFacts::default() });
+    assert!(verdict(&facts).ends_with("so it gets no network of netclaim"), "{}", verdict(&facts));
+    assert!(on_node("example.com/storage", "Running").ends_with("so it gets no network of netclaim"));
+    assert!(on_node("deviceclass.resource.kubernetes.io/gpu", "Pending").ends_with("no network of netclaim"));
+}
+
 #[test]
 fn limits_that_no_class_serves_are_not_for_netclaim() {
     for none in [json!({"example.com/other": "1"}), json!({"example.com/storage": "0"}), json!({"cpu": "1"})]
@@ -517,6 +566,14 @@ fn a_claim_is_explained_without_a_pod() {
     let mut free = cluster();
     free.claims.clear();
     assert!(of(json!({}), Some(free)).contains("2 nodes can serve it: it waits for a pod"));
+    let bound = Some(from(pod(json!({"phase": "Pending"}), Some("a"))));
+    let cluster_of = Some(cluster());
+    let facts =
+        Facts { claims: found(claim("storage", json!({}))), cluster: cluster_of, bound, ..Facts::default() };
+    assert_eq!(
+        verdict(&facts),
+        format!("claim shop/net is not allocated, and its pod shop/web has a node: {PASSED_BY}")
+    );
     let ready = allocated(condition("True", "Attached", ""));
     assert_eq!(of(ready, None), "claim shop/net has 1 network; it is reserved for pod web");
     let refused = allocated(condition("False", "Refused", "no"));
