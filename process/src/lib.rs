@@ -21,6 +21,7 @@ pub mod http;
 pub mod kubernetes;
 pub mod log;
 pub mod metrics;
+mod own;
 mod signals;
 pub mod sockets;
 mod time_limits;

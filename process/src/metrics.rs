@@ -1,15 +1,19 @@
 //! A registry of metrics that describes what it has: the reference is generated from it, and tests compare it with what is
 //! served.
 
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::registry::{Metric, Unit};
+
+use crate::own::{self, OwnMetrics};
 
 /// Metrics, with a description of each.
 #[derive(Debug)]
 pub struct Registry {
     prefix: &'static str,
     metrics: prometheus_client::registry::Registry,
+    /// Those of the process, whose names have no prefix.
+    own: prometheus_client::registry::Registry,
     descriptions: Vec<Description>,
 }
 
@@ -62,7 +66,9 @@ impl Registry {
     /// A registry of metrics whose names begin with `prefix`.
     pub fn new(prefix: &'static str) -> Self {
         let metrics = prometheus_client::registry::Registry::with_prefix(prefix);
-        Self { prefix, metrics, descriptions: Vec::new() }
+        let mut own = prometheus_client::registry::Registry::default();
+        own.register_collector(Box::new(OwnMetrics));
+        Self { prefix, metrics, own, descriptions: Vec::new() }
     }
 
     /// Registers a metric and returns it.
@@ -104,7 +110,7 @@ impl Registry {
         self.descriptions.push(Description { name, kind, unit, help, labels });
     }
 
-    /// Returns what the metrics are, in the order of their registration.
+    /// Returns what the metrics are, in the order of their registration, without those of [`of_process`].
     pub fn descriptions(&self) -> &[Description] {
         &self.descriptions
     }
@@ -113,9 +119,16 @@ impl Registry {
     pub fn render(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
-        let _ = encode(&mut text, &self.metrics);
+        let _ = encode_registry(&mut text, &self.metrics)
+            .and_then(|()| encode_registry(&mut text, &self.own))
+            .and_then(|()| encode_eof(&mut text));
         text
     }
+}
+
+/// Returns what the metrics are that every registry has of its process.
+pub fn of_process() -> Vec<Description> {
+    own::descriptions().collect()
 }
 
 /// Defines an enum whose variants are the values of a label, with lists of both.
@@ -240,6 +253,29 @@ mod tests {
         assert!(text.contains("\np_age_seconds 7\n"), "{text}");
         let names: Vec<&str> = registry.descriptions().iter().map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["p_painted_total", "p_age_seconds"]);
+    }
+
+    #[test]
+    fn every_program_has_the_standard_metrics_of_a_process() {
+        let (registry, ..) = registry();
+        let value = |name: &str| -> f64 {
+            let text = registry.render();
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        };
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        let age = now - value("process_start_time_seconds");
+        assert!((-2.0..3600.0).contains(&age), "{age}");
+        let (resident, virtual_) =
+            (value("process_resident_memory_bytes"), value("process_virtual_memory_bytes"));
+        assert!(resident > 100_000.0 && virtual_ >= resident, "{resident} of {virtual_}");
+        let open = value("process_open_fds");
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(open >= 3.0 && value("process_open_fds") > open && value("process_max_fds") > open);
+        drop(file);
+        let before = value("process_cpu_seconds_total");
+        while value("process_cpu_seconds_total") == before {}
+        assert!(registry.render().ends_with("# EOF\n") && registry.render().matches("# EOF").count() == 1);
     }
 
     #[test]

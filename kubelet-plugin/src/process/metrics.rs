@@ -748,6 +748,9 @@ mod tests {
     fn the_runs_of_a_plugin_are_measured_by_how_they_ended() {
         let metrics = Arc::new(Metrics::default());
         run_plugin(&metrics);
+        let own = |text: String| -> Vec<String> {
+            text.lines().filter(|line| line.contains("netclaim_")).map(str::to_owned).collect()
+        };
         let text = metrics.render();
         for outcome in PluginEnd::VALUES {
             for verb in Verb::VALUES {
@@ -758,7 +761,7 @@ mod tests {
         }
         let runtime: &dyn RunObserver = &*metrics;
         runtime.ran(&"q".parse().unwrap(), cni::Verb::Status, RunEnd::Succeeded, Duration::ZERO);
-        assert_eq!(metrics.render(), text, "STATUS comes every few seconds, and delays no pod");
+        assert_eq!(own(metrics.render()), own(text), "STATUS comes every few seconds, and delays no pod");
     }
 
     #[test]
