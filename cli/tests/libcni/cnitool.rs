@@ -194,7 +194,7 @@ fn cache() -> Value {
     found.into()
 }
 
-/// Ours always sends `IgnoreUnknown=1` first; a row of the table has a case of its own for that.
+/// Ours always sends `IgnoreUnknown=1` first; a case of its own shows that.
 fn without_ignore_unknown(seen: &mut Value) {
     for step in seen.as_array_mut().unwrap() {
         for call in step["calls"].as_array_mut().unwrap() {
@@ -606,10 +606,12 @@ fn the_command_line_does_what_cnitool_does() {
             Step::Configure("10.conflist", network(json!([{"type": "beta"}]))),
             Step::Run("add net a"),
         ],
-        explained: &["ignore-unknown"],
+        explained: &[],
     };
+    // A difference in every call, which the tests of the runtime show.
     let (ours, cnitool) = both(&bare);
-    report.compare(bare.name, bare.explained, &ours, &cnitool);
+    let args = |seen: &Value| seen[1]["calls"][0]["env"]["CNI_ARGS"].clone();
+    assert_eq!((args(&ours), args(&cnitool)), ("IgnoreUnknown=1".into(), "".into()));
     for case in cases() {
         let real = case.steps.iter().any(
             |step| matches!(step, Step::Configure(_, network) if network.to_string().contains("host-local")),

@@ -73,6 +73,16 @@ const ALL_THAT_FOLLOWS: &[&str] = &["/calls", "/cache/*", "/result", "/code", "/
 
 pub const DIFFERENCES: &[Difference] = &[
     Difference {
+        name: "ignore-unknown",
+        group: Group::Everywhere,
+        reason: "without it many plugins refuse arguments that they do not know",
+        provoke: "any call",
+        ours: "CNI_ARGS begins with `IgnoreUnknown=1`",
+        libcni: "it is as the caller wrote it",
+        at: &[("/calls/*/env/CNI_ARGS", r#""IgnoreUnknown=1""#, r#""""#)],
+        follows: &["/cache/*/cniArgs"],
+    },
+    Difference {
         name: "capabilities-stay",
         group: Group::Everywhere,
         reason: "the specification: `capabilities` must not be set in what the plugin gets",
@@ -624,16 +634,6 @@ pub const DIFFERENCES: &[Difference] = &[
         libcni: "it is read",
         at: &[("/class", r#""no such network""#, r#""ok""#)],
         follows: &["/result"],
-    },
-    Difference {
-        name: "ignore-unknown",
-        group: Group::Cnitool,
-        reason: "without it many plugins refuse arguments that they do not know",
-        provoke: "any call",
-        ours: "CNI_ARGS begins with `IgnoreUnknown=1`",
-        libcni: "it is as the user wrote it",
-        at: &[("/*/calls/*/env/CNI_ARGS", r#""IgnoreUnknown=1""#, r#""""#)],
-        follows: &["/*/cache/*/cniArgs"],
     },
     Difference {
         name: "error-object",

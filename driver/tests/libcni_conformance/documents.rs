@@ -215,6 +215,14 @@ fn differences_in_every_call_are_in_the_table() {
     }
 
     let (ours, libcni) = Side::both(|mut side| {
+        side.record("alpha");
+        let alpha = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "alpha"}]});
+        side.reply("alpha", "ADD", &Reply::new(0, r#"{"cniVersion":"1.1.0"}"#));
+        side.run(&Order { is_bare: true, ..Order::new("ADD", &alpha) })
+    });
+    report.compare("no arguments", &["ignore-unknown"], &ours, &libcni);
+
+    let (ours, libcni) = Side::both(|mut side| {
         side.record("bandwidth");
         side.reply("bandwidth", "ADD", &Reply::new(0, "{}"));
         side.run(&Order::new(

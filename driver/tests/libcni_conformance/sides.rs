@@ -37,6 +37,8 @@ pub struct Order {
     pub capability_args: Map<String, Value>,
     pub valid: Vec<(String, String)>,
     pub timeout: Duration,
+    /// Whether libcni gets the arguments without what this runtime adds.
+    pub is_bare: bool,
 }
 
 impl Order {
@@ -53,6 +55,7 @@ impl Order {
             capability_args: Map::new(),
             valid: Vec::new(),
             timeout: Self::LONG,
+            is_bare: false,
         }
     }
 }
@@ -225,10 +228,8 @@ impl Side {
             Engine::Agent(agent) => agent.outcome(&list, order),
             Engine::Libcni { .. } => {
                 // What this runtime always sends is the caller's to send with libcni.
-                let args: Vec<_> = std::iter::once(&("IgnoreUnknown".to_owned(), "1".to_owned()))
-                    .chain(&order.args)
-                    .cloned()
-                    .collect();
+                let added = (!order.is_bare).then(|| ("IgnoreUnknown".to_owned(), "1".to_owned()));
+                let args: Vec<_> = added.into_iter().chain(order.args.iter().cloned()).collect();
                 let valid: Vec<_> =
                     order.valid.iter().map(|(id, name)| json!({"containerID": id, "ifname": name})).collect();
                 let answer = self.ask(json!({
