@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{DeviceTaintRule, ResourceSlice};
 use kube::ResourceExt as _;
 use kube::api::{ApiResource, NotUsed, Object};
 use kube::runtime::watcher::Event;
+use netclaim_allocation::taint_rules;
 use netclaim_api::device::DeviceName;
 use netclaim_api::node_selector::{NodeSelector, selects_node};
 use netclaim_api::{NetworkName, Quantity};
@@ -23,9 +24,17 @@ pub(crate) type DevicesOfSlice = Object<Devices, NotUsed>;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Devices {
+    driver: String,
+    #[serde(default)]
+    pool: Pool,
     node_name: Option<String>,
     #[serde(default)]
     devices: Vec<Device>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Pool {
+    name: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -61,13 +70,15 @@ pub(crate) fn resource() -> ApiResource {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Offer {
     node: String,
+    driver: String,
+    pool: String,
     networks: BTreeMap<NetworkName, OnNode>,
 }
 
 impl Offer {
     /// Returns the offer of a slice; `None` where it belongs to no node.
     fn of(slice: DevicesOfSlice) -> Option<Self> {
-        let Devices { node_name, devices } = slice.spec;
+        let Devices { driver, pool, node_name, devices } = slice.spec;
         let mut networks: BTreeMap<NetworkName, OnNode> = BTreeMap::new();
         for device in devices {
             let Ok(DeviceName::Network(network)) = device.name.parse() else { continue };
@@ -75,7 +86,7 @@ impl Offer {
             on.bandwidth = device.capacity.bandwidth.and_then(|amount| amount.value.parse().ok());
             on.taints.extend(device.taints.into_iter().map(|taint| taint.key));
         }
-        Some(Self { node: node_name?, networks })
+        Some(Self { node: node_name?, driver, pool: pool.name, networks })
     }
 }
 
@@ -114,6 +125,8 @@ pub(crate) struct Published {
     /// What the accepted Networks ask for.
     wanted: BTreeMap<NetworkName, Wanted>,
     networks: BTreeMap<NetworkName, NetworkNodes>,
+    /// Taints that an admin gives devices.
+    rules: Vec<DeviceTaintRule>,
     /// The list in progress.
     listing: BTreeMap<String, Offer>,
     changes: Changes,
@@ -219,17 +232,40 @@ impl Published {
         }
     }
 
+    /// Takes in all DeviceTaintRules. Returns whether they have changed.
+    pub(crate) fn rule(&mut self, rules: Vec<DeviceTaintRule>) -> bool {
+        let spec = |rule: &DeviceTaintRule| (rule.name_any(), rule.spec.clone());
+        if self.rules.iter().map(spec).eq(rules.iter().map(spec)) {
+            return false;
+        }
+        self.rules = rules;
+        let offers = self.slices.values();
+        let offered = offers.flat_map(|offer| offer.networks.keys().map(|network| (network, &offer.node)));
+        let offered: BTreeSet<(NetworkName, String)> =
+            offered.map(|(network, node)| (network.clone(), node.clone())).collect();
+        for (network, node) in offered {
+            let is_selected = self.of(&network).is_some_and(|nodes| nodes.selects(&node));
+            self.refresh(network, &node, is_selected);
+        }
+        true
+    }
+
+    /// Returns the DeviceTaintRules.
+    pub(crate) fn rules(&self) -> &[DeviceTaintRule] {
+        &self.rules
+    }
+
     /// Derives anew what a node is to a Network.
     fn refresh(&mut self, network: NetworkName, node: &str, is_selected: bool) {
         let slices = self.agents.get(node);
+        let device = DeviceName::Network(network.clone()).to_string();
         let mut published: Option<OnNode> = None;
-        for name in slices.into_iter().flatten() {
-            let Some(on) = self.slices.get(name).and_then(|offer| offer.networks.get(&network)) else {
-                continue;
-            };
+        for offer in slices.into_iter().flatten().filter_map(|name| self.slices.get(name)) {
+            let Some(on) = offer.networks.get(&network) else { continue };
             let all = published.get_or_insert_default();
             all.bandwidth = on.bandwidth;
-            all.taints.extend(on.taints.iter().cloned());
+            let of_rules = taint_rules::closing(&self.rules, &offer.driver, &offer.pool, &device);
+            all.taints.extend(on.taints.iter().cloned().chain(of_rules.map(taint_rules::named)));
         }
         // A node may publish what it likes, and gets no addresses by it.
         if self.wanted.contains_key(&network) && !is_selected {
@@ -302,6 +338,35 @@ mod tests {
         assert_eq!(count(&published, "a"), Some(2));
         published.apply(Event::Delete(slice("s2", Some("n1"), &[])));
         assert_eq!((count(&published, "a"), count(&published, "b")), (Some(1), None));
+    }
+
+    #[test]
+    fn a_rule_closes_the_nodes_whose_devices_it_selects_and_is_named() {
+        let mut published = Published::default();
+        for (name, node) in [("s1", "n1"), ("s2", "n2")] {
+            let mut slice = slice(name, Some(node), &named(&["net-a", "net-b"]));
+            slice.spec.pool.name = node.to_owned();
+            published.apply(Event::Apply(slice));
+        }
+        let rule = |selector: Value| -> DeviceTaintRule {
+            let taint = json!({"key": "example.com/maintenance", "effect": "NoSchedule"});
+            let rule =
+                json!({"metadata": {"name": "work"}, "spec": {"deviceSelector": selector, "taint": taint}});
+            serde_json::from_value(rule).unwrap()
+        };
+        let closed = |published: &Published, of: &str| published.of(&name(of)).unwrap().tainted().clone();
+        published.take_changes();
+        let of_a = rule(json!({"driver": "netclaim.dev", "pool": "n2", "device": "net-a"}));
+        assert!(published.rule(vec![of_a.clone()]));
+        assert_eq!(published.take_changes().networks, [name("a")].into());
+        let told = "example.com/maintenance (DeviceTaintRule work)".to_owned();
+        assert_eq!(closed(&published, "a"), [(told, BTreeSet::from(["n2".to_owned()]))].into());
+        assert!(closed(&published, "b").is_empty());
+        let mut reported = of_a;
+        reported.metadata.resource_version = Some("7".to_owned());
+        assert!(!published.rule(vec![reported]), "Kubernetes has written its status");
+        assert!(published.rule(Vec::new()));
+        assert!(closed(&published, "a").is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! ```text
 //!   Networks ───────┬─> acceptance ─┬─> status, and an event for warnings and refusals
 //!   ResourceSlices ─┼─> nodes ──────┤
+//!   DeviceTaintRules┤               │
 //!   Nodes ──────────┤               ├─> blocks: which nodes need addresses of which pool
 //!                   │               └─> node_labels: labels of nodes without an agent, which are removed
 //!   AddressPools ───┤   address_pools ─> status
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::DeviceTaintRule;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta, Patch, PatchParams, ResourceExt as _};
@@ -62,7 +64,7 @@ use crate::schedule::{Cause, Schedule, Waits};
 use crate::status::{apply, named};
 use crate::waiting::PodObject;
 use crate::warnings::{ChangedWarnings, Overlaps};
-use crate::watches::{Refused, next, next_unless_refused};
+use crate::watches::{Refused, next, next_unless_refused, none_if_refused};
 use crate::{policies, pools};
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
@@ -174,6 +176,12 @@ async fn watch(
     let (address_pools, pool_events) = reflect(pool_api.clone(), resource);
     let mut pool_events = pin!(pool_events);
 
+    let rule_api: Api<DeviceTaintRule> = Api::all(client.clone());
+    let writer = Writer::default();
+    let rules = writer.as_reader();
+    let rule_events = watcher(rule_api, everything()).default_backoff();
+    let mut rule_events = pin!(none_if_refused(rule_events, "device taint rules").reflect(writer));
+
     let node_api: Api<NodeObject> = Api::all_with(client.clone(), &node_objects::resource());
     let mut node_events = pin!(watcher(node_api, everything()).default_backoff());
 
@@ -220,6 +228,13 @@ async fn watch(
                     within(&mut due, GATHER);
                 }
             }
+            () = changed(&mut rule_events, "device taint rules", &mut synced.rules) => {
+                let rules = rules.state().into_iter().map(Arc::unwrap_or_clone);
+                if known.published.rule(rules.collect()) {
+                    stale.rules = true;
+                    within(&mut due, GATHER);
+                }
+            }
             event = next(&mut node_events, "nodes") => {
                 let is_first = first_list(&event, &mut synced.nodes);
                 if known.nodes.apply(event) || is_first {
@@ -250,11 +265,13 @@ struct Synced {
     slices: bool,
     policies: bool,
     pools: bool,
+    rules: bool,
     nodes: bool,
 }
 
 impl Synced {
-    const ALL: Self = Self { networks: true, slices: true, policies: true, pools: true, nodes: true };
+    const ALL: Self =
+        Self { networks: true, slices: true, policies: true, pools: true, rules: true, nodes: true };
 }
 
 /// Makes the next reconciliation due in `time`, unless it is due earlier.
@@ -353,15 +370,23 @@ struct Stale {
     networks: bool,
     address_pools: bool,
     policies: bool,
+    rules: bool,
     leased: bool,
     /// Nothing was derived yet.
     all: bool,
 }
 
 impl Stale {
-    const ALL: Self = Self { networks: true, address_pools: true, policies: true, leased: true, all: true };
-    const NOTHING: Self =
-        Self { networks: false, address_pools: false, policies: false, leased: false, all: false };
+    const ALL: Self =
+        Self { networks: true, address_pools: true, policies: true, rules: true, leased: true, all: true };
+    const NOTHING: Self = Self {
+        networks: false,
+        address_pools: false,
+        policies: false,
+        rules: false,
+        leased: false,
+        all: false,
+    };
 }
 
 struct Reconciler {
@@ -444,7 +469,7 @@ impl Reconciler {
             let labels = self.known.nodes.all().get(node).map(|facts| &facts.labels);
             self.abandoned.see(node, labels, self.known.published.has_agent(node), Instant::now());
         }
-        if specs || places || !changed_nodes.is_empty() {
+        if specs || places || stale.rules || !changed_nodes.is_empty() {
             self.demand_addresses();
         }
         if stale.leased {
@@ -706,7 +731,7 @@ impl Reconciler {
 impl Reconciler {
     /// Returns a JSON object.
     fn shown(&self, synced: &Synced, published: &PublishStatus, now: Instant) -> Value {
-        let Synced { networks, slices, policies, pools, nodes } = *synced;
+        let Synced { networks, slices, policies, pools, rules, nodes } = *synced;
         let status_of = |judgement: Value, status: Option<Waits>| {
             json!({"accepted": judgement, "statusWaitsFor": status.map(|Waits { cause, time }| {
                 json!({"cause": format!("{cause:?}"), "seconds": time.as_secs()})
@@ -736,7 +761,8 @@ impl Reconciler {
         });
         json!({
             "listed": {
-                "networks": networks, "resourceSlices": slices, "uplinkPolicies": policies, "addressPools": pools, "nodes": nodes,
+                "networks": networks, "resourceSlices": slices, "uplinkPolicies": policies, "addressPools": pools,
+                "deviceTaintRules": rules, "nodes": nodes,
             },
             "nodes": self.known.nodes.all().len(),
             "networks": all_networks.collect::<Map<_, _>>(),
@@ -765,7 +791,8 @@ fn demand(known: &Known) -> Demand {
         (nodes.publishing().cloned().collect(), nodes.selected().clone())
     };
     let (surveyed, nodes) = (surveyed(known), known.nodes.all().clone());
-    Demand { surveyed, nodes, ..Demand::of(pools, networks, nodes_of) }
+    let rules = known.published.rules().to_vec();
+    Demand { surveyed, nodes, rules, ..Demand::of(pools, networks, nodes_of) }
 }
 
 /// Returns with which ranges and Networks each pool was looked through last, as the statuses say.

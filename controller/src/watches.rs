@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, stream};
 use kube::runtime::watcher;
 
 /// The API server has no such objects, or does not let the controller list them. The watch tries again.
@@ -55,12 +55,50 @@ pub(crate) async fn next_unless_refused<K>(
     }
 }
 
+/// Has there be no objects of a kind that the API server refuses to list, such as one of a later Kubernetes version.
+pub(crate) fn none_if_refused<K>(
+    events: impl Stream<Item = watcher::Result<watcher::Event<K>>>,
+    what: &str,
+) -> impl Stream<Item = watcher::Result<watcher::Event<K>>> {
+    let mut is_known = false;
+    events.flat_map(move |event| {
+        let refusal = match &event {
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) => match status.code {
+                404 => Some("the API server has none"),
+                403 => Some("apply the ClusterRole netclaim-controller of this version"),
+                _ => None,
+            },
+            _ => None,
+        };
+        match refusal {
+            Some(why) if !std::mem::replace(&mut is_known, true) => {
+                tracing::info!("cannot list {what}, and goes on as if there were none: {why}");
+            }
+            _ => is_known = refusal.is_some(),
+        }
+        let none = || vec![Ok(watcher::Event::Init), Ok(watcher::Event::InitDone)];
+        stream::iter(if refusal.is_some() { none() } else { vec![event] })
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use futures::stream;
     use kube::core::Status;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_kind_that_is_refused_is_a_list_of_nothing() {
+        let failed = |code: u16| {
+            let status = Status::failure("no", "X").with_code(code);
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status))))
+        };
+        let answers = [failed(404), failed(500), failed(403), Ok(watcher::Event::InitApply(1))];
+        let seen: Vec<_> = none_if_refused(stream::iter(answers), "things").collect().await;
+        let shown: Vec<String> =
+            seen.iter().map(|event| format!("{event:?}").chars().take(8).collect()).collect();
+        assert_eq!(shown, ["Ok(Init)", "Ok(InitD", "Err(Init", "Ok(Init)", "Ok(InitD", "Ok(InitA"]);
+    }
 
     #[tokio::test]
     async fn only_a_list_that_the_api_server_refuses_is_reported() {

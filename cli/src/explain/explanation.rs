@@ -220,6 +220,7 @@ fn judge(facts: &Facts, pod: Option<&Pod>, cluster: &Cluster, details: bool) -> 
     };
     let world = World {
         slices: cluster.slices.as_deref()?,
+        rules: &cluster.rules,
         nodes: cluster.nodes.as_deref(),
         holdings: &holdings,
         refusal: &refusal,

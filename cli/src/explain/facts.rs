@@ -3,7 +3,7 @@
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod, PodStatus};
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use kube::ResourceExt as _;
 use netclaim_allocation::{Limits, extended_resources};
 use netclaim_api::network::Network;
@@ -49,6 +49,8 @@ pub(super) struct Cluster {
     pub(super) classes: Option<Vec<DeviceClass>>,
     /// Those of netclaim.
     pub(super) slices: Option<Vec<ResourceSlice>>,
+    /// None if they could not be read.
+    pub(super) rules: Vec<DeviceTaintRule>,
     pub(super) nodes: Option<Vec<Node>>,
     /// All that could be read.
     pub(super) claims: Vec<ResourceClaim>,

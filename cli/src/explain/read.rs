@@ -147,6 +147,9 @@ impl Reader {
         let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
         let offers = "what the nodes offer is not known. An admin can run this command, too";
         let slices = self.all("ResourceSlices", offers, &ours, trim::whole).await?;
+        let tainted = "devices that one of them keeps pods off count as available";
+        let rules =
+            self.all("DeviceTaintRules", tainted, &everything, trim::whole).await?.unwrap_or_default();
         let nodes =
             "whether a node takes the pod is not known, and nodes without a ResourceSlice are not shown";
         let nodes = self.all("Nodes", nodes, &everything, trim::node).await?;
@@ -163,7 +166,7 @@ impl Reader {
         };
         let networks = "whether a Network exists and is accepted is not known";
         let networks = self.all("Networks", networks, &everything, trim::whole).await?;
-        Ok(Cluster { classes, slices, nodes, claims, lacks_claims, networks })
+        Ok(Cluster { classes, slices, rules, nodes, claims, lacks_claims, networks })
     }
 
     async fn classes(&mut self) -> Result<Option<Vec<DeviceClass>>, ReadError> {
@@ -248,6 +251,7 @@ mod tests {
     async fn kinds_that_the_cluster_does_not_know_are_told_from_those_that_the_user_may_not_read() {
         let client = api_server(|uri| match uri.split('?').next() {
             Some("/apis/netclaim.dev/v1alpha1/networks") => status(404, "NotFound"),
+            Some("/apis/resource.k8s.io/v1/devicetaintrules") => status(404, "NotFound"),
             Some("/api/v1/nodes") => status(403, "Forbidden"),
             _ => items([]),
         });
@@ -257,6 +261,7 @@ mod tests {
         assert_eq!(
             notes,
             [
+                "the cluster has no DeviceTaintRules: devices that one of them keeps pods off count as available",
                 "you may not read Nodes: whether a node takes the pod is not known, and nodes without a ResourceSlice are not shown",
                 "the cluster has no Networks: whether a Network exists and is accepted is not known",
             ]

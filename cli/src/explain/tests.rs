@@ -76,6 +76,7 @@ fn cluster() -> Cluster {
         slices: Some(
             [slice("a", "storage"), slice("b", "storage"), slice("c", "lab")].into_iter().map(from).collect(),
         ),
+        rules: Vec::new(),
         nodes: Some(["a", "b", "c", "d"].into_iter().map(|name| from(node(name))).collect()),
         claims: vec![from(holding("x", "a")), from(holding("y", "b"))],
         lacks_claims: false,
@@ -221,6 +222,23 @@ fn claims_of_other_drivers_are_not_judged() {
             .iter()
             .any(|note| note.starts_with("request net of claim gpu is for devices of another driver"))
     );
+}
+
+#[test]
+fn a_rule_that_keeps_pods_off_devices_is_named() {
+    let mut cluster = cluster();
+    cluster.claims.clear();
+    let taint = json!({"key": "example.com/maintenance", "effect": "NoSchedule"});
+    let selector = json!({"driver": "netclaim.dev", "device": "net-storage"});
+    cluster.rules = vec![from(
+        json!({"metadata": {"name": "work"}, "spec": {"deviceSelector": selector, "taint": taint}}),
+    )];
+    let explanation = Explanation::of(&waiting("storage", cluster), true);
+    let text = explanation.text(true);
+    let told = "it takes no new pods: example.com/maintenance (DeviceTaintRule work)";
+    assert!(text.contains(&format!("2 nodes (a, b): Network storage: {told}\n")), "{text}");
+    assert!(text.contains(&format!("    a/net-storage: {told}\n")), "{text}");
+    assert_eq!(explanation.verdict, "pod shop/web waits: no node can serve request net of claim net");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::agents::{Asked, Found};
 use super::lacks;
 use super::report::{
-    Agent, Published, agent_of, agents, attribute, closing, held, node_row, noted, of_node, plain, published,
+    Agent, Published, agent_of, agents, attribute, held, node_row, noted, of_node, plain, published,
+    unread_rules,
 };
 use super::snapshot::Snapshot;
 use crate::colour::{Colours, Mark};
@@ -70,7 +71,7 @@ impl NodeReport {
     /// Derives the status of a node.
     pub(super) fn of(snapshot: &Snapshot, node: &Node) -> Self {
         let (name, held) = (node.name_any(), held(snapshot));
-        let published = published(&snapshot.slices);
+        let published = published(snapshot);
         let own: Vec<&Published<'_>> =
             published.iter().filter(|published| published.node == Some(name.as_str())).collect();
         let agents = agents(&snapshot.pods);
@@ -81,7 +82,7 @@ impl NodeReport {
 
         let mut devices: Vec<DeviceRow> = own
             .iter()
-            .map(|Published { pool, device, .. }| {
+            .map(|Published { pool, device, closed, .. }| {
                 let text = |name| attribute(device, name).unwrap_or_default().to_owned();
                 DeviceRow {
                     uplink: text(attributes::UPLINK),
@@ -89,7 +90,7 @@ impl NodeReport {
                     network: text(attributes::NETWORK),
                     mode: text(attributes::MODE),
                     attachments: held.get(&(*pool, device.name.as_str())).map_or(0, |held| held.attachments),
-                    closed: closing(device).map(|taint| plain(&taint.key).to_owned()).collect(),
+                    closed: closed.iter().map(|taint| plain(taint).to_owned()).collect(),
                 }
             })
             .collect();
@@ -104,6 +105,7 @@ impl NodeReport {
             problems.extend(unsaid);
         }
         let mut notes = lacks::of_server(known.as_slice());
+        notes.extend(unread_rules(snapshot));
         if let Some(Err(why)) = found {
             notes.push(format!(
                 "not known which programs the CNI plugins are, nor which feature gates the API server lacks: the agent would say, but {why}"

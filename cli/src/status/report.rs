@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
-use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use kube::ResourceExt as _;
-use netclaim_allocation::{Unfit, nodes_in_words, unfit};
+use netclaim_allocation::{Unfit, nodes_in_words, taint_rules, unfit};
 use netclaim_api::addresses::{AddressPool, AddressTotals};
 use netclaim_api::labels::NETWORK_LABELS;
 use netclaim_api::network::{Network, Scope};
@@ -115,6 +115,8 @@ pub(super) struct Published<'a> {
     network: Option<&'a str>,
     pub(super) pool: &'a str,
     pub(super) device: &'a Device,
+    /// The keys of the taints by which it takes no new pods.
+    pub(super) closed: BTreeSet<String>,
 }
 
 impl Report {
@@ -122,7 +124,7 @@ impl Report {
     pub(super) fn of(snapshot: &Snapshot) -> Self {
         let held = held(snapshot);
         // Thousands of nodes have tens of thousands of devices: each is looked at once for its Network and once for its node.
-        let published = published(&snapshot.slices);
+        let published = published(snapshot);
         let of_networks = grouped(&published, |published| published.network);
         let of_nodes = grouped(&published, |published| published.node);
         let networks: Vec<NetworkRow> = snapshot
@@ -154,7 +156,8 @@ impl Report {
         }
         let lines = problems.iter().cloned().chain(lines(&of_nodes)).collect();
         problems.extend(of_nodes.into_iter().map(|(_, problem)| problem));
-        Self { networks, nodes, problems, lines, notes: notes(&snapshot.answers) }
+        let notes = notes(&snapshot.answers).into_iter().chain(unread_rules(snapshot)).collect();
+        Self { networks, nodes, problems, lines, notes }
     }
 }
 
@@ -169,9 +172,8 @@ pub(super) struct Questions<'a> {
 /// Returns whom to ask.
 pub(super) fn questions(snapshot: &Snapshot) -> Questions<'_> {
     let missing = Reason::PluginMissing.key();
-    let lacks_plugin =
-        |published: &&Published<'_>| closing(published.device).any(|taint| taint.key == missing);
-    let published = published(&snapshot.slices);
+    let lacks_plugin = |published: &&Published<'_>| published.closed.contains(missing);
+    let published = published(snapshot);
     let without: BTreeSet<&str> =
         published.iter().filter(lacks_plugin).filter_map(|published| published.node).collect();
     let agents = agents(&snapshot.pods);
@@ -206,7 +208,9 @@ pub(super) fn held(snapshot: &Snapshot) -> BTreeMap<(&str, &str), Held> {
 }
 
 /// The devices of the newest generation of each pool.
-pub(super) fn published(slices: &[ResourceSlice]) -> Vec<Published<'_>> {
+pub(super) fn published(snapshot: &Snapshot) -> Vec<Published<'_>> {
+    let slices: &[ResourceSlice] = &snapshot.slices;
+    let rules = snapshot.rules.as_deref().unwrap_or_default();
     let mut newest: BTreeMap<&str, i64> = BTreeMap::new();
     for slice in slices {
         let pool = &slice.spec.pool;
@@ -221,7 +225,16 @@ pub(super) fn published(slices: &[ResourceSlice]) -> Vec<Published<'_>> {
         .flat_map(|slice| {
             let (node, pool) = (slice.spec.node_name.as_deref(), slice.spec.pool.name.as_str());
             let devices = slice.spec.devices.iter().flatten();
-            devices.map(move |device| Published { node, network: network_of(device), pool, device })
+            devices.map(move |device| {
+                let of_slice = device.taints.iter().flatten();
+                // A link that a pod has is in use, and that is no problem.
+                let of_slice =
+                    of_slice.filter(|taint| taint.effect != "None" && taint.key != Reason::LinkInPod.key());
+                let of_rules = taint_rules::closing(rules, &slice.spec.driver, pool, &device.name);
+                let of_slice = of_slice.map(|taint| taint.key.clone());
+                let closed = of_slice.chain(of_rules.map(taint_rules::named)).collect();
+                Published { node, network: network_of(device), pool, device, closed }
+            })
         })
         .collect()
 }
@@ -266,10 +279,10 @@ fn network_row(
         attachments: 0,
         capacity: BTreeMap::new(),
     };
-    for Published { node, pool, device, .. } in published {
+    for Published { node, pool, device, closed, .. } in published {
         if node.is_some() {
             row.nodes += 1;
-            row.open_nodes += usize::from(closing(device).next().is_none());
+            row.open_nodes += usize::from(closed.is_empty());
         }
         let held = held.get(&(*pool, device.name.as_str()));
         row.attachments += held.map_or(0, |held| held.attachments);
@@ -303,21 +316,14 @@ pub(super) fn node_row(
     held: &BTreeMap<(&str, &str), Held>,
 ) -> NodeRow {
     let mut row = NodeRow { agent, devices: 0, attachments: 0, closed: BTreeMap::new(), note: None, name };
-    for Published { pool, device, .. } in published {
+    for Published { pool, device, closed, .. } in published {
         row.devices += 1;
         row.attachments += held.get(&(*pool, device.name.as_str())).map_or(0, |held| held.attachments);
-        let taints: BTreeSet<String> = closing(device).map(|taint| taint.key.clone()).collect();
-        if !taints.is_empty() {
-            row.closed.insert(device.name.clone(), taints);
+        if !closed.is_empty() {
+            row.closed.insert(device.name.clone(), closed.clone());
         }
     }
     row
-}
-
-/// The taints by which a device takes no new pods. One that a pod has is in use, and that is no problem.
-pub(super) fn closing(device: &Device) -> impl Iterator<Item = &DeviceTaint> {
-    let taints = device.taints.iter().flatten();
-    taints.filter(|taint| taint.effect != "None" && taint.key != Reason::LinkInPod.key())
 }
 
 /// The state of the agents, by node, each with its pod. During an update a node has two, of which one works.
@@ -509,6 +515,12 @@ fn notes(answers: &Answers) -> Vec<String> {
     }
 }
 
+/// Returns that nobody knows what DeviceTaintRules do.
+pub(super) fn unread_rules(snapshot: &Snapshot) -> Option<String> {
+    let note = "DeviceTaintRules could not be read: devices that one of them keeps pods off count as open";
+    snapshot.rules.is_none().then(|| note.to_owned())
+}
+
 /// The sentence about an agent that cannot be asked.
 fn unknown_features(why: &NotAsked) -> String {
     format!("not known which feature gates the API server lacks: an agent would say, but {why}")
@@ -684,6 +696,7 @@ mod tests {
             claims: vec![claim("a", used.clone()), claim("a", used), claim("b", json!({"addresses": "1"}))],
             nodes: vec![node("a"), node("b")],
             pods: vec![pod(AGENT, "a", "True"), pod(AGENT, "b", "True"), pod(CONTROLLER, "b", "True")],
+            rules: Some(Vec::new()),
             ..Snapshot::default()
         }
     }
@@ -716,6 +729,23 @@ mod tests {
             Report::of(&snapshot).problems.len()
         };
         assert_eq!((with("netclaim.dev/link-in-pod"), with("netclaim.dev/link-down")), (0, 1));
+    }
+
+    #[test]
+    fn a_rule_that_keeps_pods_off_a_device_is_named() {
+        let mut snapshot = healthy();
+        let rule = json!({"metadata": {"name": "work"}, "spec": {"deviceSelector": {"pool": "b"},
+            "taint": {"key": "example.com/maintenance", "effect": "NoSchedule"}}});
+        snapshot.rules = Some(vec![serde_json::from_value(rule).unwrap()]);
+        let report = Report::of(&snapshot);
+        let closed = "net-storage (example.com/maintenance (DeviceTaintRule work))";
+        assert_eq!(report.problems, [format!("node b takes no new pods for {closed}")]);
+        let text = report.text(Colours::Off);
+        assert!(text.contains("storage   Node    True       1/2 "), "{text}");
+        assert!(text.contains(&format!("b      Ready   1         1             {closed}\n")), "{text}");
+        snapshot.rules = None;
+        let text = Report::of(&snapshot).text(Colours::Off);
+        assert!(text.contains("\n* DeviceTaintRules could not be read: "), "{text}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceTaintRule, ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use kube::{Api, Client};
 use netclaim_api::DRIVER_NAME;
@@ -30,6 +30,8 @@ pub(super) struct Snapshot {
     pub(super) pools: Vec<AddressPool>,
     /// Those of netclaim.
     pub(super) slices: Vec<ResourceSlice>,
+    /// `None` if the user may not read them or the cluster has none.
+    pub(super) rules: Option<Vec<DeviceTaintRule>>,
     pub(super) claims: Vec<ResourceClaim>,
     pub(super) nodes: Vec<Node>,
     /// Those of netclaim's namespace.
@@ -53,10 +55,11 @@ pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, R
     let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
     let given_up =
         ListParams::default().fields(&format!("reason={}", PodEvent::NetworkDetachGivenUp.as_str()));
-    let (networks, pools, slices, claims, nodes, pods, agents, refused, given_up) = tokio::try_join!(
+    let (networks, pools, slices, rules, claims, nodes, pods, agents, refused, given_up) = tokio::try_join!(
         list("networks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
         readable(list("AddressPools", Api::all(client.clone()), &everything)),
         list_kept("ResourceSlices", Api::all(client.clone()), &ours, trim::whole),
+        readable(async { list("DeviceTaintRules", Api::all(client.clone()), &everything).await.map(Some) }),
         list_kept("ResourceClaims of all namespaces", Api::all(client.clone()), &everything, trim::held),
         list_kept("Nodes", Api::all(client.clone()), &everything, trim::node),
         list_kept("netclaim's Pods", Api::namespaced(client.clone(), namespace), &everything, trim::own_pod),
@@ -68,6 +71,7 @@ pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, R
         networks,
         pools,
         slices,
+        rules,
         claims,
         nodes,
         pods,

@@ -103,6 +103,9 @@ pub enum Cause {
         value: String,
         /// `NoSchedule` or `NoExecute`.
         effect: String,
+        /// The DeviceTaintRule that it is from; `None` if the slice has it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rule: Option<String>,
     },
     /// A claim has the whole device.
     Allocated {
@@ -366,12 +369,13 @@ impl fmt::Display for Brief<'_> {
             Cause::SelectorUnknown { by, expression, why } => {
                 write!(f, "not known whether {by} selects it: {why}, in {expression}")
             }
-            Cause::Tainted { key, value, .. } => {
+            Cause::Tainted { key, value, rule, .. } => {
                 let equals = if value.is_empty() { "" } else { "=" };
                 write!(f, "it takes no new pods: {key}{equals}{value}")?;
-                match Reason::of_key(key) {
-                    Some(reason) => write!(f, " ({})", reason.words()),
-                    None => Ok(()),
+                match (rule, Reason::of_key(key)) {
+                    (Some(rule), _) => write!(f, " (DeviceTaintRule {rule})"),
+                    (None, Some(reason)) => write!(f, " ({})", reason.words()),
+                    (None, None) => Ok(()),
                 }
             }
             Cause::Allocated { .. } => f.write_str("it is held, and serves one claim at a time"),

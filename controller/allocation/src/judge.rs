@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::NodeSelector;
-use k8s_openapi::api::resource::v1::{Device, DeviceClass, DeviceConstraint, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{
+    Device, DeviceClass, DeviceConstraint, DeviceTaintRule, ResourceClaim, ResourceSlice,
+};
 use netclaim_api::device::DeviceName;
 use netclaim_api::{DRIVER_NAME, attributes};
 use serde::Serialize;
@@ -21,6 +23,7 @@ use crate::request::{
     self, Alternatives, Compiler, MOST_DEVICES, Request, RequestName, TOO_LATE, Wanted, is_over,
 };
 use crate::selector::{Evaluation, Selector};
+use crate::taint_rules;
 
 /// Claims of one pod that are to be served together on a node.
 ///
@@ -32,6 +35,8 @@ pub struct Question {
     steps_left: usize,
     /// After this time no selector is evaluated.
     pub(crate) deadline: Option<Instant>,
+    /// The cluster's.
+    rules: Vec<DeviceTaintRule>,
 }
 
 #[derive(Debug)]
@@ -175,7 +180,14 @@ impl Question {
                 name,
             }
         });
-        Self { claims: claims.collect(), steps_left: combination::MOST_STEPS_OF_ALL, deadline: None }
+        let steps_left = combination::MOST_STEPS_OF_ALL;
+        Self { claims: claims.collect(), steps_left, deadline: None, rules: Vec::new() }
+    }
+
+    /// Has devices the taints of these rules, too.
+    #[must_use]
+    pub fn with_rules(self, rules: &[DeviceTaintRule]) -> Self {
+        Self { rules: rules.to_vec(), ..self }
     }
 
     /// Returns the requests whose class or selectors name the driver. Others may be for devices of other drivers.
@@ -245,7 +257,7 @@ impl Question {
         holdings: &Holdings,
     ) -> NodeVerdict {
         let node = node.into();
-        let pools = Pools::gather(node, slices, holdings);
+        let pools = Pools { rules: &self.rules, ..Pools::gather(node, slices, holdings) };
         let name = node.name().unwrap_or_default().to_owned();
         let mut verdict =
             NodeVerdict { node: name, answer: Answer::Yes, requests: Vec::new(), together: None };
@@ -566,11 +578,16 @@ fn causes_of_placed(
         Err(cause) if causes.is_empty() => return vec![cause],
         Err(_) => return causes,
     }
-    if let Some(taint) = request.untolerated(candidate.device.taints.as_deref().unwrap_or_default()) {
+    let DeviceId { driver, pool, device } = &candidate.id;
+    let of_rules = taint_rules::closing(pools.rules, driver, pool, device);
+    let of_rules = of_rules.map(|rule| (&rule.spec.taint, rule.metadata.name.clone()));
+    let mut taints = candidate.device.taints.iter().flatten().map(|taint| (taint, None)).chain(of_rules);
+    if let Some((taint, rule)) = taints.find(|(taint, _)| request.is_kept_off_by(taint)) {
         causes.push(Cause::Tainted {
             key: taint.key.clone(),
             value: taint.value.clone().unwrap_or_default(),
             effect: taint.effect.clone(),
+            rule,
         });
     }
     match capacity::taken(candidate.device, &request.capacity) {

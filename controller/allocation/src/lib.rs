@@ -6,7 +6,7 @@
 //! ```text
 //!   claims, classes ──> Question ──┐
 //!   all claims ───────> Holdings ──┼──> one NodeVerdict for each node: its requests ──> Reasons with a Cause
-//!   a node, its slices ────────────┘              │                         └──> devices ──> Causes
+//!   a node, its slices, rules ─────┘              │                         └──> devices ──> Causes
 //!                                                 └──> one Judgement of all nodes, in groups with the same cause
 //! ```
 //!
@@ -27,6 +27,7 @@ mod node_selector;
 mod pool;
 mod request;
 pub mod selector;
+pub mod taint_rules;
 
 pub use cause::{Amount, Brief, Cause, HeldBy, Lack, Origin, Use};
 pub use holdings::{DeviceId, Holder, Holdings};

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::NodeSelector;
-use k8s_openapi::api::resource::v1::{Device, DeviceCounterConsumption, ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::api::resource::v1::{
+    Device, DeviceCounterConsumption, DeviceTaintRule, ResourceSlice, ResourceSliceSpec,
+};
 use netclaim_api::quantity::billionths;
 
 use crate::cause::Cause;
@@ -43,6 +45,8 @@ pub(crate) struct Pools<'a> {
     pub(crate) unusable: Vec<Cause>,
     /// Drivers of which the node has a slice.
     pub(crate) drivers: BTreeSet<&'a str>,
+    /// The cluster's.
+    pub(crate) rules: &'a [DeviceTaintRule],
 }
 
 impl<'a> Pools<'a> {

@@ -85,12 +85,10 @@ impl Request {
         }
     }
 
-    /// The first taint that keeps the request off the device.
-    pub(crate) fn untolerated<'a>(&self, taints: &'a [DeviceTaint]) -> Option<&'a DeviceTaint> {
-        taints.iter().find(|taint| {
-            [NO_SCHEDULE, NO_EXECUTE].contains(&taint.effect.as_str())
-                && !self.tolerations.iter().any(|toleration| tolerates(toleration, taint))
-        })
+    /// Whether the taint keeps the request off its device.
+    pub(crate) fn is_kept_off_by(&self, taint: &DeviceTaint) -> bool {
+        [NO_SCHEDULE, NO_EXECUTE].contains(&taint.effect.as_str())
+            && !self.tolerations.iter().any(|toleration| tolerates(toleration, taint))
     }
 
     /// The Network that its devices must have.

@@ -1,7 +1,7 @@
 //! Every cause, with a node, a slice and claims as small as they can be.
 
 use k8s_openapi::api::core::v1::{Node, PodSpec};
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use serde_json::{Value, json};
 
 use crate::{Answer, Cause, Holdings, KnownNode, NodeVerdict, Question, unfit};
@@ -320,6 +320,44 @@ fn a_taint_is_told_in_words_unless_it_is_tolerated() {
         let tolerant = claim("web", json!([request("storage", json!({"tolerations": [toleration]}))]));
         assert_eq!(Case::new(tolerant, json!([network_device(down.clone())])).words().0, Answer::Yes);
     }
+}
+
+#[test]
+fn a_rule_taints_the_devices_that_it_selects_and_is_named() {
+    let rule = |selector: Value, effect: &str| -> DeviceTaintRule {
+        let taint = json!({"key": "example.com/maintenance", "value": "switch", "effect": effect});
+        from(
+            json!({"metadata": {"name": "switch-work"}, "spec": {"deviceSelector": selector, "taint": taint}}),
+        )
+    };
+    let case = |claim: ResourceClaim, rule: DeviceTaintRule| {
+        let slices = [slice("a", "a", json!([network_device(json!({}))]))];
+        let mut question = Question::new(&[claim], &classes()).with_rules(&[rule]);
+        let verdict = question.judge(&node("a"), &slices, &Holdings::default());
+        let reason = verdict.requests[0].reasons.first().map(ToString::to_string);
+        (verdict.answer, reason.unwrap_or_default())
+    };
+    let told =
+        "Network storage: it takes no new pods: example.com/maintenance=switch (DeviceTaintRule switch-work)";
+    for (selector, effect) in [
+        (json!({"driver": "netclaim.dev", "device": "net-storage"}), "NoSchedule"),
+        (json!({"pool": "a"}), "NoExecute"),
+        (json!({}), "NoSchedule"),
+    ] {
+        assert_eq!(case(storage("web"), rule(selector, effect)), (Answer::No, told.to_owned()));
+    }
+    for (selector, effect) in [
+        (json!({"driver": "gpu.example.com"}), "NoSchedule"),
+        (json!({"driver": "netclaim.dev", "pool": "b"}), "NoSchedule"),
+        (json!({"pool": "a", "device": "net-lab"}), "NoSchedule"),
+        (Value::Null, "NoSchedule"),
+        (json!({}), "None"),
+    ] {
+        assert_eq!(case(storage("web"), rule(selector.clone(), effect)).0, Answer::Yes, "{selector}");
+    }
+    let toleration = json!({"tolerations": [{"key": "example.com/maintenance", "operator": "Exists"}]});
+    let tolerant = claim("web", json!([request("storage", toleration)]));
+    assert_eq!(case(tolerant, rule(json!({}), "NoSchedule")).0, Answer::Yes);
 }
 
 #[test]

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use k8s_openapi::api::resource::v1::DeviceTaintRule;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -87,6 +88,8 @@ pub(crate) struct Demand {
     /// With which ranges and Networks each pool was looked through last, as its status says.
     pub(crate) surveyed: BTreeMap<PoolKey, i64>,
     pub(crate) nodes: Arc<Nodes>,
+    /// For those who explain why pods wait.
+    pub(crate) rules: Vec<DeviceTaintRule>,
 }
 
 impl Demand {
@@ -912,8 +915,8 @@ mod tests {
         state.set_demand(Demand {
             networks: [(network, draw)].into(),
             pools: [(key, pool)].into(),
-            surveyed: BTreeMap::new(),
             nodes: Arc::new(nodes.map(|node| (node, Default::default())).into()),
+            ..Demand::default()
         });
         state.survey.pass(&state.demand);
     }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference, PodSpec};
-use k8s_openapi::api::resource::v1::DeviceClass;
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule};
 use kube::Client;
 use kube::runtime::watcher;
 use netclaim_allocation::{Effort, Judgement, Needed, Outlook, Question, World};
@@ -281,6 +281,7 @@ impl Explainer {
 struct Snapshot {
     offers: Offers,
     nodes: Vec<Node>,
+    rules: Vec<DeviceTaintRule>,
     /// Whether each Network is accepted.
     networks: BTreeMap<NetworkName, bool>,
 }
@@ -291,6 +292,7 @@ impl Snapshot {
         let networks = demand.iter().flat_map(|demand| &demand.networks);
         Self {
             offers,
+            rules: demand.map(|demand| demand.rules.clone()).unwrap_or_default(),
             nodes: nodes.map(|(name, facts)| facts.object(name)).collect(),
             networks: networks.map(|(name, draw)| (name.clone(), *draw != Draw::Unknown)).collect(),
         }
@@ -301,6 +303,7 @@ impl Snapshot {
         let refusal = |name: &str| self.refusal(name);
         let world = World {
             slices: &self.offers.slices,
+            rules: &self.rules,
             nodes: Some(&self.nodes),
             holdings: &self.offers.holdings,
             refusal: &refusal,

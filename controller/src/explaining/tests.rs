@@ -92,13 +92,22 @@ async fn explain(
     objects: BTreeMap<&'static str, Value>,
     seconds: u64,
 ) -> (Vec<String>, Vec<Value>, Metrics) {
+    explain_with(Vec::new(), pods, objects, seconds).await
+}
+
+async fn explain_with(
+    rules: Vec<DeviceTaintRule>,
+    pods: &[PodObject],
+    objects: BTreeMap<&'static str, Value>,
+    seconds: u64,
+) -> (Vec<String>, Vec<Value>, Metrics) {
     let (service, requests) = mock::pair();
     let client = Client::new(service, "default");
     let metrics = Metrics::default();
     let unscheduled = Arc::new(Unscheduled::default());
     let networks = BTreeMap::from([("storage".parse().unwrap(), Draw::Nothing)]);
     let nodes = ["a", "b"].map(|node| (node.to_owned(), NodeFacts::default()));
-    let demand = Demand { networks, nodes: Arc::new(nodes.into()), ..Demand::default() };
+    let demand = Demand { networks, nodes: Arc::new(nodes.into()), rules, ..Demand::default() };
     let (_demand, needed) = watch::channel(Some(demand));
     for pod in pods {
         unscheduled.apply(&watcher::Event::Apply(pod.clone()));
@@ -180,6 +189,20 @@ async fn who_leases_addresses_is_told_how_many_a_pod_needs_that_waits_for_nothin
     assert_eq!(first, Needs::from([(("storage".parse().unwrap(), "b".to_owned()), need)]));
     assert!(after < Duration::from_secs(8), "{after:?}");
     assert_eq!(then, Needs::new(), "no pod waits any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_rule_keeps_off_its_devices_gets_an_event_that_names_it() {
+    let rule = json!({"metadata": {"name": "work"}, "spec": {"deviceSelector": {"device": "net-storage"},
+        "taint": {"key": "example.com/maintenance", "effect": "NoSchedule"}}});
+    let mut objects = objects(OF_STORAGE);
+    let none = json!({"apiVersion": "resource.k8s.io/v1", "kind": "List", "metadata": {}, "items": []});
+    objects.insert("resource.k8s.io/v1/resourceclaims", none);
+    let rules = vec![serde_json::from_value(rule).unwrap()];
+    let (_, events, _) = explain_with(rules, &[pod("web-1")], objects, 60).await;
+    let note = "no node can serve request net of claim net. 2 nodes (a, b): Network storage: \
+        it takes no new pods: example.com/maintenance (DeviceTaintRule work)";
+    assert_eq!(events.iter().map(|event| &event["note"]).collect::<Vec<_>>(), [note]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{Node, PodSpec};
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{DeviceTaintRule, ResourceSlice};
 use netclaim_api::DRIVER_NAME;
 use serde::Serialize;
 
@@ -26,6 +26,8 @@ use crate::request::RequestName;
 pub struct World<'a> {
     /// Those of the driver.
     pub slices: &'a [ResourceSlice],
+    /// Taints that an admin gives devices.
+    pub rules: &'a [DeviceTaintRule],
     /// Every node; `None` if they could not be read. Then slices tell which there are.
     pub nodes: Option<&'a [Node]>,
     /// What all claims hold.
@@ -157,6 +159,7 @@ impl Judgement {
     /// Judges nodes for the claims of a question.
     pub fn of(mut question: Question, pod: Option<&PodSpec>, world: &World<'_>, effort: Effort) -> Self {
         let has_claims = !question.is_empty();
+        question = question.with_rules(world.rules);
         if let Effort::Until(deadline) = effort {
             question.deadline = Some(deadline);
         }

@@ -81,8 +81,13 @@ impl Cluster {
         self.claims.iter().for_each(|claim| holdings.add(claim));
         let refusal =
             |name: &str| (!self.networks.contains(&name)).then(|| format!("there is no Network {name}"));
-        let world =
-            World { slices: &self.slices, nodes: Some(&self.nodes), holdings: &holdings, refusal: &refusal };
+        let world = World {
+            slices: &self.slices,
+            rules: &[],
+            nodes: Some(&self.nodes),
+            holdings: &holdings,
+            refusal: &refusal,
+        };
         Judgement::of(Question::new(&claims(classes), &self.classes), Some(pod), &world, effort)
     }
 }
