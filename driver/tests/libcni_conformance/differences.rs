@@ -536,6 +536,16 @@ pub const DIFFERENCES: &[Difference] = &[
         follows: &["/1/msg", "/1/then/**", "/2/**"],
     },
     Difference {
+        name: "other-than-asked",
+        group: Group::Agent,
+        reason: "a pod whose interface is not what its claim says starts without the network that it asked for",
+        provoke: "ADD whose result lacks the interface name, an address or the MAC address that was asked for",
+        ours: "ADD fails and names both",
+        libcni: "ADD succeeds",
+        at: &[("/0/class", r#""failed""#, r#""ok""#)],
+        follows: &["/0/msg", "/0/result"],
+    },
+    Difference {
         name: "made-nothing",
         group: Group::Agent,
         reason: "where no plugin ran there is nothing to delete, and a plugin that is missing cannot do it",

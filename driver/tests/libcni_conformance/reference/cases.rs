@@ -78,8 +78,9 @@ impl Case {
     }
 }
 
-/// What the agent alone does otherwise: it does not begin an ADD that must fail, and owes nothing then.
-pub fn not_begun() -> Vec<Case> {
+/// What the agent alone does otherwise: it does not begin an ADD that must fail, and owes nothing then. It fails an ADD whose
+/// interface is not what was asked.
+pub fn of_the_agent() -> Vec<Case> {
     vec![
         case(
             "a link of another program in the pod",
@@ -90,6 +91,9 @@ pub fn not_begun() -> Vec<Case> {
         case("a plugin that is missing", json!([{"type": "no-such-plugin"}]))
             .steps("ADD c1; DEL c1")
             .explained(&["made-nothing"]),
+        case("an interface of another name", json!([{"type": "loopback"}]))
+            .steps("ADD c1; DEL c1")
+            .explained(&["other-than-asked"]),
     ]
 }
 
