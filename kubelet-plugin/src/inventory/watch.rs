@@ -196,7 +196,9 @@ async fn lacking(links: &Links) -> BTreeSet<&'static str> {
     for (_, kind) in KINDS {
         match links.kernel_has(kind).await {
             Ok(true) => {}
-            Ok(false) => drop(lacking.insert(kind)),
+            Ok(false) => {
+                lacking.insert(kind);
+            }
             Err(error) => {
                 let error = error_chain(&error);
                 tracing::warn!(kind, error, "cannot find a kernel feature, assuming it is there");

@@ -972,6 +972,7 @@ mod tests {
         claims: Claims,
         reported: mpsc::UnboundedReceiver<Update>,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
+        woken: crate::waking::Events,
         _blocks: watch::Sender<OwnBlocks>,
         _dir: tempfile::TempDir,
     }
@@ -1001,7 +1002,7 @@ mod tests {
             let (inventory, known) = watch::channel(Some(Arc::new(inventory)));
             let own = OwnBlocks { known: Some(BTreeMap::new()), is_stale: false };
             let (blocks, own) = watch::channel(own);
-            let claims = Claims::default();
+            let (claims, (waker, woken)) = (Claims::default(), crate::waking::channel());
             let node = NodeAgent {
                 client: api_server(Arc::clone(&claims)),
                 driver: "netclaim.dev".into(),
@@ -1021,7 +1022,7 @@ mod tests {
                 reservations: Reservations::default(),
                 metrics: Arc::default(),
                 spans: Arc::default(),
-                waker: crate::waking::channel().0,
+                waker,
                 mended: Default::default(),
             };
             let mender = Arc::<Mender>::default();
@@ -1039,7 +1040,7 @@ mod tests {
             let node = Arc::new(node);
             let weak: std::sync::Weak<NodeAgent<Fake>> = Arc::downgrade(&node);
             mender.set(weak).ok().unwrap();
-            Self { node, claims, reported, inventory, _blocks: blocks, _dir: dir }
+            Self { node, claims, reported, inventory, woken, _blocks: blocks, _dir: dir }
         }
 
         /// Has the node serve the Network `storage` from these addresses of one block.
@@ -1369,7 +1370,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_prepare_names_the_pod_that_still_has_the_link() {
-        let agent = Agent::new();
+        let mut agent = Agent::new();
         let whole = json!({"uplink": {"interfaces": ["eth1"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "host-device", "device": "${uplink.ifName}"}]}});
         agent.inventory.send_modify(|known| {
@@ -1384,7 +1385,17 @@ mod tests {
             let expected = "request \"net\" of ResourceClaim default/next: link eth1 is with pod default/p (device \"nic-eth1\" of \
                             ResourceClaim default/first), which has not ended on this node: the pod starts when that one has";
             assert_eq!(error, expected, "{device}");
+            assert_eq!(agent.woken.blocked(), [("q".to_owned(), "first".to_owned())], "{device}");
         }
+        agent
+            .inventory
+            .send_modify(|known| Arc::make_mut(known.as_mut().unwrap()).uplinks.push(uplink("eth1")));
+        agent
+            .prepare(&agent.claim("next", "macvlan-eth1", &["q"]))
+            .await
+            .expect_err("it is back and still held");
+        assert_eq!(agent.woken.blocked(), [("q".to_owned(), "first".to_owned())]);
+        agent.inventory.send_modify(|known| Arc::make_mut(known.as_mut().unwrap()).uplinks.clear());
         agent.node.unprepare(first).await.expect("nothing is owed");
         let error = agent.prepare(&agent.claim("next", "nic-eth1", &["q"])).await.expect_err("it is gone");
         assert!(error.contains("is no longer on node node0: delete the pod"), "{error}");

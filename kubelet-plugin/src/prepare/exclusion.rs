@@ -4,6 +4,7 @@
 //! published of a link has changed since a pod got it, nor for Networks of scope `Cluster`, which are in pools of their
 //! own. The kernel would refuse some of it, and take a NIC away below the macvlan links and VLANs of other pods.
 
+use netclaim_api::conflist::has_child;
 use netclaim_api::device::{DeviceName, link_label};
 use netclaim_api::{IfName, LinkUse};
 
@@ -91,7 +92,9 @@ impl InPod {
             };
             let mut others = plans.clone().filter(|plan| plan.owner.claim.uid != claim.object.uid);
             let (link, other) = others.find_map(|other| {
-                let link = link_of(other).filter(|link| link.link_use == Some(LinkUse::Nic))?;
+                // A link below an interface of the pod stays on the node.
+                let moves = !has_child(other.spec.conflist.plugins());
+                let link = link_of(other).filter(|link| moves && link.link_use == Some(LinkUse::Nic))?;
                 (is_missing(&link.name) || other.owner.device.device == device.device)
                     .then(|| (link.name.clone(), Box::new(other.owner.clone())))
             })?;

@@ -61,6 +61,19 @@ pub(crate) struct Waker(mpsc::UnboundedSender<Event>);
 /// Where the [`Waking`] part hears of it.
 pub(crate) struct Events(mpsc::UnboundedReceiver<Event>);
 
+#[cfg(test)]
+impl Events {
+    /// Returns the UIDs of the pods that were blocked, each with the name of the claim.
+    pub(crate) fn blocked(&mut self) -> Vec<(String, String)> {
+        let events = std::iter::from_fn(|| self.0.try_recv().ok());
+        let blocked = events.filter_map(|event| match event {
+            Event::Blocked(pod, (_, claim)) => Some((pod.uid, claim)),
+            _ => None,
+        });
+        blocked.collect()
+    }
+}
+
 /// Returns both ends.
 pub(crate) fn channel() -> (Waker, Events) {
     let (sender, receiver) = mpsc::unbounded_channel();
