@@ -89,8 +89,8 @@ reasons! {
         Everywhere,
         /// Some nodes take no new pods.
         ///
-        /// The message names the nodes with the taints of their devices, and the nodes without an uplink. See
-        /// [what each taint means](../architecture.md#devices-and-counters).
+        /// The message names the nodes with the taints of their devices and the DeviceTaintRules, and the nodes without an
+        /// uplink. See [what each taint means](../architecture.md#devices-and-counters).
         NotEverywhere,
         /// No node that the Network selects has its uplink.
         ///

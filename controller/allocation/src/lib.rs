@@ -15,6 +15,8 @@
 //! * Nodes are judged one by one, so that 5,000 nodes need not be in memory.
 //! * What cannot be known is [`Answer::Unknown`], never a guess.
 //! * A [`Cause`] is a type; its `Display` is the sentence for users.
+//!
+//! `tests/scheduler.rs` holds the answers against the scheduler's own tables, which come with its Go module.
 
 mod capacity;
 mod cause;

@@ -99,7 +99,7 @@ pub fn the_controller_says_what_it_knows(test: &Test<'_>) -> Result<()> {
         ensure!(known["accepted"] == true && known["nodes"]["publishing"] == 1, "{state}");
         let listed = [&state["objects"]["listed"], &state["addresses"]["listed"]];
         let listed = listed.iter().flat_map(|listed| listed.as_object().into_iter().flatten());
-        ensure!(listed.clone().count() == 8 && listed.clone().all(|(_, is)| *is == true), "{state}");
+        ensure!(listed.clone().count() == 9 && listed.clone().all(|(_, is)| *is == true), "{state}");
         ensure!(state["waitingPods"]["groups"].is_array(), "{state}");
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! What the controller says of pods for which the scheduler finds no node.
 
 use anyhow::{Result, ensure};
-use netclaim_tests::objects::text;
+use netclaim_tests::objects::{claim, pod, text};
 use netclaim_tests::{Plugged, Test, holds};
 use serde_json::json;
 
@@ -49,4 +49,42 @@ pub fn a_pod_that_no_node_can_serve_is_told_once_why(test: &Test<'_>) -> Result<
     let others = test.events("holder")?;
     ensure!(!others.iter().any(|event| event.starts_with(REASON)), "{others:#?}");
     Ok(())
+}
+
+pub fn devices_that_an_admin_takes_out_of_service_are_said_to_be_so(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    let selector = json!({"driver": "netclaim.dev", "device": format!("net-{network}")});
+    let taint = json!({"key": "example.com/maintenance", "effect": "NoSchedule"});
+    let rule = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": network},
+        "spec": {"deviceSelector": selector, "taint": taint}});
+    test.create([rule])?;
+    let told = taken_out_of_service(test, &network);
+    test.cluster.kubectl(&["delete", "devicetaintrule", &network])?;
+    told?;
+    test.runs_with("waiting", &["net1"])?;
+    test.condition(20, ["network", &network], "Available", |condition| condition["status"] == "True")
+}
+
+fn taken_out_of_service(test: &Test<'_>, network: &str) -> Result<()> {
+    let rule = format!("example.com/maintenance (DeviceTaintRule {network})");
+    test.condition(30, ["network", network], "Available", |condition| {
+        condition["status"] == "False" && text(&condition["message"]).contains(&rule)
+    })?;
+    test.pod("waiting", network)?;
+    test.is_unschedulable("waiting")?;
+    test.event("waiting", &[REASON, "no node can serve", &rule])?;
+    let explain = ["explain", "pod", "waiting", "--namespace", test.namespace(), "--output=json"];
+    for said in [test.netclaimctl(&explain)?, test.netclaimctl(&["status", "--output=json"])?] {
+        ensure!(said.to_string().contains(&rule), "{said:#}");
+    }
+    Ok(())
+}
+
+pub fn a_pod_whose_selector_has_no_value_is_told_why(test: &Test<'_>) -> Result<()> {
+    let network = test.macvlan("a")?;
+    let mut asking = claim("odd", &network);
+    let selector = json!({"cel": {"expression": "device.attributes[\"example.com\"].rack == \"a\""}});
+    asking["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = json!([selector]);
+    test.create([asking, pod("odd", &["odd"])])?;
+    test.event("odd", &[REASON, "no such key: rack"]).map(drop)
 }

@@ -48,6 +48,8 @@ fn main() -> ExitCode {
                 pods_with_claims_are_spread_over_the_nodes,
                 pods_with_claims_avoid_each_other,
                 a_pod_that_no_node_can_serve_is_told_once_why,
+                a_pod_whose_selector_has_no_value_is_told_why,
+                devices_that_an_admin_takes_out_of_service_are_said_to_be_so,
                 a_claim_of_another_node_is_refused,
                 a_named_claim_moves_to_another_node_with_its_pod,
                 a_cluster_wide_network_counts_its_interfaces_over_all_nodes,
