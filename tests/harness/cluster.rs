@@ -222,6 +222,11 @@ impl Cluster {
         Ok(self.service("pid", name)?.trim().parse()?)
     }
 
+    /// Expects the kubelets to restart the agents' containers, as after a loss of power.
+    pub fn expect_restarts(&self) {
+        self.deaths.expect_power_loss();
+    }
+
     /// Powers a node off (`tests/node/power.sh`). It stays off until [`Self::power_on`], or until the scenario has ended.
     pub fn power_off(&self, name: &str) -> Result<()> {
         self.deaths.expect_power_loss();

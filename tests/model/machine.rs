@@ -24,6 +24,8 @@ use crate::world::{SAFETY, instant};
 const WITHDRAWN: Seconds = 10;
 /// How long a lease may be without a plan.
 const UNPLANNED: Seconds = 60;
+/// How long a Prepare takes at most: then it begins anew.
+const PREPARE: Seconds = 35;
 
 /// A plan in the journal.
 #[derive(Debug, Clone)]
@@ -86,8 +88,8 @@ struct Memory {
     demands: BTreeMap<(NetworkName, Family), Demand>,
     /// Leases of this node, each with the time when it was taken, if no plan has named it since.
     leases: BTreeMap<String, Option<Seconds>>,
-    /// Pods whose leases are taken, and which are to be journalled.
-    taken: BTreeSet<Pod>,
+    /// Pods whose leases are taken, and which are to be journalled, each with the time when they were taken.
+    taken: BTreeMap<Pod, Seconds>,
 }
 
 impl Machine {
@@ -218,7 +220,8 @@ impl Machine {
         let Some(plan) = self.plan_of(pod, server, now) else { return };
         let leases = plan.owner.addresses.iter().flat_map(|addresses| &addresses.leases);
         let leases: Vec<_> = leases.cloned().collect();
-        if !leases.is_empty() && !self.memory.taken.contains(&pod) {
+        let is_taken = self.memory.taken.get(&pod).is_some_and(|since| now - since <= PREPARE);
+        if !leases.is_empty() && !is_taken {
             let of_node = self.addresses(now);
             let of_network = plan.network.parse().ok().and_then(|name: NetworkName| of_node.get(&name));
             for asked in leases {
@@ -255,7 +258,7 @@ impl Machine {
                 server.set_lease_node(&asked.lease, Some(&self.name));
                 self.memory.leases.insert(asked.lease, Some(now));
             }
-            self.memory.taken.insert(pod);
+            self.memory.taken.insert(pod, now);
             return;
         }
         self.memory.taken.remove(&pod);
@@ -436,6 +439,10 @@ impl Machine {
             if !lists.iter().any(is_reserved) {
                 server.remove_finalizer(name, Some(&block.uid));
             }
+        }
+        for name in self.memory.book.come_back(own) {
+            let uid = own.get(name).map(|block| block.uid.as_str());
+            server.delete_block(name, uid, now);
         }
         self.memory.book.retired.retain(|uid| own.values().any(|block| block.uid == *uid));
     }

@@ -1,7 +1,8 @@
 //! Small worlds, of which every state is visited: breadth first, so that the trace to what is wrong is a shortest one.
 //!
 //! Each world allows a few disturbances. Everything else may happen whenever it can, in every order. A world that has more states
-//! than [`STATES`] is explored to the depth that these reach; `NETCLAIM_STATES` is another number.
+//! than [`STATES`] is explored to the depth that these reach; `NETCLAIM_STATES` is another number (`make test-model`). Of one that is
+//! said to be whole, every state is visited if that many are.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -21,7 +22,7 @@ use crate::{config, name, network};
 const PROMISE: u64 = 100;
 
 /// After so many states of a world, no deeper ones are visited.
-const STATES: usize = 3_000;
+const STATES: usize = 5_000;
 
 /// How often each disturbance may happen still.
 #[derive(Clone, Default, Hash)]
@@ -53,6 +54,8 @@ struct Small {
     devices: Vec<IpAddr>,
     /// Whether each watch and request of a controller is a step of its own.
     is_fine: bool,
+    /// More states than the world has, if every one of them is to be visited.
+    whole: Option<usize>,
 }
 
 #[derive(Clone)]
@@ -79,7 +82,14 @@ impl Small {
             waits: &[],
             devices: Vec::new(),
             is_fine: false,
+            whole: None,
         }
+    }
+
+    /// Has fewer states than this, which are all visited.
+    fn whole(mut self, states: usize) -> Self {
+        self.whole = Some(states);
+        self
     }
 
     fn pods(mut self, pods: &[(&str, usize)]) -> Self {
@@ -233,6 +243,7 @@ impl Small {
         let mut queue = VecDeque::from([(root, 0usize, first)]);
         let (mut steps, mut depth, mut promises, mut is_complete) = (0u64, 0, 0u64, true);
         let mut has_leased = false;
+        let whole = self.whole;
         let most = std::env::var("NETCLAIM_STATES").ok().and_then(|most| most.parse().ok()).unwrap_or(STATES);
         let trace = |from: &HashMap<u64, (u64, Option<Action>)>, mut at: u64| {
             let mut trace = Vec::new();
@@ -244,7 +255,8 @@ impl Small {
             trace.iter().enumerate().map(|(n, step)| format!("  {}. {step}\n", n + 1)).collect::<String>()
         };
         while let Some((at, steps_to, state)) = queue.pop_front() {
-            if steps_to > depth && from.len() > most {
+            let is_whole = whole.is_some_and(|states| states <= most && from.len() <= states);
+            if steps_to > depth && from.len() > most && !is_whole {
                 is_complete = false;
                 break;
             }
@@ -258,7 +270,7 @@ impl Small {
                     continue;
                 }
                 from.insert(print, (at, Some(action)));
-                has_leased |= !next.world.server.blocks.is_empty();
+                has_leased |= !next.world.server.blocks.is_empty() || !next.world.server.leases.is_empty();
                 if let Err(wrong) = next.world.check() {
                     panic!("{title}: {wrong}\n{}", trace(&from, print));
                 }
@@ -283,6 +295,8 @@ impl Small {
             time.as_secs_f64()
         );
         assert!(has_leased && from.len() > 100, "{title}: a world in which nothing happens");
+        let is_meant = |states: usize| states > most || (is_complete && from.len() < states);
+        assert!(whole.is_none_or(is_meant), "{title}: a world of more states than it is said to have");
     }
 }
 
@@ -330,6 +344,7 @@ fn the_name_of_a_cni_network_changes() {
         .pods(&[("red", 0), ("red", 0)])
         .script(vec![("red gets another cni.name", renamed)])
         .left(|left| left.sandboxes = 1)
+        .whole(60_000)
         .explore("cni.name");
 }
 
@@ -345,7 +360,7 @@ fn an_excluded_address_goes_to_a_router() {
         .left(|left| left.sandboxes = 1)
         .waits(1, &[11]);
     small.devices = vec![ip("10.0.0.3")];
-    small.explore("exclude");
+    small.whole(30_000).explore("exclude");
 }
 
 #[test]
@@ -362,6 +377,7 @@ fn a_range_moves_to_another_network() {
                 ("blue has them", config(2, &[less(), moved], &[])),
             ])
             .waits(1, &[11])
+            .whole(5_000)
             .explore(&format!("a range from .{cut} moves"));
     }
 }
@@ -370,13 +386,15 @@ fn a_range_moves_to_another_network() {
 fn a_claim_moves_with_its_address_and_admins_delete_leases() {
     let with = json!({"ranges": [range(2, 4)], "blockSize": {"ipv4": 31}, "reserved": ["10.0.0.4"]});
     let asked = Some(ip("10.0.0.4"));
-    Small::new(config(0, &[("red", network(Some(with), None))], &[]), 1)
-        .left(|left| {
-            left.pods = vec![(name("red"), 0, asked), (name("red"), 1, asked)];
-            (left.leases, left.deletes, left.crashes) = (1, 1, 1);
-        })
-        .waits(1, &[61])
-        .explore("leases");
+    let world = || {
+        Small::new(config(0, &[("red", network(Some(with.clone()), None))], &[]), 1)
+            .left(|left| left.pods = vec![(name("red"), 0, asked), (name("red"), 1, asked)])
+    };
+    world().left(|left| (left.leases, left.crashes) = (1, 1)).whole(5_000).explore("leases, an agent dies");
+    let deleted = world().left(|left| (left.leases, left.deletes) = (1, 1)).waits(1, &[61]);
+    deleted.whole(100_000).explore("leases, a pod is deleted");
+    let all = world().left(|left| (left.leases, left.deletes, left.crashes) = (1, 1, 1));
+    all.waits(1, &[61]).explore("leases");
 }
 
 #[test]
@@ -395,61 +413,80 @@ fn an_address_is_reserved_while_a_block_of_another_size_has_it() {
             left.deletes = 1;
         })
         .waits(1, &[11])
+        .whole(30_000)
         .explore("reserved later");
 }
 
 #[test]
 fn nodes_are_cut_off_and_their_objects_are_deleted() {
-    Small::new(red(), 1)
-        .settled()
-        .running(&[("red", 1), ("red", 0)])
-        .pods(&[("red", 1)])
-        .left(|left| (left.cuts, left.nodes) = (2, 2))
-        .waits(3, &[275, 335])
-        .explore("nodes");
+    let world = || Small::new(red(), 1).settled().running(&[("red", 1), ("red", 0)]).pods(&[("red", 1)]);
+    world().left(|left| left.nodes = 1).waits(2, &[335]).whole(30_000).explore("deleted nodes");
+    let cut = world().left(|left| (left.cuts, left.nodes) = (1, 1)).waits(2, &[335]);
+    cut.whole(100_000).explore("nodes that are cut off and deleted");
+    world().left(|left| (left.cuts, left.nodes) = (2, 2)).waits(3, &[275, 335]).explore("nodes");
 }
 
 #[test]
 fn blocks_are_deleted_and_agents_die() {
-    Small::new(shared(), 1)
-        .settled()
-        .running(&[("red", 0), ("blue", 1)])
-        .pods(&[("red", 1)])
-        .left(|left| (left.blocks, left.crashes, left.forces) = (1, 1, 1))
-        .waits(2, &[11])
-        .explore("deleted blocks");
+    let world = || Small::new(shared(), 1).settled().running(&[("red", 0), ("blue", 1)]);
+    let crash = || world().left(|left| (left.blocks, left.crashes) = (1, 1)).whole(5_000);
+    crash().pods(&[("red", 1)]).explore("a deleted block, an agent dies");
+    crash().waits(1, &[11]).explore("a deleted block, an agent dies, later");
+    let force = world().left(|left| (left.blocks, left.forces) = (1, 1)).pods(&[("red", 1)]);
+    force.whole(5_000).explore("a deleted block and pod");
+    let all = world().left(|left| (left.blocks, left.crashes, left.forces) = (1, 1, 1));
+    all.pods(&[("red", 1)]).waits(2, &[11]).explore("deleted blocks");
 }
 
 #[test]
 fn somebody_takes_the_finalizer_off_a_block() {
-    Small::new(red(), 1)
-        .settled()
-        .running(&[("red", 0)])
-        .pods(&[("red", 1)])
-        .left(|left| (left.finalizers, left.blocks, left.leads) = (1, 1, 1))
-        .waits(1, &[11])
-        .explore("finalizers");
+    let world = || {
+        let world = Small::new(red(), 1).settled().running(&[("red", 0)]).pods(&[("red", 1)]);
+        world.left(|left| (left.finalizers, left.blocks, left.leads) = (1, 1, 1))
+    };
+    world().whole(20_000).explore("finalizers");
+    world().waits(1, &[11]).explore("finalizers, later");
+}
+
+#[test]
+fn a_block_that_was_given_back_and_is_there_again_serves_pods() {
+    let mut world = Small::new(shared(), 1).settled().running(&[("red", 0)]).start;
+    for action in [
+        Action::Copy,
+        Action::Wait(11),
+        Action::Act(0),
+        Action::DeleteBlock("pool.lan.10.0.0.4-32".into()),
+        Action::Tend(1),
+        Action::Restore,
+        Action::Create(name("blue"), 1, None),
+        Action::Wait(11),
+        Action::Tend(1),
+    ] {
+        world.take(&action);
+    }
+    world.heal(80).expect("the pod gets the address");
 }
 
 #[test]
 fn etcd_is_restored() {
-    Small::new(shared(), 1)
-        .settled()
-        .running(&[("red", 0)])
-        .pods(&[("blue", 1)])
-        .left(|left| (left.restores, left.blocks) = (2, 1))
-        .waits(2, &[11, 301])
-        .explore("restore");
+    let world = || {
+        let world = Small::new(shared(), 1).settled().running(&[("red", 0)]).pods(&[("blue", 1)]);
+        world.left(|left| left.restores = 2)
+    };
+    world().waits(1, &[11]).whole(5_000).explore("restore, 11 s");
+    world().waits(1, &[301]).whole(5_000).explore("restore, 301 s");
+    world().left(|left| left.blocks = 1).waits(2, &[11, 301]).explore("restore");
 }
 
 #[test]
 fn a_full_node_waits_beside_an_idle_one() {
-    let four = inline(range(2, 5));
-    Small::new(config(0, &[("red", network(four, None))], &[]), 1)
-        .pods(&[("red", 0), ("red", 0), ("red", 0)])
-        .left(|left| (left.blocks, left.deletes) = (1, 1))
-        .waits(1, &[31])
-        .explore("idle blocks");
+    let world = || {
+        let four = config(0, &[("red", network(inline(range(2, 5)), None))], &[]);
+        Small::new(four, 1).pods(&[("red", 0), ("red", 0), ("red", 0)]).waits(1, &[31])
+    };
+    world().whole(20_000).explore("idle blocks");
+    let disturbed = world().left(|left| (left.blocks, left.deletes) = (1, 1));
+    disturbed.explore("idle blocks, and one is deleted");
 }
 
 #[test]
@@ -463,5 +500,5 @@ fn a_pod_from_before_the_addresses_of_its_network_keeps_its_own() {
         .left(|left| left.deletes = 1)
         .waits(1, &[11]);
     small.start.start_before(&name("red"), 1, ip("10.0.0.3"));
-    small.explore("before");
+    small.whole(20_000).explore("before");
 }

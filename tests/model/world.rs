@@ -259,7 +259,9 @@ impl World {
                     object.is_deleting = true;
                 }
                 // Without anything on a node, the kubelet removes it at once.
-                if !self.machines.iter().any(|machine| machine.plans.contains_key(pod)) {
+                let has =
+                    |machine: &Machine| machine.plans.contains_key(pod) || machine.attached.contains_key(pod);
+                if !self.machines.iter().any(has) {
                     Arc::make_mut(&mut self.server.pods).remove(pod);
                 }
             }

@@ -200,7 +200,7 @@ impl BlockKeeper {
                     done &= self.report(&name, report, lost).await;
                 }
                 if let Some(name) = decision.give_back {
-                    done &= self.give_back(&name, own).await;
+                    done &= self.give_back(&name, own, "it has been empty for long").await;
                 }
                 if let Some(at) = decision.next {
                     memory.look_at(at);
@@ -227,7 +227,7 @@ impl BlockKeeper {
         for (name, block) in own.iter().filter(|(_, block)| is_stranger(block)) {
             let due = *memory.strangers.entry(block.uid.clone()).or_insert(now) + IDLE;
             if now >= due {
-                done &= self.give_back(name, own).await;
+                done &= self.give_back(name, own, "its Network is not for this node").await;
             } else {
                 memory.look_at(due);
             }
@@ -281,7 +281,11 @@ impl BlockKeeper {
                 None => done &= self.remove_finalizer(name, block, finalizer).await,
             }
         }
-        // Blocks that are gone come back as other objects. A plan is made from the inventory, which may lag behind.
+        let back: Vec<&String> = self.turn.lock().await.come_back(own).collect();
+        for name in back {
+            done &= self.give_back(name, own, "it had been given back before etcd was restored").await;
+        }
+        // A plan is made from the inventory, which may lag behind.
         let is_known = |uid: &String| {
             let listed = |leased: &NodeAddresses| {
                 leased.blocks.iter().chain(&leased.leaving).any(|block| block.uid == *uid)
@@ -328,9 +332,9 @@ impl BlockKeeper {
         succeeded(written.map(drop), name, "write the status of an AddressBlock")
     }
 
-    async fn give_back(&self, name: &str, own: &BTreeMap<String, OwnBlock>) -> bool {
+    async fn give_back(&self, name: &str, own: &BTreeMap<String, OwnBlock>, why: &str) -> bool {
         let Some(block) = own.get(name) else { return true };
-        tracing::info!(block = name, "giving back a block of addresses that has been empty for long");
+        tracing::info!(block = name, why, "giving back a block of addresses");
         let uid = Some(block.uid.clone());
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid, resource_version: None }),

@@ -18,7 +18,7 @@ use netclaim_driver::attach::{Attach, Attacher, Observer};
 use serde_json::Value;
 
 use super::plan::DeviceError;
-use crate::inventory::{Block, NodeAddresses, OwnBlocks};
+use crate::inventory::{Block, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::owner::{Addresses, AskedAddress, Owner, Plan, Record};
 
 /// Host bits of the largest block.
@@ -42,6 +42,13 @@ impl Book {
         let Some(Addresses { blocks, ips, .. }) = &plan.owner.addresses else { return };
         let of_network = self.last.entry(plan.network.clone()).or_default();
         of_network.extend(blocks.iter().copied().zip(ips.iter().copied()));
+    }
+
+    /// Returns the names of blocks that the node has given back and that exist as before: etcd was restored from a copy of before
+    /// that. Others may have got their addresses since, so that only a block of another UID may hand them out.
+    pub fn come_back<'a>(&self, own: &'a BTreeMap<String, OwnBlock>) -> impl Iterator<Item = &'a String> {
+        let is_back = |block: &OwnBlock| !block.is_deleting && self.retired.contains(&block.uid);
+        own.iter().filter(move |(_, block)| is_back(block)).map(|(name, _)| name)
     }
 }
 

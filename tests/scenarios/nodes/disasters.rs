@@ -1,6 +1,6 @@
 //! What `docs/disasters.md` says to do when something outside of netclaim's protocol has gone wrong. No address is ever in two pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -62,7 +62,11 @@ fn meanwhile_unique(
 /// Waits until the pods run, and makes sure that no address is ever in two pods.
 fn run(test: &Test<'_>, pods: &[String]) -> Result<()> {
     meanwhile_unique(test, NOTICED, "the pods run", || {
+        // What the API server says may be from before a loss of power.
+        let has_address: BTreeSet<String> = addresses(test)?.into_values().collect();
         pods.iter().try_for_each(|pod| {
+            let is_there = has_address.iter().any(|holder| holder.starts_with(&format!("{pod} on ")));
+            ensure!(is_there, "{pod} has no address");
             let status = test.get("pod", pod)?["status"].clone();
             ensure!(status["phase"] == "Running", "{pod} is {}", status["phase"]);
             test.claim_is_ready(pod).map(drop)
@@ -454,6 +458,8 @@ struct Renamed<'a> {
 impl<'a> Renamed<'a> {
     /// Writes the kubelet's new command, with a certificate of this node.
     fn to(test: &'a Test<'a>, name: &str) -> Result<Self> {
+        // A kubelet that has its old name again starts the agent's pod of that name again.
+        test.cluster.expect_restarts();
         let dir = test.cluster.dir();
         let command = dir.join("cmd/kubelet2");
         let own = std::fs::read_to_string(&command)?;
