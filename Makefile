@@ -48,6 +48,10 @@ test-qemu: tools ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debi
 	tests/node/build.sh
 	tests/qemu/lane.sh
 
+.PHONY: test-model
+test-model: ## Every state of the model's small worlds, and 10,000 big ones (10 minutes; NETCLAIM_SEED repeats a big one)
+	NETCLAIM_STATES=100000 NETCLAIM_CASES=10000 cargo test --profile quick --package netclaim-model --locked -- --nocapture --test-threads=2
+
 .PHONY: test-churn
 test-churn: tools ## 200 pods come and go while agent, runtime and kubelet are killed (root; NETCLAIM_SEED repeats a run)
 	tests/node/build.sh
@@ -98,7 +102,7 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 test-released test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE := release
 
 .PHONY: test-all
-test-all: test test-faults test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-multus ## make test, and then what takes longer (root)
+test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-multus ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
 test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)
