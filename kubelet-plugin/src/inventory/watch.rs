@@ -18,7 +18,7 @@ use netclaim_api::network::{Network, NetworkSpec};
 use netclaim_api::node_selector::selects_node;
 use netclaim_api::reasons::{AddressesReason, ConditionReason as _, NodeEvent, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
-use netclaim_api::{IfName, NetworkName};
+use netclaim_api::{IfName, LinkUse, NetworkName};
 use netclaim_cni::error_chain;
 use netclaim_driver::links::Links;
 use serde::de::DeserializeOwned;
@@ -74,7 +74,7 @@ impl NodeWatch {
         let mut policies = self.objects::<UplinkPolicy>("UplinkPolicies").boxed();
         let mut pools = self.objects::<AddressPool>("AddressPools").boxed();
         let mut links = LinkWatch::new(self.links.clone());
-        let mut lacking = lacking(&self.links).await;
+        let mut kinds = BTreeMap::new();
         let mut look = tokio::time::interval(KINDS_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut own_node, mut known_networks) = (NodeObject::default(), Objects::<KnownNetwork>::default());
@@ -90,6 +90,8 @@ impl NodeWatch {
                 (snapshot, &own_node.last, known_networks.known(), in_force)
             {
                 let networks = networks_for(all_networks, &node.labels);
+                ask_kernel(&self.links, &networks, &mut kinds).await;
+                let lacking = kinds.iter().filter(|(_, has)| !**has).map(|(kind, _)| *kind).collect();
                 let (provided, named) = (self.providers.provided(), named(&networks));
                 let uplinks = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
                 let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
@@ -97,8 +99,7 @@ impl NodeWatch {
                 let blocks = self.blocks.borrow_and_update().clone();
                 let scarce = scarce(all_networks);
                 let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
-                let now =
-                    Inventory { labels, uplinks, withheld, lacking: lacking.clone(), networks, addresses };
+                let now = Inventory { labels, uplinks, withheld, lacking, networks, addresses };
                 let before = inventory.borrow().clone();
                 let taken = before.map(|before| taken_by_the_node(&before, &now)).unwrap_or_default();
                 for warning in new_warnings(&mut warned, now.node_link_warnings()).into_iter().chain(taken) {
@@ -125,9 +126,9 @@ impl NodeWatch {
                     () = links.changed() => true,
                     () = self.providers.changed() => true,
                     // Its module may be installed later.
-                    _ = look.tick(), if !lacking.is_empty() => {
-                        let now = self::lacking(&self.links).await;
-                        std::mem::replace(&mut lacking, now.clone()) != now
+                    _ = look.tick(), if kinds.values().any(|has| !has) => {
+                        kinds.retain(|_, has| *has);
+                        true
                     }
                     event = nodes.next() => match event {
                         Some(event) => own_node.update(event),
@@ -190,22 +191,24 @@ fn new_warnings<K: Ord + Clone>(before: &mut BTreeMap<K, String>, now: BTreeMap<
     new
 }
 
-/// Returns the kinds of links that plugins make and the kernel cannot. Where it gives no answer, an ADD will.
-async fn lacking(links: &Links) -> BTreeSet<&'static str> {
-    let mut lacking = BTreeSet::new();
-    for (_, kind) in KINDS {
-        match links.kernel_has(kind).await {
-            Ok(true) => {}
-            Ok(false) => {
-                lacking.insert(kind);
-            }
-            Err(error) => {
+/// Asks the kernel for the kinds of links that uplinks and these Networks need, and adds whether it has each that is not `known`.
+/// A module may make a link when it is loaded, so nothing else is asked for. Where there is no answer, an ADD has it.
+async fn ask_kernel(
+    links: &Links,
+    networks: &BTreeMap<NetworkName, NetworkSpec>,
+    known: &mut BTreeMap<&'static str, bool>,
+) {
+    for (plugin, kind) in KINDS {
+        let is_needed = || networks.values().any(|spec| spec.plugin_types().contains(&plugin));
+        if !known.contains_key(kind) && (LinkUse::of_plugin(plugin).is_some() || is_needed()) {
+            let has = links.kernel_has(kind).await.unwrap_or_else(|error| {
                 let error = error_chain(&error);
                 tracing::warn!(kind, error, "cannot find a kernel feature, assuming it is there");
-            }
+                true
+            });
+            known.insert(kind, has);
         }
     }
-    lacking
 }
 
 /// Returns the names by which Networks select their uplinks.
@@ -394,6 +397,20 @@ mod tests {
             Some(known(None))
         );
         assert_eq!(KnownNetwork::read(network(2, bad, Value::Null), Some(&known(None))), None);
+    }
+
+    #[tokio::test]
+    async fn the_kernel_is_asked_only_for_kinds_of_links_that_are_needed() {
+        let asked = async |plugins: &[&str]| {
+            let plugins: Vec<Value> = plugins.iter().map(|plugin| json!({"type": plugin})).collect();
+            let spec = json!({"cni": {"cniVersion": "1.0.0", "plugins": plugins}});
+            let spec = serde_json::from_value(spec).expect("a network");
+            let (networks, mut known) = ([("n".parse().expect("a name"), spec)].into(), BTreeMap::new());
+            ask_kernel(&Links::new("/sys"), &networks, &mut known).await;
+            known.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&["tuning"]).await, ["ipvlan", "macvlan"]);
+        assert_eq!(asked(&["ptp", "vrf"]).await, ["ipvlan", "macvlan", "veth", "vrf"]);
     }
 
     #[test]
