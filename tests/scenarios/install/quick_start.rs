@@ -74,19 +74,17 @@ pub fn the_quick_start_works_as_it_is_written(test: &Test<'_>) -> Result<()> {
     })
 }
 
-/// Looks at one node as the reader does, who has a terminal.
+/// Looks at one node as the reader does.
 fn looks_at_a_node(test: &Test<'_>, folder: &Path, check: &str) -> Result<()> {
-    let check = check
-        .replace("NODE -it ", "node0 -i ")
-        .replace("docker.io/library/busybox:1.37", "localhost/busybox:1");
-    let shown = run(test, folder, &check);
-    let pods = run(
-        test,
-        folder,
-        "kubectl get pods -o name | grep node-debugger- | xargs kubectl delete --timeout=60s",
-    );
+    let check =
+        check.replace("NODE", "node0").replace("docker.io/library/busybox:1.37", "localhost/busybox:1");
+    run(test, folder, &check)?;
+    let pod = run(test, folder, "kubectl get pods -o name | grep node-debugger-")?;
+    let pod = pod.trim();
+    let ended = format!("kubectl wait --for=jsonpath={{.status.phase}}=Succeeded {pod} --timeout=60s");
+    let shown = run(test, folder, &format!("{ended}\nkubectl logs {pod}"));
+    run(test, folder, &format!("kubectl delete {pod} --timeout=60s"))?;
     let shown = shown?;
-    pods?;
     for expected in ["nri.sock", "/macvlan", "/host-local", "eth1"] {
         ensure!(shown.contains(expected), "no {expected} in {shown}");
     }
