@@ -370,9 +370,11 @@ impl<N: Plugins> NodeAgent<N> {
         let span = self.spans.preparing(&claim);
         let prepared = self.prepare_from(&claim, known, &call).instrument(span.clone());
         // As long as a Prepare: the node of a lease that no plan names is cleared later.
-        let prepared = tokio::time::timeout(PATIENCE, prepared).await;
-        let late = |_| Err(PrepareError::Late { node: self.node_name.clone() });
-        prepared.unwrap_or_else(late).inspect_err(|error| failed(&span, &error))?;
+        let prepared = match tokio::time::timeout(PATIENCE, prepared).await {
+            Ok(prepared) => prepared,
+            Err(_) => Err(PrepareError::Late { node: self.node_name.clone() }),
+        };
+        prepared.inspect_err(|error| failed(&span, &error))?;
         Ok(self.attacher.plans_of(&claim.uid).first().is_some_and(|plan| plan.owner.pod.uid != from))
     }
 
