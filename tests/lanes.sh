@@ -1,8 +1,9 @@
 #!/bin/bash
 # lanes.sh: all tests of `make test`, side by side, because most of them wait for most of their time: those without a cluster, and the
-# scenarios on real clusters. A lane on one node and one on three have two parts, each with a cluster of its own: scenarios that run four
-# at a time, and those that run one by one. The clusters share nothing but the machine (see node/cluster.sh). Scenarios that measure
-# time run beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
+# scenarios on real clusters, a lane on one node and one on three. Where there are four cores or more, each lane has two parts, each with
+# a cluster of its own: scenarios that run four at a time, and those that run one by one. On two cores, four clusters are slower than two:
+# scenarios then fail for want of time. The clusters share nothing but the machine (see node/cluster.sh). Scenarios that measure time run
+# beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,12 +22,13 @@ without_cluster() {
 }
 # lane TEST [PART]
 lane() { NETCLAIM_PART=${2:-} run --no-fail-fast --test="$1"; }
-# The installations are few, and one by one.
+# in_turn TEST[:PART] ...
 # shellcheck disable=SC2317 # by `beside`
-cluster_and_install() {
-  local status=0
-  lane cluster beside || status=$?
-  lane install || status=$?
+in_turn() {
+  local one status=0
+  for one in "$@"; do
+    lane "${one%%:*}" "$([[ $one != *:* ]] || echo "${one#*:}")" || status=$?
+  done
   return "$status"
 }
 
@@ -42,10 +44,15 @@ trap 'for job in "${jobs[@]}"; do kill -TERM -- "-$job" 2>/dev/null || true; don
 # The parts cannot share a cluster that keeps running.
 unset NETCLAIM_TEST_CLUSTER NETCLAIM_TEST_NODES_CLUSTER
 beside without_cluster
-beside lane cluster alone
-beside lane nodes alone
-beside lane nodes beside
-beside cluster_and_install
+if (( $(nproc) >= 4 )); then
+  beside lane cluster alone
+  beside lane nodes alone
+  beside lane nodes beside
+  beside in_turn cluster:beside install
+else
+  beside lane cluster
+  beside in_turn nodes install
+fi
 status=0
 for job in "${jobs[@]}"; do
   wait "$job" || status=$?
