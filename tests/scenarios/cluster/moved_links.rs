@@ -72,7 +72,11 @@ pub fn a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is(
 ) -> Result<()> {
     let [link, peer] = ["taken0", "taken0p"];
     let on_node = |commands: &str| test.cluster.on_node(&["sh", "-ec", commands]).map(drop);
-    let make = |mtu: u32| on_node(&format!("ip link add {link} mtu {mtu} up type veth peer name {peer}"));
+    let make = |mtu: u32| {
+        on_node(&format!(
+            "ip link add {link} mtu {mtu} up type veth peer name {peer} && ip link set {peer} up"
+        ))
+    };
     let mtu_is = |mtu: u32| {
         let now = test.cluster.on_node(&["cat", &format!("/sys/class/net/{link}/mtu")])?;
         ensure!(now.trim() == mtu.to_string(), "{link} has the MTU {now}");
