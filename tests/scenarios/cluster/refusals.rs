@@ -206,7 +206,7 @@ pub fn a_claim_of_two_pods_is_refused_with_the_fix(test: &Test<'_>) -> Result<()
     let named = two["spec"]["containers"][0].take();
     two["spec"]["containers"] = json!([container("unnamed"), named]);
     test.create([two])?;
-    test.event("two", &["unnamed", "shared", "one", "resourceClaimTemplateName"])?;
+    test.event("two", &["shared", "one", "resourceClaimTemplateName"])?;
     test.does_not_start("two")?;
     test.runs_with("one", &["net1"])
 }

@@ -14,7 +14,7 @@ use netclaim_tests::objects::{list, text};
 use netclaim_tests::{Access, helm, output, project};
 use serde_json::Value;
 
-const LANES: [&str; 5] = ["cluster-alone", "cluster-beside", "install", "nodes-alone", "nodes-beside"];
+const LANES: [&str; 3] = ["cluster", "install", "nodes"];
 
 /// Rights that the programs need and that no scenario surely makes them use: account, group, resource, verb, and when it is used. What
 /// happens then has a unit test.
@@ -25,10 +25,13 @@ const NOT_IN_THE_LANES: [(&str, &str, &str, &str, &str); 1] = [
 
 /// What the programs asked for in all lanes.
 fn asked() -> BTreeSet<Access> {
-    let of_lane = |lane: &str| {
-        let path = project("target/rights").join(lane);
-        let lines = fs::read_to_string(&path);
-        lines.unwrap_or_else(|error| panic!("{}: {error}: run tests/lanes.sh, all of it", path.display()))
+    let read = |name: &str| fs::read_to_string(project("target/rights").join(name));
+    let of_lane = |lane: &&str| {
+        let parts = || Ok(read(&format!("{lane}-alone"))? + &read(&format!("{lane}-beside"))?);
+        let lines = read(lane).or_else(|_: std::io::Error| parts());
+        lines.unwrap_or_else(|error: std::io::Error| {
+            panic!("target/rights/{lane}: {error}: run tests/lanes.sh, all of it")
+        })
     };
     LANES.iter().flat_map(|lane| of_lane(lane).lines().map(access).collect::<Vec<_>>()).collect()
 }
