@@ -205,7 +205,10 @@ impl<N: Attach> RuntimeEvents<N> {
         if shared.is_empty() {
             return None;
         }
-        let claims = self.pods.claims(&sandbox.namespace, &sandbox.name, &sandbox.uid).await?;
+        let mut claims = self.pods.claims(&sandbox.namespace, &sandbox.name, &sandbox.uid).await?;
+        // Those that it has itself: another pod may still have an earlier claim of the name.
+        self.attacher
+            .plans(|plan| plan.owner.pod.uid == sandbox.uid && claims.remove(&plan.owner.claim.name));
         shared.iter().find(|plan| claims.contains(&plan.owner.claim.name)).map(of_another_pod)
     }
 
