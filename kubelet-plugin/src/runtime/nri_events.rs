@@ -205,11 +205,15 @@ impl<N: Attach> RuntimeEvents<N> {
         if shared.is_empty() {
             return None;
         }
-        let mut claims = self.pods.claims(&sandbox.namespace, &sandbox.name, &sandbox.uid).await?;
-        // Those that it has itself: another pod may still have an earlier claim of the name.
-        self.attacher
-            .plans(|plan| plan.owner.pod.uid == sandbox.uid && claims.remove(&plan.owner.claim.name));
-        shared.iter().find(|plan| claims.contains(&plan.owner.claim.name)).map(of_another_pod)
+        let claims = self.pods.claims(&sandbox.namespace, &sandbox.name, &sandbox.uid).await?;
+        // Of a name that it has itself, another pod may still have an earlier claim.
+        let name = |plan: &Plan| (plan.owner.pod.uid == sandbox.uid).then(|| plan.owner.claim.name.clone());
+        let own: HashSet<String> = self.attacher.plans(name).into_iter().flatten().collect();
+        let is_its = |plan: &&Plan| {
+            let name = &plan.owner.claim.name;
+            claims.contains(name) && !own.contains(name)
+        };
+        shared.iter().find(is_its).map(of_another_pod)
     }
 
     /// Waits until no DEL is owed to the sandbox, at most for `budget`.
