@@ -5,7 +5,7 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::registry::{Metric, Unit};
 
-use crate::own::{self, OwnMetrics};
+use crate::own::{self, Own, OwnMetrics};
 
 /// Metrics, with a description of each.
 #[derive(Debug)]
@@ -128,7 +128,13 @@ impl Registry {
 
 /// Returns what the metrics are that every registry has of its process.
 pub fn of_process() -> Vec<Description> {
-    own::descriptions().collect()
+    let described = |Own { name, kind, unit, help, .. }| {
+        let kind = kind.as_str().to_owned();
+        let unit_part = unit.map(|unit| format!("_{unit}")).unwrap_or_default();
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        Description { name: format!("{name}{unit_part}{suffix}"), kind, unit, help, labels: Vec::new() }
+    };
+    own::ALL.into_iter().map(described).collect()
 }
 
 /// Defines an enum whose variants are the values of a label, with lists of both.

@@ -10,15 +10,13 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-use crate::metrics::Description;
-
 /// A metric, and how to read it; `None` if the kernel does not say it.
-struct Own {
+pub(crate) struct Own {
     /// Its name without unit and suffix.
-    name: &'static str,
-    kind: MetricType,
-    unit: Option<&'static str>,
-    help: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) kind: MetricType,
+    pub(crate) unit: Option<&'static str>,
+    pub(crate) help: &'static str,
     read: fn() -> Option<f64>,
 }
 
@@ -32,7 +30,7 @@ const fn gauge(
 }
 
 /// With the names of the other clients.
-const ALL: [Own; 6] = [
+pub(crate) const ALL: [Own; 6] = [
     gauge("process_start_time", Some("seconds"), "When the process started, since 1970", start),
     Own {
         name: "process_cpu",
@@ -58,16 +56,6 @@ const ALL: [Own; 6] = [
 
 /// Parts of a second in which the kernel counts time for programs (`USER_HZ`), on all architectures of the images.
 const TICKS: f64 = 100.0;
-
-/// Returns what these metrics are.
-pub(crate) fn descriptions() -> impl Iterator<Item = Description> {
-    ALL.into_iter().map(|Own { name, kind, unit, help, .. }| {
-        let kind = kind.as_str().to_owned();
-        let unit_part = unit.map(|unit| format!("_{unit}")).unwrap_or_default();
-        let suffix = if kind == "counter" { "_total" } else { "" };
-        Description { name: format!("{name}{unit_part}{suffix}"), kind, unit, help, labels: Vec::new() }
-    })
-}
 
 #[derive(Debug)]
 pub(crate) struct OwnMetrics;

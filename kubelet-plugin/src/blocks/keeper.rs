@@ -28,7 +28,7 @@ use super::demand::{BlockNow, Demand, IDLE, Report};
 use crate::devices::addresses::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::owner::{Owner, Plan, Record};
-use crate::prepare::call::Turn;
+use crate::prepare::addresses::Turn;
 use crate::process::metrics::Metrics;
 
 /// Delay that gathers the changes of several pods.

@@ -52,6 +52,9 @@ impl Book {
     }
 }
 
+/// Held while it is looked at what others have, until it is journalled; with what is to be known of addresses then.
+pub type Turn = tokio::sync::Mutex<Book>;
+
 /// What the node has given away of its blocks.
 #[derive(Debug, Clone, Default)]
 pub struct TakenAddresses {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
@@ -23,11 +23,11 @@ use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_cni::spans::failed;
 use netclaim_driver::attach::{Attach, Attacher, CniPlugins, Failure};
 use netclaim_driver::failpoint::Failpoint;
-use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
+use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::addresses::{self, Book, ForeignAddresses, TakenAddresses};
+use super::addresses::{self, Book, ForeignAddresses, TakenAddresses, Turn};
 use super::claim::{Claim, ReadError, reserved_for};
 use super::exclusion::{self, Excluded, InPod};
 use super::leases::{LeaseError, Leases};
@@ -187,11 +187,8 @@ pub struct NodeAgent<N> {
     /// Hears of pods that wait for what others have.
     pub(crate) waker: Waker,
     /// The Networks by which attachments were planned anew, by claim and index.
-    pub mended: std::sync::Mutex<HashMap<(String, u32), NetworkSpec>>,
+    pub mended: Mutex<HashMap<(String, u32), NetworkSpec>>,
 }
-
-/// Held while it is looked at what others have, until it is journalled; with what is to be known of addresses then.
-pub type Turn = Mutex<Book>;
 
 /// What another pod has that excludes a plan, and why that is refused if it stays.
 struct Obstacle {
@@ -212,7 +209,7 @@ enum End {
 
 /// Prepares under way: an Unprepare of the claim has them journal nothing.
 #[derive(Default)]
-pub struct Calls(std::sync::Mutex<Vec<Arc<Call>>>);
+pub struct Calls(Mutex<Vec<Arc<Call>>>);
 
 struct Call {
     claim_uid: String,
@@ -237,7 +234,7 @@ impl Calls {
         of_claim.for_each(|call| call.is_over.store(true, Ordering::Relaxed));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Call>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Call>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -948,7 +945,7 @@ mod tests {
     }
 
     /// A fake of the API server: ResourceClaims by path.
-    type Claims = Arc<std::sync::Mutex<HashMap<String, Value>>>;
+    type Claims = Arc<Mutex<HashMap<String, Value>>>;
 
     fn api_server(claims: Claims) -> kube::Client {
         let (service, mut requests) = tower_test::mock::pair::<Request<Body>, Response<Body>>();

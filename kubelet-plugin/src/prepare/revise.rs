@@ -16,8 +16,7 @@ use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_driver::attach::{Attach, Attacher, Failure, Revised};
 use tokio::sync::watch;
 
-use super::addresses::{self, Book, ForeignAddresses, Now, TakenAddresses, blocks_of};
-use super::call::Turn;
+use super::addresses::{self, Book, ForeignAddresses, Now, TakenAddresses, Turn, blocks_of};
 use super::leases::Leases;
 use super::plan::{DeviceError, keeps_segment};
 use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use netclaim_cni::{Attachment, CniResult, IpRequest, MacAddr, NetworkList};
 use serde::Deserialize;
 
-use super::Spec;
+use crate::attach::plan::Spec;
 
 /// The part of an `ipam` object that says which addresses an attachment gets.
 #[derive(Default, Deserialize)]
