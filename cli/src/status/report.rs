@@ -476,6 +476,8 @@ fn lines(problems: &[(&str, String)]) -> Vec<String> {
         let text = problem.strip_prefix("node ").and_then(|rest| rest.strip_prefix(node)).unwrap_or(problem);
         let index = *known.entry(text).or_insert(groups.len());
         match groups.get_mut(index) {
+            // A node may say it more than once: of two pods of one name.
+            Some((.., nodes)) if nodes.last().is_some_and(|last| last == node) => {}
             Some((.., nodes)) => nodes.push((*node).to_owned()),
             None => groups.push((problem, text, vec![(*node).to_owned()])),
         }
@@ -823,6 +825,13 @@ mod tests {
         snapshot.nodes[2].metadata.labels = Some([("rack".to_owned(), "1".to_owned())].into());
         let problems = Report::of(&snapshot).problems;
         assert!(problems[0].starts_with("node c publishes no device"), "{problems:#?}");
+    }
+
+    #[test]
+    fn a_problem_that_a_node_has_twice_is_said_once() {
+        let owed = |node| (node, format!("node {node}: a DEL was given up"));
+        assert_eq!(lines(&[owed("a"), owed("a")]), ["node a: a DEL was given up"]);
+        assert_eq!(lines(&[owed("a"), owed("a"), owed("b")]), ["2 nodes (a, b): a DEL was given up"]);
     }
 
     #[test]
