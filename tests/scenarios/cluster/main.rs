@@ -85,7 +85,6 @@ fn main() -> ExitCode {
             devices_follow_a_link_that_is_added_changed_and_removed,
             a_pod_waits_while_the_link_of_its_network_is_down,
             a_nic_in_a_pod_stays_published_and_exclusive,
-            a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is,
             a_whole_link_of_a_network_is_in_use_while_a_pod_has_it,
             an_uplink_that_is_made_again_has_lost_its_pods,
             a_network_names_a_bridge_and_a_link_by_its_alternative_name,
@@ -160,6 +159,7 @@ fn main() -> ExitCode {
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
+            a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is,
             a_link_that_another_program_uses_is_tainted_as_a_nic,
             a_burst_of_pods_has_no_claim_refused,
             a_thousand_flaps_of_a_link_cause_few_writes,
