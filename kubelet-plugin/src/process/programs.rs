@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netclaim_cni::BANDWIDTH_PLUGIN;
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::process::args::Args;
 use crate::process::metrics::Metrics;
@@ -28,6 +29,12 @@ pub(crate) enum ProgramsError {
     },
     #[error("cannot install the hook {} as {}: see --hook", from.display(), to.display())]
     NoHook { from: PathBuf, to: PathBuf },
+    #[error(
+        "the container runtime cannot run the hook {}: its file system is mounted noexec. Mount it without, or put --state-dir on another \
+         file system of the node",
+        hook.display()
+    )]
+    NoExec { hook: PathBuf },
 }
 
 /// Each program's file and its path on the host.
@@ -56,7 +63,7 @@ impl Programs {
     /// detach pods on a full disk too.
     ///
     /// # Errors
-    /// When there is no hook on the host then: no container could be created.
+    /// When there is no hook on the host then, or none that can be run: no container could be created.
     pub(crate) fn install(&self) -> Result<bool, ProgramsError> {
         let mut all_current = true;
         for (from, to) in std::iter::once(&self.hook).chain(&self.plugins) {
@@ -69,6 +76,10 @@ impl Programs {
         let (from, to) = &self.hook;
         if !to.exists() {
             return Err(ProgramsError::NoHook { from: from.clone(), to: to.clone() });
+        }
+        // A host's mount options hold in the agent's mount of it, too.
+        if statvfs(to).is_ok_and(|found| found.flags().contains(FsFlags::ST_NOEXEC)) {
+            return Err(ProgramsError::NoExec { hook: to.clone() });
         }
         Ok(all_current)
     }
@@ -144,5 +155,26 @@ mod tests {
         fs::remove_dir(&obstacle).unwrap();
         assert!(programs.install().unwrap());
         assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o755);
+    }
+    #[test]
+    #[ignore = "needs root"]
+    fn an_agent_whose_hook_nobody_can_run_says_so() {
+        use nix::mount::{MsFlags, mount};
+        use nix::sched::{CloneFlags, unshare};
+
+        // The mounts of this thread alone.
+        let of_thread = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let none = None::<&str>;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            mount(Some("none"), dir.path(), Some("tmpfs"), MsFlags::MS_NOEXEC, none).unwrap();
+            let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
+            write(&from, "1");
+            let programs = Programs { hook: (from, to), plugins: Vec::new() };
+            programs.install().expect_err("containers would fail for good").to_string()
+        });
+        let error = of_thread.join().unwrap();
+        assert!(error.contains("state/bin/hook: its file system is mounted noexec"), "{error}");
     }
 }
