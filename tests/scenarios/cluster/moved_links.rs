@@ -73,7 +73,8 @@ pub fn a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is(
     let result = loses_its_name_and_itself(test, "taken0", "taken0p");
     // After a failure, too: every scenario looks for links that are left.
     let remove = "for link in taken0 taken0p taken0q; do ip link del $link 2>/dev/null || true; done";
-    result.and(test.cluster.on_node(&["sh", "-c", remove]).map(drop))
+    let removed = test.cluster.on_node(&["sh", "-c", remove]).map(drop);
+    result.and(removed)
 }
 
 fn loses_its_name_and_itself(test: &Test<'_>, link: &str, peer: &str) -> Result<()> {
