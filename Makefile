@@ -49,7 +49,7 @@ test-qemu: tools ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, on Debi
 	tests/qemu/lane.sh
 
 .PHONY: test-model
-test-model: ## Every state of the model's small worlds, and 10,000 big ones (10 minutes; NETCLAIM_SEED repeats a big one)
+test-model: tools ## Every state of the model's small worlds, and 10,000 big ones (10 minutes; NETCLAIM_SEED repeats a big one)
 	NETCLAIM_STATES=100000 NETCLAIM_CASES=10000 cargo test --profile quick --package netclaim-model --locked -- --nocapture --test-threads=2
 
 .PHONY: test-churn
