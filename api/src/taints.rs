@@ -59,6 +59,11 @@ impl Reason {
         Self::ALL.into_iter().find(|reason| reason.key() == key)
     }
 
+    /// Whether a taint with this key is a problem: that a pod has the device is none.
+    pub fn is_problem(key: &str) -> bool {
+        key != Self::LinkInPod.key()
+    }
+
     /// Returns the reason in words, for people who see only the taint.
     pub const fn words(self) -> &'static str {
         match self {

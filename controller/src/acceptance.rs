@@ -154,7 +154,7 @@ impl Acceptance {
 /// Says where an accepted Network can be used now.
 fn availability(nodes: &NetworkNodes) -> Finding<AvailableReason> {
     let (all, missing) = (nodes.all(), nodes.missing());
-    let tainted = nodes.tainted().iter().filter(|(taint, _)| *taint != Reason::LinkInPod.key());
+    let tainted = nodes.tainted().iter().filter(|(taint, _)| Reason::is_problem(taint));
     let why = tainted.map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
     let missing = (!missing.is_empty())
         .then(|| format!("not on {} (no uplink for it, or see the node's events)", named(missing.iter())));

@@ -70,7 +70,7 @@ impl NetworkNodes {
         let is_reduced =
             |on: &OnNode| self.asked.is_some_and(|asked| on.bandwidth.is_none_or(|has| has < asked));
         toggle(&mut self.reduced, node, published.as_ref().is_some_and(is_reduced));
-        let is_closed = |on: &OnNode| on.taints.iter().any(|taint| taint != Reason::LinkInPod.key());
+        let is_closed = |on: &OnNode| on.taints.iter().any(|taint| Reason::is_problem(taint));
         toggle(&mut self.closed, node, published.as_ref().is_some_and(is_closed));
         for taint in self.publishing.get(node).iter().flat_map(|on| &on.taints) {
             if let Some(nodes) = self.tainted.get_mut(taint) {

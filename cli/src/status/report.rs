@@ -227,9 +227,8 @@ pub(super) fn published(snapshot: &Snapshot) -> Vec<Published<'_>> {
             let devices = slice.spec.devices.iter().flatten();
             devices.map(move |device| {
                 let of_slice = device.taints.iter().flatten();
-                // A link that a pod has is in use, and that is no problem.
                 let of_slice =
-                    of_slice.filter(|taint| taint.effect != "None" && taint.key != Reason::LinkInPod.key());
+                    of_slice.filter(|taint| taint.effect != "None" && Reason::is_problem(&taint.key));
                 let of_rules = taint_rules::closing(rules, &slice.spec.driver, pool, &device.name);
                 let of_slice = of_slice.map(|taint| taint.key.clone());
                 let closed = of_slice.chain(of_rules.map(taint_rules::named)).collect();
