@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPoolSpec, Family, Span};
 use tokio::time::Instant;
@@ -417,7 +418,11 @@ impl World {
                     let is_free =
                         others.next().is_none() && !running.chain(&self.devices).any(|one| *one == ip);
                     let is_asked = spec.reserved.iter().any(|span| span.contains(ip));
-                    (is_free && is_asked).then(|| ip.to_string())
+                    // A block that was leased before the address was reserved goes as a whole, with its last pod.
+                    let has_pods = |block: &IpNet| used.iter().any(|one| block.contains(one));
+                    let mut blocks = self.server.blocks.values().map(|block| &block.spec);
+                    let is_in_use = blocks.any(|block| block.hands_out(ip) && has_pods(&block.cidr));
+                    (is_free && is_asked && !is_in_use).then(|| ip.to_string())
                 }
                 None => {
                     let free = |family| self.free(&object.network, &object.node, &key, &spec, family, &used);
@@ -489,7 +494,7 @@ impl World {
         let prefix = prefix.or_else(|| recorded.and_then(|(_, size)| size.of(family)));
         let prefix = prefix.or_else(|| sizes.map(|block| block.spec.cidr.prefix_len()))?;
         let mut all = spec.blocks(family, prefix).take(64);
-        let is_idle = |block: &ipnet::IpNet| !used.iter().any(|ip| block.contains(ip));
+        let is_idle = |block: &IpNet| !used.iter().any(|ip| block.contains(ip));
         all.find(is_idle).map(|block| format!("block {block}"))
     }
 
