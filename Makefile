@@ -84,7 +84,7 @@ test-density: tools ## 100 pods with two networks at once, and 2,000 rounds: lat
 
 .PHONY: test-versions
 test-versions: tools ## Publishing and scheduling on each supported version of Kubernetes (root; three builds the first time)
-	@failed=; for version in 1.34 1.35 1.36 newest; do \
+	@failed=; for version in 1.36 newest; do \
 	  echo "==> Kubernetes $$version"; \
 	  NETCLAIM_KUBERNETES=$$version tests/node/build.sh && \
 	    NETCLAIM_KUBERNETES=$$version cargo test --workspace --test versions --locked || failed+=" $$version"; \

@@ -191,22 +191,16 @@ pub fn id_of_segment(capacity: &str) -> Option<u32> {
     capacity.strip_prefix("segment")?.parse().ok()
 }
 
-/// Attributes of earlier versions. Claims that were prepared with them still have them, so nobody may declare them.
-pub const RETIRED: [&str; 3] = ["ifName", "linkState", "pluginTypes"];
-
-/// All attributes and capacities in the driver's domain, and those of earlier versions. They cannot be declared.
-pub const OURS: [&str; 15] = [
+/// All attributes and capacities in the driver's domain. They cannot be declared.
+pub const OURS: [&str; 12] = [
     NETWORK,
     UPLINK,
     MODE,
-    RETIRED[0],
     MAC,
     MTU,
     SPEED,
     DRIVER,
     PHYSICAL_FUNCTION,
-    RETIRED[1],
-    RETIRED[2],
     BANDWIDTH,
     ADDRESSES,
     INTERFACES,
@@ -225,7 +219,7 @@ mod tests {
             ATTRIBUTES.iter().filter(|attribute| attribute.is_everywhere()).map(|attribute| attribute.name);
         // No name of an attribute ends like a capacity of one id.
         let counted = CAPACITIES.iter().map(|capacity| capacity.name).filter(|name| *name != SEGMENT_ID);
-        let all: BTreeSet<&str> = own.chain(counted).chain(RETIRED).collect();
+        let all: BTreeSet<&str> = own.chain(counted).collect();
         assert_eq!(all, OURS.into());
     }
 

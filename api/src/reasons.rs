@@ -191,7 +191,7 @@ reasons! {
         /// Nothing, if that is meant. Otherwise name another link, write the UplinkPolicy that the message names, or take the route
         /// or address from the link.
         UplinkOfTheNode,
-        /// The API server does not store a field of ResourceSlices, or its scheduler cannot work with it.
+        /// The API server does not store what devices need, so that nothing is published; or its scheduler cannot work with counters.
         ///
         /// Switch the feature gate on that the message names, or upgrade Kubernetes. See
         /// [Kubernetes versions](kubernetes-versions.md).

@@ -60,10 +60,6 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_WEBHOOK_CERTIFICATE_DIR")]
     pub webhook_certificate_dir: Option<PathBuf>,
 
-    /// Only print what the controller in this container knows, as JSON
-    #[arg(long)]
-    pub dump_state: bool,
-
     #[command(flatten)]
     pub log: LogArgs,
 }
@@ -93,8 +89,7 @@ mod tests {
     fn every_flag_has_an_environment_variable_named_like_it() {
         Args::command().debug_assert();
         for arg in Args::command().get_arguments() {
-            let Some(long) = arg.get_long().filter(|long| !["help", "version", "dump-state"].contains(long))
-            else {
+            let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else {
                 continue;
             };
             let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));

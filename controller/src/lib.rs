@@ -28,7 +28,6 @@ mod address_pools;
 mod args;
 mod blocks;
 mod catalog;
-mod dump;
 mod events;
 mod explaining;
 mod leader;
@@ -48,24 +47,19 @@ mod warnings;
 mod watches;
 
 use std::convert::Infallible;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::future::OptionFuture;
 use kube::{Client, Config};
+use netclaim_process::Stop;
 use netclaim_process::kubernetes::{self, ConfigError};
-use netclaim_process::{Stop, sockets};
 use netclaim_slices::{PublisherConfig, Scope};
 use netclaim_webhook::{Certificates, Names, Webhook, WebhookError};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::dump::Dump;
 use crate::leader::{Candidacy, Candidate};
 use crate::metrics::Metrics;
 use crate::reconciler::Settings;
@@ -103,8 +97,6 @@ pub enum Error {
     Publisher(#[source] tokio::task::JoinError),
     #[error(transparent)]
     Webhook(WebhookError),
-    #[error("no controller answers: run this in the container of one that runs")]
-    Dump(#[source] std::io::Error),
 }
 
 /// Runs the controller until SIGTERM or SIGINT, and then releases the lease.
@@ -123,16 +115,6 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let metrics = Metrics::default();
     let address = args.metrics_address;
     let failed = |source| Error::Metrics { address, source };
-    let dump = Dump::default();
-    let answering = match sockets::listen_abstract(dump::SOCKET) {
-        Ok(listener) => Some(dump.clone().serve(listener, args.identity(), metrics.clone())),
-        // It is for people, and the rest does without it.
-        Err(error) => {
-            tracing::warn!(%error, "cannot answer --dump-state");
-            None
-        }
-    };
-    let _answering = AbortOnDropHandle::new(tokio::spawn(OptionFuture::from(answering)));
     let server = metrics.clone().serve(TcpListener::bind(address).await.map_err(failed)?);
     let config =
         kubernetes::config("netclaim-controller", args.kubeconfig.as_deref()).await.map_err(Error::Config)?;
@@ -142,17 +124,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     tokio::select! {
         never = server => match never {},
         result = reviews => match result.map_err(Error::Webhook)? {},
-        result = control(args, config, client, metrics, dump, shutdown) => result,
+        result = control(args, config, client, metrics, shutdown) => result,
     }
-}
-
-/// Returns what the controller of this container knows, as JSON.
-///
-/// # Errors
-/// No controller answers.
-pub fn dump_state() -> Result<String, Error> {
-    let socket = SocketAddr::from_abstract_name(dump::SOCKET);
-    socket.and_then(|socket| netclaim_process::dump::read(&socket)).map_err(Error::Dump)
 }
 
 /// Listens for the API server's questions, if the flags ask for it.
@@ -180,7 +153,6 @@ async fn control(
     config: Config,
     client: Client,
     metrics: Metrics,
-    dump: Dump,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let (identity, namespace) = (args.identity(), args.namespace(&config));
@@ -211,7 +183,7 @@ async fn control(
     metrics.leader.set(1);
     metrics.ready.set(false);
     let stop = CancellationToken::new();
-    let mut work = pin!(reconciler::run(client, settings, metrics.clone(), &dump, stop.clone()));
+    let mut work = pin!(reconciler::run(client, settings, metrics.clone(), stop.clone()));
     let outcome = tokio::select! {
         lost = candidate.lost() => Err(Error::Leader(lost)),
         () = shutdown.cancelled() => Ok(()),

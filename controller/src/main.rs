@@ -1,8 +1,7 @@
-//! The program `netclaim-controller`: runs the controller, or prints what a running one knows. Exits with 0 after SIGTERM or SIGINT,
-//! with 1 when it fails or loses its lease, and with 2 on a wrong command line.
+//! The program `netclaim-controller`. Exits with 0 after SIGTERM or SIGINT, with 1 when it fails or loses its lease, and with 2 on a
+//! wrong command line.
 
 use std::error::Error;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -14,15 +13,6 @@ fn main() -> ExitCode {
     let args = Args::parse();
     // kube returns what it logs; the controller logs it with what it was doing.
     log::init(&args.log, "kube_client=off,kube_runtime=off", None);
-    if args.dump_state {
-        let dumped = netclaim_controller::dump_state();
-        return dumped.map_or_else(
-            |error| failed(&error),
-            |state| {
-                io::stdout().write_all(state.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
-            },
-        );
-    }
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error),

@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use netclaim_api::reasons::{AddressesReason, Reason as _};
 use netclaim_process::http::{Answer, serve};
 use netclaim_process::metrics::{Label, Registry};
-use netclaim_slices::DroppedField;
 use netclaim_webhook::{Health, NotServing};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
@@ -34,12 +33,6 @@ pub(crate) struct Published {
     pub(crate) published: bool,
 }
 
-/// Label: a field of ResourceSlices.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Field {
-    pub(crate) field: &'static str,
-}
-
 /// Label: what came of the judgement of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Explained {
@@ -52,7 +45,6 @@ pub(crate) struct Metrics {
     pub(crate) leader: Gauge,
     pub(crate) networks: Family<Accepted, Gauge>,
     pub(crate) pools: Family<Published, Gauge>,
-    pub(crate) dropped: Family<Field, Gauge>,
     pub(crate) status_writes: Counter,
     pub(crate) addresses: Family<Vec<(&'static str, String)>, Gauge>,
     pub(crate) addressing: Family<Addressing, Gauge>,
@@ -80,11 +72,6 @@ impl Ready {
     /// Makes readiness that of the webhook, which can answer or not: Services ask pods that are ready.
     pub(crate) fn needs(&self, webhook: &Health) {
         self.webhook.get_or_init(|| webhook.clone());
-    }
-
-    /// Returns what is lacking; `None` if the replica is ready.
-    pub(crate) fn lacks(&self) -> Option<String> {
-        self.check().err().map(|lacks| lacks.to_string())
     }
 
     fn check(&self) -> Result<(), NotReady> {
@@ -115,7 +102,7 @@ pub(crate) const ADDRESS_STATES: [&str; 4] = ["size", "leased", "used", "free"];
 
 impl Metrics {
     pub(crate) fn registry(&self) -> Registry {
-        let Self { leader, networks, pools, dropped, status_writes, .. } = self.clone();
+        let Self { leader, networks, pools, status_writes, .. } = self.clone();
         let Self {
             addresses, addressing, blocks_created, blocks_removed, address_moves, pods_explained, ..
         } = self.clone();
@@ -129,12 +116,6 @@ impl Metrics {
             "Pools of cluster-wide Networks by whether they are published as they should be",
             [is("published")],
             pools,
-        );
-        registry.add(
-            "server_field_dropped",
-            "1 for each field of ResourceSlices that the API server does not store, else 0",
-            [Label::one_of("field", &DroppedField::ALL.map(DroppedField::path))],
-            dropped,
         );
         registry.add("status_writes", "Status of Networks written", [], status_writes);
         registry.add(
@@ -198,7 +179,7 @@ mod tests {
     #[test]
     fn every_metric_moves_with_the_labels_of_its_description() {
         let metrics = Metrics::default();
-        let Metrics { networks, pools, dropped, addresses, .. } = &metrics;
+        let Metrics { networks, pools, addresses, .. } = &metrics;
         let one = |gauge: &Gauge| {
             gauge.set(1);
         };
@@ -217,11 +198,6 @@ mod tests {
                 ("netclaim_controller_pools", &|| {
                     for published in [true, false] {
                         one(&pools.get_or_create(&Published { published }));
-                    }
-                }),
-                ("netclaim_controller_server_field_dropped", &|| {
-                    for field in DroppedField::ALL {
-                        one(&dropped.get_or_create(&Field { field: field.path() }));
                     }
                 }),
                 ("netclaim_controller_status_writes_total", &|| count(&metrics.status_writes)),
@@ -269,14 +245,14 @@ mod tests {
     async fn a_replica_with_a_webhook_is_ready_when_it_has_a_certificate() {
         let ready = Ready::default();
         ready.set(true);
-        assert_eq!(ready.lacks(), None);
+        assert_eq!(ready.check(), Ok(()));
         let names = Names { namespace: "netclaim-system".into(), name: "netclaim-webhook".into() };
         let certificates = Certificates::Directory("/nonexistent".into());
         let address = "127.0.0.1:0".parse().unwrap();
         let webhook =
             Webhook::bind(address, names, certificates, netclaim_webhook::Metrics::default()).await.unwrap();
         ready.needs(webhook.health());
-        assert!(ready.lacks().is_some_and(|lacks| lacks.contains("no certificate")));
+        assert_eq!(ready.check(), Err(NotReady::Webhook(NotServing::Certificate)));
     }
 
     #[test]

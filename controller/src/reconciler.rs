@@ -36,9 +36,8 @@ use netclaim_api::addresses::{AddressPool, PoolKey};
 use netclaim_api::network::{Network, NetworkSpec, NetworkStatus};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
-use netclaim_cni::error_chain;
 use netclaim_slices::{
-    DroppedField, Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
+    Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -51,17 +50,16 @@ use crate::acceptance::{Acceptance, Addresses};
 use crate::address_pools::PoolAcceptance;
 use crate::blocks::{self, Demand, Leased};
 use crate::catalog::Catalog;
-use crate::dump::{Dump, Questions};
 use crate::events::Events;
 use crate::explaining::{self, Unscheduled};
 use crate::leasing::{Needs, Supply};
-use crate::metrics::{self, Accepted, Addressing, Field, Metrics};
+use crate::metrics::{self, Accepted, Addressing, Metrics};
 use crate::network_nodes::NetworkNodes;
 use crate::node_labels::AbandonedLabels;
 use crate::node_objects::{self, NodeObject, NodeObjects};
 use crate::nodes::{self, Changes, DevicesOfSlice, Published, Wanted};
-use crate::schedule::{Cause, Schedule, Waits};
-use crate::status::{apply, named};
+use crate::schedule::{Cause, Schedule};
+use crate::status::apply;
 use crate::waiting::PodObject;
 use crate::warnings::{ChangedWarnings, Overlaps};
 use crate::watches::{Refused, next, next_unless_refused, none_if_refused};
@@ -102,7 +100,6 @@ pub(crate) async fn run(
     client: Client,
     settings: Settings,
     metrics: Metrics,
-    dump: &Dump,
     cancel: CancellationToken,
 ) -> Result<(), JoinError> {
     let config = settings.publisher.clone();
@@ -122,17 +119,13 @@ pub(crate) async fn run(
             pods.apply(event);
         }
     };
-    let questions = dump.part("addresses");
     let driver = settings.driver.clone();
     let needs = unscheduled.as_ref().map_or_else(|| watch::channel(Needs::new()).1, |pods| pods.needs());
     let channels = (needed, needs);
-    let leasing =
-        blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, saw, questions);
-    let showing = explaining::answer(dump.part("waitingPods"), unscheduled.as_deref());
-    let channels = Channels { demand, leased, questions: dump.part("objects") };
+    let leasing = blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, saw);
+    let channels = Channels { demand, leased };
     tokio::select! {
         () = leasing => Ok(()),
-        never = showing => match never {},
         () = watch(client, settings, metrics, publisher, events, channels) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
@@ -145,7 +138,6 @@ struct Channels {
     demand: watch::Sender<Option<Demand>>,
     /// Which addresses nodes have.
     leased: watch::Receiver<Leased>,
-    questions: Questions,
 }
 
 async fn watch(
@@ -154,7 +146,7 @@ async fn watch(
     metrics: Metrics,
     publisher: PublisherHandle,
     events: Events,
-    Channels { demand, leased, mut questions }: Channels,
+    Channels { demand, leased }: Channels,
 ) {
     let everything = watcher::Config::default;
     let resource = ApiResource::erase::<Network>(&());
@@ -244,10 +236,6 @@ async fn watch(
             Ok(()) = news.changed() => {
                 stale.leased = true;
                 within(&mut due, LEASED_GATHER);
-            }
-            answer = questions.next() => {
-                // Whoever has asked may have gone.
-                let _ = answer.send(reconciler.shown(&synced, &published.borrow(), Instant::now()));
             }
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
@@ -690,11 +678,6 @@ impl Reconciler {
             let gauge = self.metrics.pools.get_or_create(&metrics::Published { published });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
-        let Some(server) = &status.server else { return };
-        for field in DroppedField::ALL {
-            let gauge = self.metrics.dropped.get_or_create(&Field { field: field.path() });
-            gauge.set(i64::from(!server.stores(field)));
-        }
     }
 
     /// Counts and logs a written status, with an event if people have to act on it.
@@ -724,52 +707,6 @@ impl Reconciler {
     ) {
         let about = object.object_ref(&ApiResource::erase::<K>(&()));
         self.events.warn(&about, reason, "Accept", message).await;
-    }
-}
-
-/// For `--dump-state`.
-impl Reconciler {
-    /// Returns a JSON object.
-    fn shown(&self, synced: &Synced, published: &PublishStatus, now: Instant) -> Value {
-        let Synced { networks, slices, policies, pools, rules, nodes } = *synced;
-        let status_of = |judgement: Value, status: Option<Waits>| {
-            json!({"accepted": judgement, "statusWaitsFor": status.map(|Waits { cause, time }| {
-                json!({"cause": format!("{cause:?}"), "seconds": time.as_secs()})
-            })})
-        };
-        let none = NetworkNodes::default();
-        let all_networks = self.known.networks.all().map(|judged| {
-            let name = judged.object.name_any();
-            let result = &judged.judgement.result;
-            let on =
-                result.as_ref().ok().and_then(|(name, _)| self.known.published.of(name)).unwrap_or(&none);
-            let mut shown = status_of(json!(result.is_ok()), self.networks.waits(&name, now));
-            shown["nodes"] = json!({
-                "selected": on.selected().len(), "publishing": on.count(), "unusable": on.unusable(),
-                "missing": named(on.missing().iter()),
-            });
-            (name, shown)
-        });
-        let all_pools = self.known.address_pools.all().map(|judged| {
-            let waits = self.address_pools.waits(&judged.judgement.name, now);
-            (judged.judgement.name.clone(), status_of(json!(judged.judgement.result.is_ok()), waits))
-        });
-        let of_cluster = published.pools.iter().map(|(name, pool)| {
-            let error = pool.error.as_ref().map(|error| error_chain(&**error));
-            let left_out: Vec<String> = pool.left_out.iter().map(ToString::to_string).collect();
-            (name.clone(), json!({"generation": pool.generation, "error": error, "leftOut": left_out}))
-        });
-        json!({
-            "listed": {
-                "networks": networks, "resourceSlices": slices, "uplinkPolicies": policies, "addressPools": pools,
-                "deviceTaintRules": rules, "nodes": nodes,
-            },
-            "nodes": self.known.nodes.all().len(),
-            "networks": all_networks.collect::<Map<_, _>>(),
-            "addressPools": all_pools.collect::<Map<_, _>>(),
-            "publishedPools": of_cluster.collect::<Map<_, _>>(),
-            "publishedPoolsAreCurrent": published.is_published(self.revision),
-        })
     }
 }
 

@@ -21,13 +21,6 @@ pub(crate) enum Cause {
     Spec,
 }
 
-/// What the status of an object waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waits {
-    pub(crate) cause: Cause,
-    pub(crate) time: Duration,
-}
-
 /// One object.
 #[derive(Debug, Clone, Default)]
 struct Entry {
@@ -68,14 +61,6 @@ impl Schedule {
     /// Notes that the status of this object was written.
     pub(crate) fn wrote(&mut self, name: &str, now: Instant) {
         self.0.entry(name.to_owned()).or_default().written = Some(now);
-    }
-
-    /// Returns why and for how long the status of this object waits to be looked at; `None` if it does not.
-    pub(crate) fn waits(&self, name: &str, now: Instant) -> Option<Waits> {
-        let entry = self.0.get(name)?;
-        let cause = entry.cause?;
-        let time = entry.due().map_or(Duration::ZERO, |due| due.saturating_duration_since(now));
-        Some(Waits { cause, time })
     }
 
     /// Forgets the objects that do not exist any more.

@@ -5,7 +5,7 @@
 #   netclaim-VERSION.oci.tar          the image, for amd64 and arm64
 #   cni-plugins-VERSION.oci.tar       the reference plugins' image, likewise, with the plugins' version
 #   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image
-#   netclaim.yaml                     the same for kubectl apply -f, from Kubernetes 1.36; netclaim-before-1.36.yaml: for 1.34 and 1.35
+#   netclaim.yaml                     the same for kubectl apply -f
 #   netclaim-VERSION-deploy.tar.gz    deploy/ for kubectl apply -k, with what is optional: monitoring, examples
 #   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as a plugin of kubectl; manual pages, completion scripts; for /usr/local
 #   SHA256SUMS                        of what is downloaded: all but the images
@@ -93,16 +93,14 @@ cp -r "$chart" "$work/netclaim"
 sed -i -e "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" \
   -e "0,/^  # -- Image with all/s|It has to be set.*|By default that of the release.|" "$work/netclaim/values.yaml"
 "$helm" package "$work/netclaim" --destination "$out" >/dev/null
-for version_and_file in 1.37.0/netclaim.yaml 1.34.0/netclaim-before-1.36.yaml; do
-  file=${version_and_file#*/}
-  {
-    cat deploy/manifests/namespace.yaml
-    "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version "${version_and_file%/*}"
-  } >"$out/$file"
-  grep -q "image: $registry/netclaim:$version$" "$out/$file" || die "$file does not name the image $registry/netclaim:$version"
-done
+{
+  cat deploy/manifests/namespace.yaml
+  "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version 1.37.0
+} >"$out/netclaim.yaml"
+grep -q "image: $registry/netclaim:$version$" "$out/netclaim.yaml" ||
+  die "netclaim.yaml does not name the image $registry/netclaim:$version"
 mkdir "$work/deploy"
-cp -r deploy/{before-1.36,crds,examples,host-mounts,manifests,monitoring,whereabouts-stopped} "$work/deploy/"
+cp -r deploy/{crds,examples,host-mounts,manifests,monitoring,whereabouts-stopped} "$work/deploy/"
 sed -i "s|^  newTag: dev$|  newName: $registry/netclaim\n  newTag: $version|" "$work/deploy/manifests/kustomization.yaml"
 grep -q "newName: $registry/netclaim$" "$work/deploy/manifests/kustomization.yaml" || die "deploy/manifests does not name the image $registry/netclaim"
 pack "$work" "$out/netclaim-$version-deploy.tar.gz" deploy

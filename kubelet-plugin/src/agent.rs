@@ -20,7 +20,6 @@ use tokio::sync::{mpsc, watch};
 use crate::blocks::keeper::BlockKeeper;
 use crate::devices::availability::Availability;
 use crate::devices::publish::{Devices, Inputs};
-use crate::dump;
 use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
 use crate::inventory::block_watch::BlockWatch;
@@ -78,6 +77,8 @@ pub(crate) struct Agent {
     waker: Waker,
     waking: Option<waking::Events>,
     reservations: Reservations,
+    /// Why nothing can be published on this API server.
+    obstacle: watch::Sender<Option<String>>,
     pub(crate) parts: Parts,
 }
 
@@ -122,6 +123,7 @@ impl Agent {
             waker,
             waking: Some(waking).filter(|_| args.wake_pods),
             reservations: Reservations::default(),
+            obstacle: watch::Sender::new(None),
             parts: Parts::default(),
             args,
             client,
@@ -225,6 +227,7 @@ impl Agent {
             metrics: Arc::clone(&self.metrics),
             events: self.events.clone(),
             reservations: self.reservations.clone(),
+            obstacle: self.obstacle.clone(),
         };
         let (inputs, attacher) = (Inputs { inventory, unavailable, node_uid }, Arc::clone(&self.attacher));
         self.parts
@@ -328,6 +331,7 @@ impl Agent {
             .start("following the runtime", |cancel| nri::run(socket, events, connected_sender, cancel));
         let readiness = Readiness {
             journal: self.journal.health(),
+            obstacle: self.obstacle.subscribe(),
             connected,
             not_connected,
             registered: self.args.started_note(),
@@ -392,15 +396,6 @@ impl Agent {
         let serve_metrics =
             http::serve_metrics(self.args.metrics_address, metrics(), move || of_cluster.check());
         parts.start_until_cancelled("serving metrics", serve_metrics);
-        match listen(&self.args.dump_socket()) {
-            Ok(listener) => {
-                let (node, attacher) = (self.args.node_name.clone(), Arc::clone(&self.attacher));
-                let dump = dump::serve(listener, node, attacher, readiness.clone());
-                parts.start_until_cancelled("answering --dump-state", dump);
-            }
-            // Pods do without it.
-            Err(error) => tracing::warn!(%error, "cannot answer --dump-state"),
-        }
         parts.start_until_cancelled(
             "serving probes",
             http::serve_health(self.args.health_address, move || readiness.check()),
@@ -412,7 +407,7 @@ impl Agent {
         tracing::info!("stopping");
         // Nobody asks any more; the next agent creates its own sockets as soon as it has the journal.
         self.parts.cancel();
-        for socket in [self.args.agent_socket(), self.args.gate_socket(), self.args.dump_socket()] {
+        for socket in [self.args.agent_socket(), self.args.gate_socket()] {
             let _ = fs::remove_file(socket);
         }
         if tokio::time::timeout(DRAIN_TIMEOUT, self.attacher.drain()).await.is_err() {

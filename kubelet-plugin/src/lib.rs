@@ -24,7 +24,6 @@
 //! | `spans` | the spans of a claim's trace, from the kubelet's call to the written status | nothing |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
 //! | `process` | arguments, programs, metrics, memory | the process |
-//! | `dump` | prints what the agent knows of its pods | a socket of its own |
 //! | `owner`, `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //!
 //! Invariants:
@@ -38,7 +37,6 @@ mod devices;
 #[doc(hidden)]
 pub mod door;
 mod dra;
-mod dump;
 #[cfg(test)]
 mod fixtures;
 mod gate;
@@ -55,8 +53,6 @@ mod spans;
 mod status;
 mod waking;
 
-use std::io::{self, Write as _};
-use std::os::unix::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
@@ -90,7 +86,7 @@ pub fn run_agent(args: Args, traces: Option<Traces>) -> anyhow::Result<ExitCode>
     Err(error).with_context(|| format!("cannot become the agent's parent {}", program.display()))
 }
 
-/// Runs the agent's parent, reports whether it has registered with the kubelet, or prints what the agent knows.
+/// Runs the agent's parent, or reports whether it has registered with the kubelet.
 ///
 /// # Errors
 /// What could not be set up.
@@ -98,22 +94,5 @@ pub fn run_parent(args: &Args) -> anyhow::Result<ExitCode> {
     if args.is_started {
         return Ok(if args.started_note().exists() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    if args.dump_state {
-        io::stdout().write_all(dump_state(args)?.as_bytes())?;
-        return Ok(ExitCode::SUCCESS);
-    }
     parent::start(args)
-}
-
-/// Returns what the agent of this node knows of its pods, as JSON.
-fn dump_state(args: &Args) -> anyhow::Result<String> {
-    let socket = args.dump_socket();
-    let failed = || {
-        format!(
-            "no agent answers on {}: run this in the container of an agent that is ready",
-            socket.display()
-        )
-    };
-    let address = SocketAddr::from_pathname(&socket);
-    address.and_then(|address| netclaim_process::dump::read(&address)).with_context(failed)
 }

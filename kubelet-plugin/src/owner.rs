@@ -1,12 +1,11 @@
 //! For whom an attachment is made: the claim, its pod and the allocated device. The driver stores it with the plan.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netclaim_api::conflist::link_use_of;
-use netclaim_api::{IfName, LinkUse, MacAddr, Quantity, attributes};
+use netclaim_api::addresses::choice::Choice;
+use netclaim_api::{IfName, LinkUse, MacAddr, Quantity};
 use netclaim_driver::attach;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -84,12 +83,9 @@ pub struct OnLink {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Addresses {
-    /// The blocks that its addresses are of, one of each family.
+    /// What was chosen of the node's blocks: an address of each family, unless its claim asked for addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub blocks: Vec<IpNet>,
-    /// The addresses that it has of these blocks, one of each. Plans of earlier agents lack them: there, `host-local` chose.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ips: Vec<IpAddr>,
+    pub chosen: Vec<Choice>,
     /// What its claim asked for, for which there are AddressLeases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<AskedAddress>,
@@ -110,6 +106,18 @@ pub struct AskedAddress {
     /// The MAC address, instead of an IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
+}
+
+impl Addresses {
+    /// The blocks that its addresses are of.
+    pub fn blocks(&self) -> impl Iterator<Item = IpNet> {
+        self.chosen.iter().map(|choice| choice.block)
+    }
+
+    /// The addresses that it has of these blocks.
+    pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.chosen.iter().map(|choice| choice.address)
+    }
 }
 
 /// The claim, its pod and the device.
@@ -137,7 +145,7 @@ pub struct Owner {
     /// Whether the claim was charged for none of the addresses that nodes hand out, because it asked for reserved ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub takes_no_address: bool,
-    /// The link of the node that it is on. Plans of earlier agents lack it: read it by [`link_of`].
+    /// The link of the node that it is on; `None` for one on no link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<OnLink>,
     /// Attributes of the device as it is published, for the pod to read.
@@ -167,20 +175,4 @@ impl attach::Owner for Owner {
     fn tenant(&self) -> &str {
         &self.claim.namespace
     }
-}
-
-/// The link of the node that an attachment is on; `None` for one on no link.
-pub fn link_of(plan: &Plan) -> Option<Cow<'_, OnLink>> {
-    plan.owner.link.as_ref().map(Cow::Borrowed).or_else(|| link_by_attributes(plan).map(Cow::Owned))
-}
-
-/// The link of a plan that an earlier agent journalled without it.
-fn link_by_attributes(plan: &Plan) -> Option<OnLink> {
-    let text = |name: &str| plan.owner.attributes.get(name)?.get("string")?.as_str();
-    let is_nic = text(attributes::MODE) == Some(LinkUse::Nic.as_str());
-    Some(OnLink {
-        name: text(attributes::UPLINK)?.parse().ok()?,
-        physical_function: text(attributes::PHYSICAL_FUNCTION).and_then(|name| name.parse().ok()),
-        link_use: is_nic.then_some(LinkUse::Nic).or_else(|| link_use_of(plan.spec.conflist.plugins())),
-    })
 }

@@ -15,13 +15,12 @@ mod seen;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{GetParams, ListParams, PartialObjectMeta, Patch, PatchParams};
+use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Client, Error, Resource as _};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -33,10 +32,6 @@ pub use seen::{RETRY, SeenPod};
 
 use crate::owner::ObjectRef;
 
-/// HTTP status of a request that is not allowed.
-const FORBIDDEN: u16 = 403;
-/// HTTP status of an object that does not exist.
-const NOT_FOUND: u16 = 404;
 /// How long the API server may take to return a pod.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The same, for a pod whose container is about to be created.
@@ -53,8 +48,6 @@ struct Items<T> {
 pub struct NodePods {
     client: Client,
     node: String,
-    /// The API server does not let the agent act as its node (Kubernetes before 1.36) but lets it get pods.
-    directly: AtomicBool,
     /// What the kubelet says of them.
     known: Arc<KnownPods>,
 }
@@ -62,7 +55,7 @@ pub struct NodePods {
 impl NodePods {
     /// Finds pods of `node`, at first among those that are `known`.
     pub fn new(client: Client, node: &str, known: Arc<KnownPods>) -> Self {
-        Self { client, node: node.to_owned(), directly: AtomicBool::new(false), known }
+        Self { client, node: node.to_owned(), known }
     }
 
     /// Returns the metadata of the pod with this UID: `Some(None)` when it is gone or another pod has its name, `None` when
@@ -94,8 +87,8 @@ impl NodePods {
             .then(|| SeenPod::of(&pod).map(|seen| seen.claims).unwrap_or_default())
     }
 
-    /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list them
-    /// (Kubernetes before 1.36), or does not answer within 3 s.
+    /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list them, or does not
+    /// answer within 3 s.
     pub async fn with_claims(&self) -> Option<Vec<SeenPod>> {
         let of_node = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         let listed = kube::core::Request::new(Pod::url_path(&(), None)).list(&of_node).ok()?;
@@ -110,9 +103,7 @@ impl NodePods {
     }
 
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, Error> {
-        let listed = request(namespace).list(&self.only(name));
-        let direct = request(namespace).get(name, &GetParams::default());
-        self.find(listed, direct).await
+        self.find(request(namespace).list(&self.only(name))).await
     }
 
     async fn get_metadata(
@@ -120,9 +111,7 @@ impl NodePods {
         namespace: &str,
         name: &str,
     ) -> Result<Option<PartialObjectMeta<Pod>>, Error> {
-        let listed = request(namespace).list_metadata(&self.only(name));
-        let direct = request(namespace).get_metadata(name, &GetParams::default());
-        self.find(listed, direct).await
+        self.find(request(namespace).list_metadata(&self.only(name))).await
     }
 
     fn only(&self, name: &str) -> ListParams {
@@ -137,29 +126,13 @@ impl NodePods {
         Ok(request)
     }
 
-    /// Sends the request `listed` as the node, or else `direct` as the agent.
+    /// Returns the pod that the request lists, if there is one.
     async fn find<T: DeserializeOwned>(
         &self,
         listed: Result<Request<Vec<u8>>, kube::core::request::Error>,
-        direct: Result<Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<Option<T>, Error> {
-        if !self.directly.load(Ordering::Relaxed) {
-            let listed = self.as_node(listed.map_err(Error::BuildRequest)?)?;
-            match self.client.request::<Items<T>>(listed).await {
-                Err(Error::Api(status)) if status.code == FORBIDDEN => {}
-                found => return Ok(found?.items.into_iter().flatten().next()),
-            }
-        }
-        let found = match self.client.request(direct.map_err(Error::BuildRequest)?).await {
-            Err(Error::Api(status)) if status.code == NOT_FOUND => None,
-            found => Some(found?),
-        };
-        if !self.directly.swap(true, Ordering::Relaxed) {
-            tracing::info!(
-                "the API server does not let the agent list pods as its node: the agent gets them directly"
-            );
-        }
-        Ok(found)
+        let listed = self.as_node(listed.map_err(Error::BuildRequest)?)?;
+        Ok(self.client.request::<Items<T>>(listed).await?.items.into_iter().flatten().next())
     }
 }
 
@@ -218,10 +191,6 @@ mod tests {
         json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
     }
 
-    fn forbidden() -> Value {
-        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no"})
-    }
-
     #[tokio::test]
     async fn the_agent_lists_pods_as_their_node() {
         let (pods, mut server) = pods();
@@ -255,35 +224,6 @@ mod tests {
             let (claims, _) = tokio::join!(pods.claims("ns", "p", "1"), answer(&mut server, 200, body));
             assert_eq!(claims, expected);
         }
-    }
-
-    #[tokio::test]
-    async fn an_agent_that_may_not_act_as_its_node_gets_pods_directly_from_then_on() {
-        let (pods, mut server) = pods();
-        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "uid": "1"}});
-        let server = async {
-            let (as_node, _) = answer(&mut server, 403, forbidden()).await;
-            let first = answer(&mut server, 200, pod.clone()).await;
-            (as_node, first, answer(&mut server, 200, pod).await)
-        };
-        let both = async { (pods.get("ns", "p").await, pods.get("ns", "p").await) };
-        let ((one, two), (as_node, first, second)) = tokio::join!(both, server);
-        assert!(one.expect("an answer").is_some() && two.expect("an answer").is_some());
-        assert!(as_node.is_some());
-        assert_eq!([first, second], [(); 2].map(|()| (None, "/api/v1/namespaces/ns/pods/p".to_owned())));
-    }
-
-    #[tokio::test]
-    async fn an_agent_that_is_refused_both_ways_retries_as_its_node() {
-        let (pods, mut server) = pods();
-        let server = async {
-            answer(&mut server, 403, forbidden()).await;
-            answer(&mut server, 403, forbidden()).await;
-            answer(&mut server, 200, list(json!([]))).await
-        };
-        let both = async { (pods.get_metadata("ns", "p").await, pods.get_metadata("ns", "p").await) };
-        let ((one, two), (user, _)) = tokio::join!(both, server);
-        assert!(one.is_err() && two.expect("an answer").is_none() && user.is_some());
     }
 
     #[test]

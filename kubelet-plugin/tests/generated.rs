@@ -7,13 +7,7 @@ use std::path::Path;
 #[test]
 fn the_generated_grpc_code_is_fresh() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let protos = [
-        "registration.proto",
-        "dra_v1.proto",
-        "dra_v1beta1.proto",
-        "dra_health_v1.proto",
-        "dra_health_v1alpha1.proto",
-    ];
+    let protos = ["registration.proto", "dra_v1.proto", "dra_health_v1.proto", "dra_health_v1alpha1.proto"];
     let files = protox::compile(protos, [root.join("proto")]).expect("the protocol files compile");
     let out = tempfile::tempdir().expect("a directory");
     tonic_prost_build::configure()

@@ -6,7 +6,6 @@
 //!   API server <─────────── kubernetes ──┤
 //!   reference, tests <───── metrics ─────┤
 //!   flags, a file ────────> log ─────────┤
-//!   a person <───────────── dump ────────┤
 //!   collector <──────────── traces ──────┘
 //! ```
 //!
@@ -16,7 +15,6 @@
 //! * TLS comes from rustls with ring, the only provider that is built in.
 
 pub mod connections;
-pub mod dump;
 pub mod http;
 pub mod kubernetes;
 pub mod log;

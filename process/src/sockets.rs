@@ -2,9 +2,8 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,16 +24,6 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = UnixListener::bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok(socket)
-}
-
-/// Listens on an abstract socket of the network namespace: it is no file, and goes with the process.
-///
-/// # Errors
-/// When another socket has the name.
-pub fn listen_abstract(name: &str) -> io::Result<UnixListener> {
-    let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-    listener.set_nonblocking(true)?;
-    UnixListener::from_std(listener)
 }
 
 /// Accepts connections until dropped, and answers each in a task of its own, which then still ends by itself.
@@ -93,16 +82,6 @@ pub fn remove_dead(dir: &Path, ours: impl Fn(&str) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn an_abstract_socket_has_one_listener() {
-        let name = format!("netclaim-test-{}", std::process::id());
-        let listener = listen_abstract(&name).expect("listens");
-        assert!(listen_abstract(&name).is_err());
-        let address = SocketAddr::from_abstract_name(&name).expect("a name");
-        let _client = StdStream::connect_addr(&address).expect("connects");
-        check_peer(&listener.accept().await.expect("accepts").0).expect("the same user");
-    }
 
     #[test]
     fn a_peer_is_root_or_the_own_user() {

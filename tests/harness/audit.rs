@@ -58,11 +58,6 @@ impl AuditLog {
             if text(&event["userAgent"]).starts_with("kubectl/") || event["objectRef"].is_null() {
                 continue;
             }
-            // While its rights are taken away, the agent falls back to what it may do before 1.36.
-            let is_refused = event["responseStatus"]["code"] == 403;
-            if is_refused && event["verb"] == "get" && event["objectRef"]["resource"] == "pods" {
-                continue;
-            }
             let access = |group: &str, resource: &str, verb: &str| {
                 let [account, group, resource, verb] = [account, group, resource, verb].map(str::to_owned);
                 Access { account, group, resource, verb }

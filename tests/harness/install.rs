@@ -27,7 +27,7 @@ impl Cluster {
     pub(crate) fn install(&self, image: &Path) -> Result<()> {
         let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
         self.program("busybox", &std::fs::read(busybox.trim())?)?;
-        eprintln!("==> installing netclaim: kubectl apply -k {}", self.manifests()?.display());
+        eprintln!("==> installing netclaim: kubectl apply -k deploy/manifests");
         let installed = self.kubectl(&["get", "-n", SYSTEM, AGENT]).is_ok();
         let sum = output(Command::new("sha256sum").arg(image))?;
         let known = self.dir().join("image.sha256");
@@ -68,15 +68,8 @@ impl Cluster {
         self.script("image.sh", &[&archive.to_string_lossy()]).map(drop)
     }
 
-    /// The manifests for the cluster's version of Kubernetes.
-    fn manifests(&self) -> Result<PathBuf> {
-        let version = std::fs::read_to_string(self.dir().join("kubernetes"))?;
-        let old = ["1.34", "1.35"].iter().any(|minor| version.trim().starts_with(minor));
-        Ok(project(if old { "deploy/before-1.36" } else { "deploy/manifests" }))
-    }
-
     pub(crate) fn apply_manifests(&self) -> Result<()> {
-        self.kubectl(&["apply", "-k", &self.manifests()?.to_string_lossy()]).map(drop)
+        self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()]).map(drop)
     }
 
     /// Applies or deletes a kustomization of the project with kubectl.

@@ -340,8 +340,8 @@ impl Machine {
     fn uses(&self) -> BTreeMap<(String, IpNet), (u64, Vec<BlockHolder>)> {
         let mut uses: BTreeMap<(String, IpNet), (u64, Vec<BlockHolder>)> = BTreeMap::new();
         for (pod, record) in &self.plans {
-            for block in record.plan.owner.addresses.iter().flat_map(|addresses| &addresses.blocks) {
-                let (count, holders) = uses.entry((record.plan.network.clone(), *block)).or_default();
+            for block in record.plan.owner.addresses.iter().flat_map(|addresses| addresses.blocks()) {
+                let (count, holders) = uses.entry((record.plan.network.clone(), block)).or_default();
                 *count += 1;
                 holders.push(BlockHolder { pod: format!("default/{pod}"), address: None });
             }

@@ -232,14 +232,9 @@ fn the_dashboard_uses_what_the_reference_has() {
 }
 
 /// Metrics that neither an alert nor a panel uses, and why.
-const UNUSED: [(&str, &str); 5] = [
+const UNUSED: [(&str, &str); 3] = [
     ("netclaim_cni_plugin_info", "says which program a plugin is, as netclaimctl status --node does"),
-    ("netclaim_controller_server_field_dropped", "as netclaim_server_field_dropped"),
     ("netclaim_controller_status_writes_total", "what the controller costs the API server, for measurements"),
-    (
-        "netclaim_server_field_dropped",
-        "follows from the cluster's version and feature gates, and an event says it",
-    ),
     ("netclaim_without_counters", "follows from the cluster's version, and an event says it"),
 ];
 

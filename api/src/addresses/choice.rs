@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use super::span::{Span, nth_after};
 
@@ -18,17 +19,11 @@ pub struct Usable<'a> {
     pub spans: &'a [Span],
 }
 
-/// What somebody has of a node's blocks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Addresses that attachments or other programs have.
-    pub addresses: BTreeSet<IpAddr>,
-    /// How many attachments have an address of a block that they do not name: agents before did not choose addresses.
-    pub unnamed: BTreeMap<IpNet, u128>,
-}
+/// The addresses that attachments or other programs have.
+pub type Taken = BTreeSet<IpAddr>;
 
 /// The address that an attachment gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Choice {
     /// The block that it is of.
     pub block: IpNet,
@@ -45,9 +40,7 @@ impl Usable<'_> {
     /// Returns how many addresses are free.
     pub fn free(self, taken: &Taken) -> u128 {
         let size = self.spans.iter().fold(0u128, |sum, span| sum.saturating_add(span.size()));
-        let named = taken.addresses.iter().filter(|address| self.has(**address)).count() as u128;
-        let unnamed = taken.unnamed.get(&self.block).copied().unwrap_or_default();
-        size.saturating_sub(named).saturating_sub(unnamed)
+        size.saturating_sub(taken.iter().filter(|address| self.has(**address)).count() as u128)
     }
 
     /// Returns the first free address after `last`, and those before it in the end: an address that was just freed may still
@@ -62,7 +55,7 @@ impl Usable<'_> {
                 nth_after(*address, 1).filter(|next| span.contains(*next))
             })
         });
-        addresses.into_iter().find(|address| !taken.addresses.contains(address))
+        addresses.into_iter().find(|address| !taken.contains(address))
     }
 }
 
@@ -108,11 +101,11 @@ mod tests {
         let next =
             |taken: &Taken| choose(blocks, taken, &BTreeMap::new()).map(|choice| choice.address.to_string());
         assert_eq!(next(&taken).as_deref(), Some("10.0.0.0"));
-        taken.addresses.insert(ip("10.0.0.5"));
+        taken.insert(ip("10.0.0.5"));
         assert_eq!(next(&taken).as_deref(), Some("10.0.0.4"));
-        taken.unnamed.insert(net("10.0.0.4/30"), 3);
-        assert_eq!(next(&taken).as_deref(), Some("10.0.0.0"), "plans of earlier agents have the rest");
-        taken.unnamed.insert(net("10.0.0.0/30"), 4);
+        taken.extend(["10.0.0.4", "10.0.0.6", "10.0.0.7"].map(ip));
+        assert_eq!(next(&taken).as_deref(), Some("10.0.0.0"));
+        taken.extend(["10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip));
         assert_eq!(next(&taken), None);
     }
 
@@ -147,13 +140,13 @@ mod tests {
             let all = [Span::new(address(0), address(15)).expect("ordered")];
             let spans = super::super::span::subtract(all.to_vec(), [Span::of_address(address(excluded))]);
             let block = Usable { block: net("10.0.0.0/28"), spans: &spans };
-            let taken = Taken { addresses: used.iter().map(|n| address(*n)).collect(), ..Taken::default() };
+            let taken: Taken = used.iter().map(|n| address(*n)).collect();
             let last = BTreeMap::from([(block.block, address(after))]);
             let choice = choose([block], &taken, &last);
             let is_any_free = (0..16).any(|n| n != excluded && !used.contains(&n));
             prop_assert_eq!(choice.is_some(), is_any_free);
             if let Some(choice) = choice {
-                prop_assert!(block.has(choice.address) && !taken.addresses.contains(&choice.address));
+                prop_assert!(block.has(choice.address) && !taken.contains(&choice.address));
             }
         }
     }

@@ -120,7 +120,7 @@ fn common(one: &[Range], other: &[Range]) -> Option<(Range, Range)> {
 /// Whether pods of both can be on one layer 2.
 fn meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
     let apart = match (&one.node_selector, &other.node_selector) {
-        (Some(one), Some(other)) => one.selector.contradicts(&other.selector),
+        (Some(one), Some(other)) => one.0.contradicts(&other.0),
         _ => false,
     };
     let tags = (tag(one), tag(other));
@@ -130,7 +130,7 @@ fn meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
 /// Whether it cannot be excluded that pods of both are on one layer 2.
 pub fn may_meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
     let apart = match (&one.node_selector, &other.node_selector) {
-        (Some(one), Some(other)) => one.selector.contradicts(&other.selector),
+        (Some(one), Some(other)) => one.0.contradicts(&other.0),
         _ => false,
     };
     let same_tag = tag(one).zip(tag(other)).is_none_or(|(one, other)| one == other);

@@ -120,7 +120,7 @@ impl NetworkSpec {
     pub fn repeated_addresses(&self) -> Option<Invalid> {
         /// The label that every node has with a value of its own.
         const HOSTNAME: &str = "kubernetes.io/hostname";
-        let is_of_one_node = self.node_selector.as_ref().is_some_and(|nodes| nodes.selector.fixes(HOSTNAME));
+        let is_of_one_node = self.node_selector.as_ref().is_some_and(|nodes| nodes.0.fixes(HOSTNAME));
         if self.uplink.is_none() || is_of_one_node {
             return None;
         }

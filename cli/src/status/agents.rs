@@ -6,7 +6,7 @@
 //!
 //! Agents are asked within limits of number, time and length: a big cluster, a dead node or an agent gone wild holds nobody up.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -60,8 +60,6 @@ pub(super) enum NotAsked {
 pub(super) struct Found {
     /// The program of each CNI plugin.
     pub(super) plugins: BTreeMap<String, String>,
-    /// Fields of ResourceSlices that the API server does not store.
-    pub(super) dropped: BTreeSet<String>,
     /// Whether it publishes no counters, because of the scheduler.
     pub(super) without_counters: bool,
 }
@@ -76,7 +74,6 @@ impl Found {
                     let (plugin, path) = (label("plugin"), label("path"));
                     found.plugins.insert(plugin, path);
                 }
-                "netclaim_server_field_dropped" => _ = found.dropped.insert(label("field")),
                 "netclaim_without_counters" => found.without_counters = true,
                 _ => {}
             }
@@ -201,8 +198,7 @@ mod tests {
                 200,
                 json!(
                     "netclaim_cni_plugin_info{plugin=\"sriov\",path=\"/opt/cni/bin/sriov\"} 1\n\
-                    netclaim_server_field_dropped{field=\"spec.sharedCounters\"} 1\n\
-                    netclaim_server_field_dropped{field=\"spec\"} 0\nnetclaim_without_counters 0\n"
+                    netclaim_without_counters 1\n"
                 ),
             ),
             _ => status(404, "NotFound"),
@@ -212,8 +208,7 @@ mod tests {
         assert_eq!(answers.lacks.remove("a"), Some(Ok(vec!["no NRI".to_owned(), "no kubelet".to_owned()])));
         let found = Found {
             plugins: [("sriov".to_owned(), "/opt/cni/bin/sriov".to_owned())].into(),
-            dropped: ["spec.sharedCounters".to_owned()].into(),
-            without_counters: false,
+            without_counters: true,
         };
         assert_eq!(answers.found.remove("a"), Some(Ok(found)));
     }

@@ -7,7 +7,6 @@ use kube::ResourceExt as _;
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::Network;
 use netclaim_api::taints::Reason;
-use netclaim_slices::DroppedField;
 use serde_json::{Value, json};
 
 use super::agents::{Found, NotAsked};
@@ -15,7 +14,7 @@ use super::report::NodeRow;
 use super::snapshot::Snapshot;
 
 /// The first version of Kubernetes that netclaim works with.
-const KUBERNETES: (u64, u64) = (1, 34);
+const KUBERNETES: (u64, u64) = (1, 36);
 /// The first version of containerd in which NRI and CDI are on by default.
 const CONTAINERD: (u64, u64) = (2, 0);
 
@@ -72,7 +71,7 @@ pub(super) fn of_versions(node: &Node) -> Vec<String> {
     let kubelet_is_old = version(kubelet).is_some_and(|version| version < KUBERNETES);
     let containerd = runtime.strip_prefix("containerd://").and_then(version);
     let old_kubelet = kubelet_is_old.then(|| {
-        format!("node {name}: its kubelet is {kubelet}, and netclaim needs Kubernetes 1.34 or newer")
+        format!("node {name}: its kubelet is {kubelet}, and netclaim needs Kubernetes 1.36 or newer")
     });
     let old_runtime = containerd.is_some_and(|version| version < CONTAINERD).then(|| {
         format!("node {name}: its container runtime is {runtime}, and netclaim needs containerd 2.0 or newer, with NRI and CDI on")
@@ -158,28 +157,13 @@ pub(super) fn needed<'a>(networks: impl Iterator<Item = &'a Network>) -> BTreeMa
     needed
 }
 
-/// Returns what netclaim does without because of the API server and its scheduler, as agents have found.
-pub(super) fn of_server(found: &[&Found]) -> Vec<String> {
-    let dropped: BTreeSet<&String> = found.iter().flat_map(|found| &found.dropped).collect();
-    let fields: Vec<String> = dropped.iter().map(|field| field_with_gate(field)).collect();
-    let stores = (!fields.is_empty()).then(|| {
-        format!("the API server does not store these fields of ResourceSlices, and netclaim does without them: {}", fields.join("; "))
-    });
-    let counts = found.iter().any(|found| found.without_counters).then(|| {
+/// Returns what netclaim does without because of the scheduler, as agents have found.
+pub(super) fn of_server(found: &[&Found]) -> Option<String> {
+    found.iter().any(|found| found.without_counters).then(|| {
         "no counters are published, because the scheduler of this Kubernetes version cannot work with them: of devices that \
          exclude each other on one link, one kind is offered"
             .to_owned()
-    });
-    stores.into_iter().chain(counts).collect()
-}
-
-/// `spec.sharedCounters (feature gate DRAPartitionableDevices)`.
-pub(super) fn field_with_gate(field: &str) -> String {
-    let known = DroppedField::ALL.into_iter().find(|known| known.path() == field);
-    match known.and_then(DroppedField::gate) {
-        Some(gate) => format!("{field} (feature gate {gate})"),
-        None => field.to_owned(),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -197,12 +181,12 @@ mod tests {
     #[test]
     fn versions_that_are_too_old_are_named() {
         for runtime in ["containerd://2.0.0", "containerd://2.3.7-rc.1", "cri-o://1.36.0", "docker://x"] {
-            assert_eq!(of_versions(&node("v1.34.0+k3s1", runtime)), [""; 0], "{runtime}");
+            assert_eq!(of_versions(&node("v1.36.0+k3s1", runtime)), [""; 0], "{runtime}");
         }
-        let old = of_versions(&node("v1.33.4", "containerd://1.7.27"));
+        let old = of_versions(&node("v1.35.4", "containerd://1.7.27"));
         assert_eq!(old.len(), 2, "{old:?}");
         assert!(
-            old.concat().contains("v1.33.4") && old.concat().contains("containerd 2.0 or newer"),
+            old.concat().contains("v1.35.4") && old.concat().contains("containerd 2.0 or newer"),
             "{old:?}"
         );
         assert_eq!(of_versions(&Node::default()), [""; 0]);
@@ -217,20 +201,5 @@ mod tests {
         .unwrap();
         let needed = needed([&network].into_iter());
         assert_eq!(Vec::from_iter(needed.keys()), ["dhcp", "host-local", "ipvlan", "macvlan", "tuning"]);
-    }
-
-    #[test]
-    fn a_field_that_is_dropped_is_named_with_its_feature_gate() {
-        let of = |fields: &[&str], without_counters| {
-            let dropped = fields.iter().map(|field| (*field).to_owned()).collect();
-            of_server(&[&Found { dropped, without_counters, ..Found::default() }])
-        };
-        assert_eq!(of(&[], false), [""; 0]);
-        let notes = of(&["spec.sharedCounters", "spec"], true);
-        assert!(
-            notes[0].ends_with("spec; spec.sharedCounters (feature gate DRAPartitionableDevices)"),
-            "{notes:?}"
-        );
-        assert!(notes[1].starts_with("no counters are published"), "{notes:?}");
     }
 }

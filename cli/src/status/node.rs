@@ -29,8 +29,6 @@ pub(super) struct NodeReport {
     attachments: usize,
     devices: Vec<DeviceRow>,
     plugins: Vec<PluginRow>,
-    /// Fields of ResourceSlices that the API server does not store.
-    dropped_fields: BTreeSet<String>,
     /// What somebody should look at, in sentences.
     pub(super) problems: Vec<String>,
     /// What netclaim does without, and what is not known.
@@ -104,11 +102,11 @@ impl NodeReport {
             let unsaid: Vec<String> = missing.filter(|problem| !problems.contains(problem)).collect();
             problems.extend(unsaid);
         }
-        let mut notes = lacks::of_server(known.as_slice());
+        let mut notes = Vec::from_iter(lacks::of_server(known.as_slice()));
         notes.extend(unread_rules(snapshot));
         if let Some(Err(why)) = found {
             notes.push(format!(
-                "not known which programs the CNI plugins are, nor which feature gates the API server lacks: the agent would say, but {why}"
+                "not known which programs the CNI plugins are, nor whether counters are published: the agent would say, but {why}"
             ));
         }
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
@@ -119,7 +117,6 @@ impl NodeReport {
             attachments: row.attachments,
             devices,
             plugins,
-            dropped_fields: known.map(|found| found.dropped.clone()).unwrap_or_default(),
             problems,
             notes,
             name,

@@ -512,7 +512,7 @@ fn notes(answers: &Answers) -> Vec<String> {
     let found: Vec<_> = answers.found.values().filter_map(|found| found.as_ref().ok()).collect();
     match (found.is_empty(), answers.found.values().find_map(|found| found.as_ref().err())) {
         (true, Some(why)) => vec![unknown_features(why)],
-        _ => lacks::of_server(&found),
+        _ => lacks::of_server(&found).into_iter().collect(),
     }
 }
 
@@ -524,7 +524,7 @@ pub(super) fn unread_rules(snapshot: &Snapshot) -> Option<String> {
 
 /// The sentence about an agent that cannot be asked.
 fn unknown_features(why: &NotAsked) -> String {
-    format!("not known which feature gates the API server lacks: an agent would say, but {why}")
+    format!("not known whether counters are published: an agent would say, but {why}")
 }
 
 /// `net-storage (link-down)`.
@@ -886,8 +886,7 @@ mod tests {
     fn what_is_wrong_is_said_in_sentences() {
         let mut snapshot = healthy();
         let invalid = json!({"status": "False", "reason": "Invalid", "message": "spec.cni: it is empty"});
-        // A map of labels does not hide the other Networks.
-        let odd = json!({"scope": "Cluster", "nodeSelector": {"rack": "a"}});
+        let odd = json!({"scope": "Cluster", "nodeSelector": {"matchLabels": {"rack": "no label"}}});
         snapshot.networks.push(network("odd", odd, invalid));
         snapshot.networks.push(network("new", json!({}), json!({"observedGeneration": 0})));
         let down = json!([{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]);

@@ -82,12 +82,12 @@ fn cluster(agent: impl Fn(&str) -> (u16, Value) + Send + 'static) -> Client {
     })
 }
 
-/// What agents of a cluster without one feature gate say.
+/// What agents of a cluster say whose scheduler cannot count.
 fn agents(uri: &str) -> (u16, Value) {
     let plugin = |name: &str| {
         format!("netclaim_cni_plugin_info{{plugin=\"{name}\",path=\"/opt/cni/bin/{name}\"}} 1\n")
     };
-    let dropped = "netclaim_server_field_dropped{field=\"spec.devices[].taints\"} 1\n";
+    let uncounted = "netclaim_without_counters 1\n";
     match uri.rsplit_once('/').unwrap().1 {
         "readyz" => (
             503,
@@ -95,8 +95,8 @@ fn agents(uri: &str) -> (u16, Value) {
                 "not connected to the container runtime by NRI: enable NRI\nthe kubelet has not registered the driver"
             ),
         ),
-        _ if uri.contains("agent-b:9177") => (200, json!(plugin("host-local") + dropped)),
-        _ => (200, json!(plugin("host-local") + &plugin("sriov") + dropped)),
+        _ if uri.contains("agent-b:9177") => (200, json!(plugin("host-local") + uncounted)),
+        _ => (200, json!(plugin("host-local") + &plugin("sriov") + uncounted)),
     }
 }
 
@@ -116,8 +116,8 @@ async fn a_status_says_what_is_missing_on_which_node() {
          * node d: the agent does not run: ImagePullBackOff: no such image\n\
          \n\
          NOTES\n\
-         * the API server does not store these fields of ResourceSlices, and netclaim does without them: \
-         spec.devices[].taints (feature gate DRADeviceTaints)\n"
+         * no counters are published, because the scheduler of this Kubernetes version cannot work with them: of devices that \
+         exclude each other on one link, one kind is offered\n"
     );
 }
 
@@ -136,7 +136,7 @@ async fn a_status_without_the_right_to_ask_agents_says_so() {
             "* node c: the agent is not ready. It needs NRI and CDI of the container runtime: see the events of the Node, and the agent's log ({right})\n"
         ),
         format!("* node b: not known which CNI plugins are missing: its agent would say, but {right}\n"),
-        format!("* not known which feature gates the API server lacks: an agent would say, but {right}\n"),
+        format!("* not known whether counters are published: an agent would say, but {right}\n"),
     ] {
         assert!(text.contains(&sentence), "no {sentence:?} in {text}");
     }
@@ -173,7 +173,6 @@ async fn the_status_of_a_node_has_its_devices_and_plugins() {
     assert!(text.starts_with(&lines.join("\n")), "{text}");
     assert_eq!(text.matches(missing).count(), 1, "{text}");
     let json = serde_json::to_value(&report).unwrap();
-    assert_eq!(json["droppedFields"], json!(["spec.devices[].taints"]));
     assert_eq!(
         json["plugins"][0],
         json!({"plugin": "host-local", "networks": ["fast"], "path": "/opt/cni/bin/host-local"})
@@ -186,7 +185,7 @@ async fn the_status_of_a_node_says_what_is_not_known_and_which_nodes_there_are_n
     let report = of_node(&unreachable(), &unreachable(), "netclaim-system", "a").await.unwrap();
     let text = report.text(Colours::Off);
     assert!(!text.contains("PLUGIN ") && !text.contains("PROBLEMS"), "{text}");
-    let note = "* not known which programs the CNI plugins are, nor which feature gates the API server lacks: the agent would say, but \
+    let note = "* not known which programs the CNI plugins are, nor whether counters are published: the agent would say, but \
         the API server cannot ask it: ServiceUnavailable is why\n";
     assert!(text.ends_with(&format!("\nNOTES\n{note}")), "{text}");
     let error = of_node(&unreachable(), &unreachable(), "netclaim-system", "nowhere").await.unwrap_err();

@@ -88,12 +88,11 @@ impl DroppedField {
     }
 }
 
-/// Which fields of slices an API server stores, and whether its scheduler handles counters.
+/// Which fields of slices an API server stores, and what is known of its scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerFeatures {
     dropped: BTreeSet<DroppedField>,
-    without_counters: Option<KubernetesVersion>,
-    walks_shares: bool,
+    version: Option<KubernetesVersion>,
 }
 
 impl ServerFeatures {
@@ -105,33 +104,35 @@ impl ServerFeatures {
 
     /// Returns these features on a server of this version.
     #[must_use]
-    pub fn of(mut self, version: KubernetesVersion) -> Self {
-        let is_old = version < KubernetesVersion::FIRST_TO_COUNT;
-        self.without_counters = (is_old && self.stores(DroppedField::ConsumesCounters)).then_some(version);
-        self.walks_shares = !is_old && version < KubernetesVersion::FIRST_TO_LOOK_UP_SHARES;
-        self
+    pub fn of(self, version: KubernetesVersion) -> Self {
+        Self { version: Some(version), ..self }
     }
 
-    /// Returns the version of the API server, if it stores counters that its scheduler cannot handle. No API reports the
-    /// version of the scheduler itself.
+    /// Returns the version of the API server; `None` if it is unknown.
+    #[must_use]
+    pub fn version(&self) -> Option<KubernetesVersion> {
+        self.version
+    }
+
+    /// Returns the version of the API server, if its scheduler cannot handle counters. No API reports the version of the scheduler
+    /// itself.
     #[must_use]
     pub fn without_counters(&self) -> Option<KubernetesVersion> {
-        self.without_counters
+        self.version.filter(|version| *version < KubernetesVersion::FIRST_TO_COUNT)
     }
 
-    /// Whether the scheduler keeps devices apart that exclude each other by counters.
+    /// Returns the feature gates that are off.
     #[must_use]
-    pub fn counts(&self) -> bool {
-        self.stores(DroppedField::ConsumesCounters)
-            && self.stores(DroppedField::SharedCounters)
-            && self.without_counters.is_none()
+    pub fn gates_off(&self) -> BTreeSet<&'static str> {
+        self.dropped.iter().filter_map(|field| field.gate()).collect()
     }
 
     /// Whether the scheduler walks over all shares of the cluster for each shared device without a record of consumed
     /// capacity.
     #[must_use]
     pub fn walks_shares(&self) -> bool {
-        self.walks_shares
+        let walks = KubernetesVersion::FIRST_TO_COUNT..KubernetesVersion::FIRST_TO_LOOK_UP_SHARES;
+        self.version.is_some_and(|version| walks.contains(&version))
     }
 
     /// Returns the fields that are not stored.
@@ -236,11 +237,7 @@ pub(crate) struct Adopted {
 impl Adopted {
     /// Returns what the server stores, as far as is known.
     pub(crate) fn features(&self) -> ServerFeatures {
-        let features: ServerFeatures = self.dropped.iter().copied().collect();
-        match self.version {
-            Some(version) => features.of(version),
-            None => features,
-        }
+        ServerFeatures { dropped: self.dropped.clone(), version: self.version }
     }
 
     /// Whether the slice `stored` is the best that the server stores for `desired`.
@@ -364,9 +361,9 @@ mod tests {
     }
 
     #[test]
-    fn a_version_shows_whether_the_scheduler_handles_counters() {
+    fn a_version_shows_what_the_scheduler_handles() {
         let mut adopted = Adopted::default();
-        assert!(adopted.features().counts() && !adopted.features().walks_shares());
+        assert!(adopted.features().without_counters().is_none() && !adopted.features().walks_shares());
         for (version, walks) in [("v1.36.6", false), ("v1.37.0", true), ("v1.37.9", true), ("v1.38.0", false)]
         {
             adopted.set_version(version.parse().ok());
@@ -375,15 +372,10 @@ mod tests {
         adopted.set_version(None);
         for old in ["v1.36.0", "v1.36.2", "v1.36.99"].map(|text| text.parse().unwrap()) {
             adopted.set_version(Some(old));
-            let features = adopted.features();
-            assert_eq!((features.counts(), features.without_counters()), (false, Some(old)));
+            assert_eq!(adopted.features().without_counters(), Some(old));
         }
-        adopted.record("s", &spec(full()), &answer(json!({"name": "a"})));
-        assert_eq!(adopted.features().without_counters(), None, "counters are not stored anyway");
-        adopted.record("s", &spec(full()), &answer(full()));
         adopted.set_version("v1.37.0".parse().ok());
-        let features = adopted.features();
-        assert_eq!((features.counts(), features.without_counters()), (true, None), "upgraded");
+        assert_eq!(adopted.features().without_counters(), None, "upgraded");
     }
 
     #[test]

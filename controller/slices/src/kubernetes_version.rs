@@ -12,16 +12,22 @@ pub struct KubernetesVersion {
 }
 
 impl KubernetesVersion {
+    /// The version `major.minor.patch`.
+    #[must_use]
+    pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
+        Self { major, minor, patch }
+    }
+
     /// The first version whose scheduler handles counters on many nodes. On 1.36, it reads the counters of all nodes for
     /// each node that it visits, for every pod with a claim of any driver: minutes per pod on thousands of nodes
     /// (<https://github.com/kubernetes/kubernetes/issues/138917>). Before 1.36.2, it also forgets what shared devices
     /// consume (<https://github.com/kubernetes/kubernetes/issues/139034>). No 1.36 release will fix the former.
-    pub const FIRST_TO_COUNT: Self = Self { major: 1, minor: 37, patch: 0 };
+    pub const FIRST_TO_COUNT: Self = Self::new(1, 37, 0);
 
     /// The first version whose scheduler looks up whether a device is shared. On 1.37, it walks over all shares of the cluster
     /// for every free shared device of each node that it visits, unless it has a record of consumed capacity
     /// (<https://github.com/kubernetes/kubernetes/pull/142014>). Older versions have no such walk.
-    pub const FIRST_TO_LOOK_UP_SHARES: Self = Self { major: 1, minor: 38, patch: 0 };
+    pub const FIRST_TO_LOOK_UP_SHARES: Self = Self::new(1, 38, 0);
 }
 
 impl fmt::Display for KubernetesVersion {

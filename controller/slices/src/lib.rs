@@ -23,12 +23,12 @@ mod canonical;
 mod config;
 mod dropped;
 mod error;
-mod fitted;
 mod kubernetes_version;
 mod layout;
 mod plan;
 mod pool;
 mod publisher;
+mod uncounted;
 mod validate;
 
 pub use config::{ConfigError, PublisherConfig, Scope};

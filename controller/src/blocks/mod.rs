@@ -13,7 +13,6 @@ mod asks;
 mod claims;
 #[doc(hidden)]
 pub mod door;
-mod shown;
 mod store;
 mod survey;
 mod writes;
@@ -45,7 +44,6 @@ use self::claims::{Claims, Standing};
 use self::store::{Blocks, Lease, Leases};
 use self::survey::{Survey, Surveyed, Task};
 use self::writes::{Done, LeaseRef, Unused, Writes};
-use crate::dump::Questions;
 use crate::leasing::{BlockRef, Draw, Leasing, Leaving, Needs, Plan, Removal, Supply, Waiting, Why, World};
 use crate::metrics::{ADDRESS_STATES, Metrics};
 use crate::node_objects::Nodes;
@@ -176,7 +174,6 @@ pub(crate) async fn run(
     (mut demand, mut needs): (watch::Receiver<Option<Demand>>, watch::Receiver<Needs>),
     report: watch::Sender<Leased>,
     saw: impl Fn(&watcher::Event<PodObject>),
-    mut questions: Questions,
 ) {
     let objects = |resource: ApiResource| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -207,10 +204,6 @@ pub(crate) async fn run(
                 }
             }
             () = claims.changed() => state.collect_at(Instant::now() + COLLECT_INTERVAL),
-            answer = questions.next() => {
-                // Whoever has asked may have gone.
-                let _ = answer.send(state.shown(Instant::now()));
-            }
             Ok(()) = demand.changed() => {
                 if let Some(demand) = demand.borrow_and_update().clone() {
                     state.set_demand(demand);

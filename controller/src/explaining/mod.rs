@@ -19,7 +19,6 @@ mod queue;
 pub(crate) mod read;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,7 +37,6 @@ use tokio::time::{Instant, sleep_until};
 use self::pods::{Finding, PodGroup, Pods, Report};
 use self::read::{Offers, Reader};
 use crate::blocks::Demand;
-use crate::dump::Questions;
 use crate::events::Events;
 use crate::leasing::{Draw, Needs};
 use crate::metrics::{Explained, Metrics};
@@ -71,16 +69,6 @@ pub(crate) struct Unscheduled {
     changed: Notify,
     /// What nodes need for them.
     needs: watch::Sender<Needs>,
-}
-
-/// Answers questions about the pods until dropped: not in the loop of [`run`], a round of which takes long.
-pub(crate) async fn answer(mut questions: Questions, unscheduled: Option<&Unscheduled>) -> Infallible {
-    loop {
-        let answer = questions.next().await;
-        let shown = unscheduled.map(|unscheduled| unscheduled.pods().shown(Instant::now()));
-        // Whoever has asked may have gone.
-        let _ = answer.send(shown.unwrap_or_else(|| "off: --explain-pending-pods=false".into()));
-    }
 }
 
 impl Unscheduled {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use kube::runtime::watcher;
 use netclaim_process::label_values;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::queue::Queue;
@@ -33,9 +32,6 @@ const REPEAT: Duration = Duration::from_secs(3000);
 
 /// The most pods of a group that get an event after one judgement. All wait for the same, and a Deployment may have thousands.
 const EVENTS: usize = 20;
-
-/// The most groups in `--dump-state`.
-const SHOWN_GROUPS: usize = 100;
 
 /// What the pods of a group have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -281,26 +277,6 @@ impl Pods {
     }
 }
 
-/// For `--dump-state`.
-impl Pods {
-    /// Returns a JSON object with the groups: what they ask for is the tenants', and not in it.
-    pub(super) fn shown(&self, now: Instant) -> Value {
-        let ago = |time: Instant| now.saturating_duration_since(time).as_secs();
-        let groups = self.groups.iter().map(|(group, members)| {
-            let first = members.pods.values().min_by_key(|pod| pod.since);
-            json!({
-                "namespace": group.namespace,
-                "pods": members.pods.len(),
-                "first": first.map(|pod| &pod.name),
-                "waitsForSeconds": first.map(|pod| ago(pod.since)),
-                "judgedSecondsAgo": members.judged.map(ago),
-                "cause": members.note.as_deref(),
-            })
-        });
-        json!({"groups": groups.take(SHOWN_GROUPS).collect::<Vec<_>>(), "allGroups": self.groups.len(), "eventsToWrite": self.to_report.len()})
-    }
-}
-
 impl Default for Members {
     fn default() -> Self {
         Self { pods: BTreeMap::new(), judged: None, interval: SOONEST, note: None }
@@ -487,7 +463,7 @@ mod tests {
         let (group, _) = pods.take_due(now, MOST).remove(0);
         assert_eq!(pods.answer(&group, &cause("full"), now), (30, Outcome::Known));
         assert_eq!(pods.answer(&group, &cause("full"), now), (30, Outcome::Known), "they are queued");
-        assert_eq!(pods.shown(now)["eventsToWrite"], 20);
+        assert_eq!(pods.to_report.len(), 20);
         let reported = |pods: &mut Pods, now: Instant| -> Vec<String> {
             std::iter::from_fn(|| pods.next_report(now)).map(|report| report.name).collect()
         };

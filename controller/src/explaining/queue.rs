@@ -35,6 +35,7 @@ impl Queue {
         uid
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.by_namespace.values().map(VecDeque::len).sum()
     }

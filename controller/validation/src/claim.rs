@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::config::{Config, MAX_CONFIGS};
 use crate::known::Known;
 use crate::limits::{Late, Limit, too_many};
-use crate::selectors::{Budget, Selectors, is_capacity_name, known_capacities, retired};
+use crate::selectors::{Budget, Selectors, is_capacity_name, known_capacities};
 use crate::{Judged, Review};
 
 /// What the specification of a claim is in.
@@ -58,7 +58,6 @@ pub(crate) fn review(
     let configs = Config::of(&devices["config"], &format!("{path}.config"), driver, &mut review, limit)?;
     let requests =
         requests(&devices["requests"], &format!("{path}.requests"), &configs, driver, known, limit)?;
-    constraints(&devices["constraints"], &format!("{path}.constraints"), driver, &mut review);
     let is_ours = requests.iter().flatten().any(|asked| asked.is_ours);
     if !is_ours && configs.is_empty() && review == Review::default() {
         return Ok(None);
@@ -326,19 +325,6 @@ fn capacities(body: &Value) -> impl Iterator<Item = (&str, Option<Quantity>)> {
 /// Returns a name in the driver's domain without the domain.
 fn unqualified<'a>(name: &'a str, driver: &str) -> Option<&'a str> {
     name.strip_prefix(driver)?.strip_prefix('/')
-}
-
-/// Adds constraints on attributes that no device has any more.
-fn constraints(list: &Value, path: &str, driver: &str, review: &mut Review) {
-    for (index, constraint) in list.as_array().into_iter().flatten().enumerate() {
-        for kind in ["matchAttribute", "distinctAttribute"] {
-            let name = constraint[kind].as_str().and_then(|name| unqualified(name, driver));
-            if let Some(instead) = name.and_then(retired) {
-                let problem = format!("no device has the attribute any more: {instead}");
-                review.warn(format!("{path}[{index}].{kind}"), problem);
-            }
-        }
-    }
 }
 
 /// Adds interface names that two requests have: a pod has one interface of a name.

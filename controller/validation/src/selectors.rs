@@ -116,9 +116,6 @@ fn unpublished(read: &Read, is_guarded: bool, driver: &str) -> Option<String> {
         if !is_capacity && ATTRIBUTES.iter().any(is_it) {
             return None;
         }
-        if let Some(instead) = retired(name).filter(|_| !is_capacity) {
-            return Some(format!("reads attribute {name:?}, which no device has any more: {instead}"));
-        }
         let is_known = !is_capacity || is_capacity_name(name);
         if !is_known {
             return Some(format!("reads capacity {name:?}, which no device has: {}", known_capacities()));
@@ -132,16 +129,6 @@ fn unpublished(read: &Read, is_guarded: bool, driver: &str) -> Option<String> {
         "reads {kind} \"{domain}/{name}\", which not every device has, so that the scheduler stops at one without it and the \
          pod stays Pending: write device.{fields}[\"{domain}\"].?{name}.orValue(…)"
     ))
-}
-
-/// Returns what to use instead of an attribute of earlier versions.
-pub(crate) fn retired(name: &str) -> Option<&'static str> {
-    match name {
-        "ifName" => Some("use uplink"),
-        "linkState" => Some("leave it out, since links that are down are tainted"),
-        "pluginTypes" => Some("use mode, the type of the first plugin"),
-        _ => None,
-    }
 }
 
 /// Whether a device can have a capacity of this name.
@@ -188,10 +175,5 @@ mod tests {
         assert_eq!(counts, [5, 2, 0]);
         let small = Selectors::of(&list(1, "true"), "", &budget);
         assert_eq!(compiled(&small), 1, "what is small still fits");
-    }
-
-    #[test]
-    fn every_attribute_of_earlier_versions_has_something_instead() {
-        assert!(attributes::RETIRED.into_iter().all(|name| retired(name).is_some()));
     }
 }

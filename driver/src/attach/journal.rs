@@ -247,7 +247,7 @@ impl<O: Owner> Journal<O> {
     }
 }
 
-/// Gives a file or directory of an earlier version this mode, where it is there and has another one. A read-only disk must not keep an
+/// Gives a file or directory this mode, where it is there and has another one: the kubelet makes the state directory for everybody. A read-only disk must not keep an
 /// agent from its debts, so it is no error if that fails.
 pub fn for_its_owner(path: &Path, mode: u32) {
     let set = match fs::metadata(path) {
@@ -312,7 +312,9 @@ fn sha256(raw: &RawValue) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::record::tests::{Claimant, plan, result, sandbox};
+    use netclaim_cni::{Effect, Stopped};
+
+    use super::super::record::tests::{Claimant, plan};
     use super::*;
 
     fn journal() -> (tempfile::TempDir, Journal<Claimant>) {
@@ -373,7 +375,7 @@ mod tests {
             [&journal.dir, &journal.path(&record), &journal.dir.join(LOCK)].map(|path| mode(path))
         };
         assert_eq!(looked(&journal), [0o700, 0o600, 0o600]);
-        // As earlier versions made them.
+        // As somebody else may have made them.
         fs::set_permissions(&journal.dir, Permissions::from_mode(0o755)).expect("set");
         lock.set_permissions(Permissions::from_mode(0o644)).expect("set");
         let journal: Journal<Claimant> = Journal::open(dir.path().join("journal")).expect("opens");
@@ -405,23 +407,36 @@ mod tests {
         assert!(unreadable.iter().all(|file| file.path.exists()));
     }
 
-    /// What the first agent wrote for an attachment. Never change it: there are such files on nodes.
-    const FIRST: &str = concat!(
-        r#"{"version":1,"sha256":"09cd3be2e3455dfe00c304f4c7609db9a21ad5af90be630d6579b2c5da100e34","#,
-        r#""record":"#,
-        r#"{"plan":{"claim":{"namespace":"default","name":"a","uid":"a-uid"},"index":0,"of":1,"pod""#,
-        r#":{"namespace":"default","name":"pod","uid":"pod-uid"},"device":{"request":"net","pool":""#,
-        r#"node0","device":"net-storage"},"network":"storage","ifName":"net1","conflist":{"cniVersi"#,
-        r#"on":"1.1.0","name":"n","plugins":[{"type":"noop"}]}},"phase":"attached","sandbox":{"id":"#,
-        r#""s1","netns":"/run/netns/s1","netnsId":{"dev":4,"ino":1},"bootId":"boot"},"result":null}"#,
-        "}"
-    );
+    /// A record with every field, as version 1 of the format has it. Never change it once there is a release: there are such files on
+    /// nodes.
+    const VERSION_1: &str = include_str!("../../tests/journal/version-1.json");
 
     #[test]
-    fn the_first_agents_file_is_read_by_every_later_one() {
-        let record: Record<Claimant> = decode(FIRST.as_bytes()).expect("readable");
-        let phase = Phase::Attached { sandbox: sandbox("s1"), result: result("null") };
-        assert_eq!(record, Record { phase, ..Record::new(plan("a", 0)) });
+    fn version_1_is_read_and_written_by_every_agent() {
+        let record: Record<Claimant> = decode(VERSION_1.as_bytes()).expect("readable");
+        assert!(matches!(record.phase, Phase::Deleting { result: Some(_), .. }));
+        let link = record.moved_link.as_ref().expect("moved");
+        assert_eq!((link.name.as_str(), link.mtu, link.addresses.len()), ("eth2", 9000, 2));
+        assert_eq!((link.index_in_pod, link.identity, link.sysctls.len()), (Some(9), Some(77), 1));
+        assert_eq!(record.stopped, Some(Stopped { completed: 1, effect: Effect::Container }));
+        assert!(record.stray.is_some() && record.error.is_some() && record.host_link == Some(3));
+        let content = |file: &[u8]| {
+            let file: serde_json::Value = serde_json::from_slice(file).expect("JSON");
+            file["record"].clone()
+        };
+        assert_eq!(content(&encode(&record).expect("writable")), content(VERSION_1.as_bytes()));
+    }
+
+    #[test]
+    fn what_is_not_set_is_not_written() {
+        let record = Record::new(plan("a", 0));
+        let written = serde_json::to_value(&record).expect("JSON");
+        let fields: Vec<&str> = written.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert_eq!(fields, ["phase", "plan"]);
+        let plan = written["plan"].as_object().expect("an object");
+        let of_plan: Vec<&str> = plan.keys().map(String::as_str).collect();
+        // Those of the owner among them.
+        assert_eq!(of_plan, ["claim", "conflist", "device", "ifName", "index", "network", "of", "pod"]);
     }
 
     #[test]

@@ -28,8 +28,6 @@
 mod attacher;
 mod counters;
 pub mod journal;
-#[cfg(test)]
-mod journal_formats;
 pub mod machine;
 pub mod plan;
 mod plugins;

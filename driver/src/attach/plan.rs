@@ -65,7 +65,7 @@ impl<O: Owner> Plan<O> {
     }
 }
 
-/// A plan as the journal stores it since the first agent: the owner's fields stand beside the others.
+/// A plan as the journal stores it: the owner's fields stand beside the others.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "O: Owner", rename_all = "camelCase")]
 struct PlanFile<O> {

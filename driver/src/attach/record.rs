@@ -118,7 +118,7 @@ impl<O: Owner> Record<O> {
     }
 }
 
-/// A record as the journal stores it since the first agent. The result is raw JSON: a tagged enum would take it apart.
+/// A record as the journal stores it. The result is raw JSON: a tagged enum would take it apart.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "O: Owner", rename_all = "camelCase")]
 struct RecordFile<O> {
@@ -128,7 +128,7 @@ struct RecordFile<O> {
     sandbox: Option<Sandbox>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Box<RawValue>>,
-    #[serde(default, rename = "lent", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     moved_link: Option<HostLink>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     host_link: Option<u32>,

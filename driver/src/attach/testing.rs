@@ -1,4 +1,4 @@
-//! An owner for tests, benchmarks and fuzz targets: as the first agent wrote it, and whatever else is there.
+//! An owner for tests, benchmarks and fuzz targets: a claim and a pod, and whatever else is there.
 
 use std::fmt;
 

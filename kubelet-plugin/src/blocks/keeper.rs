@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use super::demand::{BlockNow, Demand, IDLE, Report};
 use crate::devices::addresses::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
-use crate::owner::{Owner, Plan, Record};
+use crate::owner::{Addresses, Owner, Plan, Record};
 use crate::prepare::addresses::Turn;
 use crate::process::metrics::Metrics;
 
@@ -372,11 +372,11 @@ fn succeeded(written: kube::Result<()>, block: &str, what: &str) -> bool {
 /// Returns what attachments have.
 fn held<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Vec<Held> {
     let held = attacher.plans(|plan: &Plan| {
-        let addresses = plan.owner.addresses.as_ref().filter(|addresses| !addresses.blocks.is_empty())?;
+        let addresses = plan.owner.addresses.as_ref().filter(|addresses| !addresses.chosen.is_empty())?;
         Some(Held {
             network: plan.network.clone(),
             list: plan.spec.conflist.name().to_string(),
-            blocks: addresses.blocks.clone(),
+            blocks: addresses.blocks().collect(),
             pod: format!("{}/{}", plan.owner.pod.namespace, plan.owner.pod.name),
         })
     });
@@ -393,12 +393,12 @@ fn holders<'a>(
     let is_of_block = |record: &&Record| {
         let addresses = record.plan.owner.addresses.as_ref();
         record.plan.network == block.network.as_str()
-            && addresses.is_some_and(|addresses| addresses.blocks.contains(&block.cidr))
+            && addresses.is_some_and(|addresses| addresses.blocks().any(|of_plan| of_plan == block.cidr))
     };
     records.iter().filter(is_of_block).map(|record| {
         let made = record.phase.result().into_iter().flat_map(|result| result.ips());
         let made = made.map(|ip| ip.address.addr());
-        let planned = record.plan.owner.addresses.iter().flat_map(|addresses| addresses.ips.iter().copied());
+        let planned = record.plan.owner.addresses.iter().flat_map(Addresses::ips);
         let address = made.chain(planned).find(|ip| block.cidr.contains(ip));
         let is_usable = address.is_none_or(|ip| usable.iter().any(|span| span.contains(ip)));
         (is_usable, BlockHolder { pod: record.plan.owner.pod.to_string(), address })
@@ -465,11 +465,11 @@ async fn reservation_in(
 
 #[cfg(test)]
 mod tests {
+    use netclaim_api::addresses::choice::Choice;
     use netclaim_driver::attach::Phase;
 
     use super::*;
     use crate::fixtures;
-    use crate::owner::Addresses;
 
     #[test]
     fn the_holders_of_a_block_that_goes_are_named_with_their_addresses_and_the_strangest_first() {
@@ -486,7 +486,8 @@ mod tests {
             };
             let plan = Arc::make_mut(&mut record.plan);
             plan.owner.pod.name = pod.to_owned();
-            plan.owner.addresses = Some(Addresses { blocks: vec![cidr], ..Addresses::default() });
+            let choice = Choice { block: cidr, address: "10.20.0.18".parse().expect("an address") };
+            plan.owner.addresses = Some(Addresses { chosen: vec![choice], ..Addresses::default() });
             record
         };
         let mut records = vec![
@@ -497,9 +498,6 @@ mod tests {
             record("other", Some("10.20.0.20")),
         ];
         Arc::make_mut(&mut records[4].plan).network = "lab".to_owned();
-        if let Some(addresses) = &mut Arc::make_mut(&mut records[0].plan).owner.addresses {
-            addresses.ips.push("10.20.0.18".parse().expect("an address"));
-        }
         let block = AddressBlockSpec {
             pool: None,
             network: "storage".parse().expect("a name"),

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::owner::{Plan, Segment, link_of};
+use crate::owner::{Addresses, Plan, Segment};
 use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{has_child, link_use_of, vlan_of};
@@ -58,8 +58,6 @@ impl Held {
     pub fn of(plan: &Plan, node: &str) -> Self {
         let device = &plan.owner.device;
         let plugins = || plan.spec.conflist.plugins();
-        // Agents before did not journal what was granted, only what plugins limit.
-        let limit = || plan.spec.capability_args.bandwidth?.ingress_rate;
         let (own_use, network) = match device.device.parse() {
             Ok(DeviceName::Link(link_use, _)) => (Some(link_use), None),
             Ok(DeviceName::Network(network)) => (None, Some(network)),
@@ -75,13 +73,8 @@ impl Held {
             stays_on_node: has_child(plugins()),
             vlan: vlan_of(plugins()),
             segment: id_of(plan),
-            bandwidth: plan
-                .owner
-                .bandwidth
-                .map(|bandwidth| bandwidth.value())
-                .or_else(limit)
-                .unwrap_or_default(),
-            blocks: plan.owner.addresses.iter().flat_map(|addresses| addresses.blocks.clone()).collect(),
+            bandwidth: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()).unwrap_or_default(),
+            blocks: plan.owner.addresses.iter().flat_map(Addresses::blocks).collect(),
             takes_no_address: plan.owner.takes_no_address,
         }
     }
@@ -104,7 +97,7 @@ impl Held {
 /// The id that an attachment has alone: the one that it was given, or the one that its Network fixes.
 pub fn id_of(plan: &Plan) -> Option<Segment> {
     let fixed = || {
-        let link = link_of(plan)?;
+        let link = plan.owner.link.as_ref()?;
         Some(Segment { space: space_of_link(link.name.as_str()), id: vlan_of(plan.spec.conflist.plugins())? })
     };
     plan.owner.segment.clone().or_else(fixed)
@@ -169,10 +162,9 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &I
 }
 
 fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
-    // Attributes that no longer decode are left out, and those that an earlier version published.
+    // Attributes that do not decode are left out.
     let decoded = held.attributes.iter().filter_map(|(key, value)| {
-        let value = serde_json::from_value::<DeviceAttribute>(value.clone()).ok()?;
-        (!attributes::RETIRED.contains(&key.as_str())).then(|| (key.clone(), value))
+        Some((key.clone(), serde_json::from_value::<DeviceAttribute>(value.clone()).ok()?))
     });
     let published: BTreeMap<String, DeviceAttribute> = decoded.collect();
     let text = |key: &str| held.text(key).unwrap_or_default();

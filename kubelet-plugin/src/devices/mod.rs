@@ -10,7 +10,7 @@
 //! | `segments` | assigns the segmentation ids of this node to its Networks |
 //! | `held` | keeps devices published that claims hold |
 //! | `moved_links` | taints links that are not back from a pod |
-//! | `server_features` | says what devices lack on older Kubernetes |
+//! | `server_features` | says what the API server does not store and the scheduler cannot do |
 //! | `addresses` | counts the addresses that IPAMs have left; reads their leases |
 //! | `availability` | finds Networks whose plugins cannot serve an ADD |
 //! | `publish` | writes ResourceSlices, and hands on the devices' health |

@@ -62,6 +62,8 @@ pub struct Devices {
     pub events: Events,
     /// What `host-local` has handed out.
     pub reservations: Reservations,
+    /// Why nothing can be published; `None` while something can.
+    pub obstacle: watch::Sender<Option<String>>,
 }
 
 impl Devices {
@@ -106,14 +108,14 @@ impl Devices {
                 // Watched before the look, so that no later change is missed.
                 leases.watch(&now, &addresses::journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
-                let counts = features.counts();
+                let counts = features.without_counters().is_none();
                 let Some((pools, now_health)) = self.look(now, unavailable, &attacher, counts).await else {
                     return;
                 };
                 let now_health: Report = now_health.into();
                 health.send_if_modified(|before| std::mem::replace(before, now_health.clone()) != now_health);
                 // The garbage collector would delete slices that no Node object owns.
-                if let Some(owner) = owner {
+                if let Some(owner) = owner.filter(|_| self.obstacle.borrow().is_none()) {
                     let fitted = pools.into_iter().map(|pool| Pool {
                         owner: Some(owner.clone()),
                         ..server_features::fitted(pool, features)
@@ -141,6 +143,7 @@ impl Devices {
                 // exclude each other.
                 changed = changed_features(&mut status, features.as_ref()) => {
                     let Some(changed) = changed else { return };
+                    self.obstacle.send_replace(server_features::obstacle(&changed));
                     reporter.report_features(&changed);
                     features = Some(changed);
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use netclaim_api::reasons::NodeEvent;
-use netclaim_slices::{DroppedField, Fault, PublishStatus, ServerFeatures};
+use netclaim_slices::{Fault, PublishStatus, ServerFeatures};
 use tokio::sync::watch;
 
 use super::server_features;
@@ -24,12 +24,10 @@ pub(super) struct PublishReporter {
 impl PublishReporter {
     /// Reports what the API server lacks.
     pub(super) fn report_features(&self, server: &ServerFeatures) {
-        for field in DroppedField::ALL {
-            self.metrics.field_dropped(field.path(), !server.stores(field));
-        }
         self.metrics.without_counters.set(server.without_counters().is_some().into());
-        let Some(note) = server_features::note(server) else { return };
-        tracing::warn!(missing = note, "devices are published with less than netclaim could do");
+        let obstacle = server_features::obstacle(server);
+        let Some(note) = obstacle.or_else(|| server_features::note(server)) else { return };
+        tracing::warn!("{note}");
         self.events.warn_node(self.node(), NodeEvent::ServerLacksFeatures, note);
     }
 

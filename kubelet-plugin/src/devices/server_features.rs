@@ -1,20 +1,22 @@
-//! What this node's devices lack because the API server does not store it, or because its scheduler ignores it. Pure.
+//! What the API server does not store and the scheduler cannot do, and what that means for the node. Pure.
 //!
-//! Kubernetes 1.34 and 1.35 have the feature gates off by default that devices for many pods need; see
-//! `docs/reference/kubernetes-versions.md`.
-
-use std::collections::BTreeSet;
+//! See `docs/reference/kubernetes-versions.md`.
 
 use k8s_openapi::api::resource::v1::Device;
 use netclaim_api::{attributes, published};
-use netclaim_slices::{DroppedField, KubernetesVersion, Pool, ServerFeatures};
+use netclaim_slices::{KubernetesVersion, Pool, ServerFeatures};
 
-/// Returns the pool as this server and its scheduler can handle it.
+/// The oldest version that has by default what netclaim needs.
+const OLDEST: KubernetesVersion = KubernetesVersion::new(1, 36, 0);
+
+/// Returns the pool as this server's scheduler can handle it.
 ///
 /// The scheduler of 1.37 walks over all shares of the cluster for each free shared device, unless there is a record of consumed
 /// capacity. A device that counts nothing gets a capacity for that.
-pub(super) fn fitted(pool: Pool, server: &ServerFeatures) -> Pool {
-    let mut pool = pool.fitted(server, rank);
+pub(super) fn fitted(mut pool: Pool, server: &ServerFeatures) -> Pool {
+    if server.without_counters().is_some() {
+        pool = pool.without_counters(rank);
+    }
     let is_shared = |device: &&mut Device| device.allow_multiple_allocations == Some(true);
     if server.walks_shares() {
         pool.devices.iter_mut().filter(is_shared).for_each(published::record_claims);
@@ -29,52 +31,35 @@ fn rank(device: &Device) -> impl Ord + use<> {
     network.and_then(|network| network.string.as_deref()).is_none_or(str::is_empty)
 }
 
-/// Returns what is missing or wrong and what that means; `None` when nothing is.
-pub(super) fn note(server: &ServerFeatures) -> Option<String> {
-    let mut gates = BTreeSet::new();
-    let missing = |field: DroppedField| match field.gate() {
-        Some(gate) if gates.insert(gate) => Some(format!("{gate} ({})", consequence(field))),
-        Some(_) => None,
-        None => Some(consequence(field).to_owned()),
-    };
-    let missing: Vec<String> = server.dropped().filter_map(missing).collect();
-    let stored = (!missing.is_empty()).then(|| {
+/// Returns why nothing can be published; `None` when something can.
+pub(super) fn obstacle(server: &ServerFeatures) -> Option<String> {
+    if let Some(version) = server.version().filter(|version| *version < OLDEST) {
+        return Some(format!("the API server is of Kubernetes {version}: netclaim needs {OLDEST} or newer"));
+    }
+    let off: Vec<&str> = server.gates_off().into_iter().collect();
+    (!off.is_empty()).then(|| {
         format!(
-            "the API server stores ResourceSlices without what these feature gates are for, which are on by default from \
-             Kubernetes 1.36: {}",
-            missing.join("; ")
+            "the API server does not store what devices need: switch on its feature gates {}, which are on by default",
+            off.join(", ")
         )
-    });
-    let counted = server.without_counters().map(|version| {
-        format!(
-            "no counters are published: with them the scheduler of Kubernetes {version} would look at all nodes for each node, \
-             for every pod with a claim of any driver (kubernetes issue 138917); {}; upgrade to {} or newer",
-            consequence(DroppedField::ConsumesCounters),
-            KubernetesVersion::FIRST_TO_COUNT
-        )
-    });
-    let notes: Vec<String> = stored.into_iter().chain(counted).collect();
-    (!notes.is_empty()).then(|| notes.join(". "))
+    })
 }
 
-fn consequence(field: DroppedField) -> &'static str {
-    match field {
-        DroppedField::AllowMultipleAllocations | DroppedField::RequestPolicy => {
-            "each device serves one claim at a time, whatever its capacity"
-        }
-        DroppedField::ConsumesCounters | DroppedField::SharedCounters => {
-            "of devices that exclude each other on one link, only the first Network's kind is published, or the link itself \
-             where there is no Network"
-        }
-        DroppedField::Taints => "a device that is not well is left out instead of tainted",
-        DroppedField::BindsToNode => "a claim of a cluster-wide Network is not tied to its pod's node",
-        _ => "something else was stored differently: see the agent's log",
-    }
+/// Returns what is left out of what is published and why; `None` when nothing is.
+pub(super) fn note(server: &ServerFeatures) -> Option<String> {
+    let version = server.without_counters()?;
+    Some(format!(
+        "no counters are published: with them the scheduler of Kubernetes {version} would look at all nodes for each node, for \
+         every pod with a claim of any driver (kubernetes issue 138917); of devices that exclude each other on one link, only the \
+         first Network's kind is published, or the link itself where there is no Network; upgrade to {} or newer",
+        KubernetesVersion::FIRST_TO_COUNT
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use netclaim_api::published::{Amounts, Facts, device};
+    use netclaim_slices::DroppedField;
 
     use super::*;
 
@@ -84,13 +69,19 @@ mod tests {
     }
 
     #[test]
-    fn a_note_names_each_gate_once_with_its_consequence_and_fits() {
-        let note = note(&DroppedField::GATED.into_iter().collect()).expect("a note");
-        for field in DroppedField::GATED {
-            let gate = field.gate().expect("a gate");
-            assert_eq!(note.matches(gate).count(), 1, "{note}");
-        }
-        assert!(note.len() <= 1024, "{} bytes", note.len());
+    fn an_old_server_and_one_without_a_feature_gate_are_named() {
+        let of = |version: &str| obstacle(&ServerFeatures::default().of(version.parse().expect("a version")));
+        assert_eq!((of("v1.36.0"), of("v1.37.1")), (None, None));
+        let old = of("v1.35.9").expect("too old");
+        assert_eq!(old, "the API server is of Kubernetes 1.35.9: netclaim needs 1.36.0 or newer");
+        assert_eq!(
+            obstacle(&[DroppedField::Other].into_iter().collect()),
+            None,
+            "a webhook may change what is sent"
+        );
+        let off = obstacle(&[DroppedField::Taints, DroppedField::RequestPolicy].into_iter().collect())
+            .expect("off");
+        assert!(off.contains("feature gates DRAConsumableCapacity, DRADeviceTaints,"), "{off}");
     }
 
     #[test]

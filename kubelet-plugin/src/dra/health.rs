@@ -32,8 +32,8 @@ pub struct DeviceHealth {
     pub pool: String,
     /// Its name.
     pub device: String,
-    /// Why it cannot serve; `None` when it is healthy. Agents and parents of different versions exchange it as `trouble`.
-    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    /// Why it cannot serve; `None` when it is healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<String>,
 }
 

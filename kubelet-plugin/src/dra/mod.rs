@@ -1,4 +1,4 @@
-//! The kubelet's gRPC APIs: registration, the DRA calls and the health of devices, each in both of its versions.
+//! The kubelet's gRPC APIs: registration, the DRA calls, and the health of devices in both of its versions.
 //!
 //! This layer only translates; the work is behind [`NodeResources`].
 
@@ -19,10 +19,6 @@ mod proto {
     pub mod v1 {
         include!("gen/k8s.io.kubelet.pkg.apis.dra.v1.rs");
     }
-    /// `k8s.io.kubelet.pkg.apis.dra.v1beta1`
-    pub mod v1beta1 {
-        include!("gen/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
-    }
     /// `v1`, of `k8s.io/kubelet/pkg/apis/dra-health`
     pub mod health_v1 {
         include!("gen/v1.rs");
@@ -34,7 +30,6 @@ mod proto {
 }
 
 use std::future::Future;
-use std::sync::Arc;
 
 use health::HealthService;
 pub use health::{DeviceHealth, REFRESH, Report};
@@ -112,11 +107,9 @@ pub async fn serve<N: NodeResources>(
     reports: watch::Receiver<Option<Report>>,
     cancel: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = Arc::new(DraService(node));
     let health = HealthService::new(reports, cancel.clone());
     Server::builder()
-        .add_service(proto::v1::dra_plugin_server::DraPluginServer::from_arc(Arc::clone(&service)))
-        .add_service(proto::v1beta1::dra_plugin_server::DraPluginServer::from_arc(service))
+        .add_service(proto::v1::dra_plugin_server::DraPluginServer::new(DraService(node)))
         .add_service(proto::health_v1::dra_resource_health_server::DraResourceHealthServer::new(
             health.clone(),
         ))

@@ -11,9 +11,8 @@ use tonic::{Request, Response, Status};
 use super::proto::registration::registration_server::Registration as RegistrationService;
 use super::proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 
-/// Newest first: kubelets up to 1.34 take the first that they know. `v1.DRAResourceHealth` is known since 1.37.
-const VERSIONS: [&str; 4] =
-    ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"];
+/// `v1.DRAResourceHealth` is known since 1.37.
+const VERSIONS: [&str; 3] = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"];
 
 /// The registration of one driver.
 #[derive(Debug)]

@@ -1,13 +1,12 @@
-//! Translates the DRA calls from and to both versions of the protocol.
-
-use std::collections::HashMap;
+//! Translates the DRA calls from and to the protocol.
 
 use tonic::{Request, Response, Status};
 
-use super::proto::{v1, v1beta1};
+use super::proto::v1;
+use super::proto::v1::dra_plugin_server::DraPlugin;
 use super::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 
-/// Serves v1 and v1beta1, which differ in the share id only.
+/// Serves `v1.DRAPlugin`.
 pub(super) struct DraService<N>(pub(super) N);
 
 impl<N: NodeResources> DraService<N> {
@@ -29,52 +28,39 @@ impl<N: NodeResources> DraService<N> {
     }
 }
 
-macro_rules! serve_version {
-    ($version:ident, $device:expr) => {
-        #[tonic::async_trait]
-        impl<N: NodeResources> $version::dra_plugin_server::DraPlugin for DraService<N> {
-            async fn node_prepare_resources(
-                &self,
-                request: Request<$version::NodePrepareResourcesRequest>,
-            ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
-                let claims = request.into_inner().claims.into_iter();
-                let claims =
-                    claims.map(|$version::Claim { namespace, uid, name }| ClaimRef { namespace, name, uid });
-                let mut answers = HashMap::new();
-                for (uid, result) in self.prepare(claims.collect()).await {
-                    let answer = match result {
-                        Ok(devices) => $version::NodePrepareResourceResponse {
-                            devices: devices.into_iter().map($device).collect(),
-                            error: String::new(),
-                        },
-                        Err(CallFailure(error)) => {
-                            $version::NodePrepareResourceResponse { devices: Vec::new(), error }
-                        }
-                    };
-                    answers.insert(uid, answer);
-                }
-                Ok(Response::new($version::NodePrepareResourcesResponse { claims: answers }))
-            }
+#[tonic::async_trait]
+impl<N: NodeResources> DraPlugin for DraService<N> {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<v1::NodePrepareResourcesRequest>,
+    ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims.into_iter().map(claim_ref).collect();
+        let answers = self.prepare(claims).await.into_iter().map(|(uid, result)| {
+            let (devices, error) = match result {
+                Ok(devices) => (devices.into_iter().map(device).collect(), String::new()),
+                Err(CallFailure(error)) => (Vec::new(), error),
+            };
+            (uid, v1::NodePrepareResourceResponse { devices, error })
+        });
+        Ok(Response::new(v1::NodePrepareResourcesResponse { claims: answers.collect() }))
+    }
 
-            async fn node_unprepare_resources(
-                &self,
-                request: Request<$version::NodeUnprepareResourcesRequest>,
-            ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
-                let claims = request.into_inner().claims.into_iter();
-                let claims =
-                    claims.map(|$version::Claim { namespace, uid, name }| ClaimRef { namespace, name, uid });
-                let answers = self.unprepare(claims.collect()).await.into_iter();
-                let claims = answers
-                    .map(|(uid, error)| (uid, $version::NodeUnprepareResourceResponse { error }))
-                    .collect();
-                Ok(Response::new($version::NodeUnprepareResourcesResponse { claims }))
-            }
-        }
-    };
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<v1::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<v1::NodeUnprepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims.into_iter().map(claim_ref).collect();
+        let answers = self.unprepare(claims).await.into_iter();
+        let answers = answers.map(|(uid, error)| (uid, v1::NodeUnprepareResourceResponse { error }));
+        Ok(Response::new(v1::NodeUnprepareResourcesResponse { claims: answers.collect() }))
+    }
 }
 
-serve_version!(v1, |device: PreparedDevice| {
-    let PreparedDevice { request, pool, device, cdi_devices, share_id } = device;
+fn claim_ref(v1::Claim { namespace, uid, name }: v1::Claim) -> ClaimRef {
+    ClaimRef { namespace, name, uid }
+}
+
+fn device(PreparedDevice { request, pool, device, cdi_devices, share_id }: PreparedDevice) -> v1::Device {
     v1::Device {
         request_names: vec![request],
         pool_name: pool,
@@ -82,16 +68,7 @@ serve_version!(v1, |device: PreparedDevice| {
         cdi_device_ids: cdi_devices,
         share_id,
     }
-});
-serve_version!(v1beta1, |device: PreparedDevice| {
-    let PreparedDevice { request, pool, device, cdi_devices, share_id: _ } = device;
-    v1beta1::Device {
-        request_names: vec![request],
-        pool_name: pool,
-        device_name: device,
-        cdi_device_ids: cdi_devices,
-    }
-});
+}
 
 #[cfg(test)]
 mod tests {
@@ -121,7 +98,6 @@ mod tests {
 
     #[tokio::test]
     async fn each_claim_gets_its_own_answer() {
-        use v1::dra_plugin_server::DraPlugin as _;
         let service = DraService(Fake);
         let request = v1::NodePrepareResourcesRequest { claims: vec![named("good"), named("bad")] };
         let claims = service.node_prepare_resources(Request::new(request)).await.unwrap().into_inner().claims;
@@ -131,15 +107,5 @@ mod tests {
         let claims =
             service.node_unprepare_resources(Request::new(request)).await.unwrap().into_inner().claims;
         assert_eq!((claims["good-uid"].error.as_str(), claims["bad-uid"].error.as_str()), ("", "not yet"));
-    }
-
-    #[tokio::test]
-    async fn older_kubelets_get_devices_without_the_share() {
-        use v1beta1::dra_plugin_server::DraPlugin as _;
-        let claim = v1beta1::Claim { namespace: "default".into(), uid: "u".into(), name: "good".into() };
-        let request = v1beta1::NodePrepareResourcesRequest { claims: vec![claim] };
-        let answer =
-            DraService(Fake).node_prepare_resources(Request::new(request)).await.unwrap().into_inner();
-        assert_eq!(answer.claims["u"].devices[0].cdi_device_ids, ["netclaim.dev/claim=u"]);
     }
 }

@@ -177,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_labels_publishes_nothing_and_withholds_where_it_was_meant_to() {
+    fn a_selector_that_cannot_be_read_publishes_nothing_and_withholds_everywhere() {
         assert_eq!(followed(json!({"rack": "a"}), "Always"), [Some(0), Some(0)]);
-        assert_eq!(followed(json!({"rack": "a"}), "Never"), [Some(1), Some(0)]);
+        assert_eq!(followed(json!({"rack": "a"}), "Never"), [Some(1), Some(1)]);
     }
 }

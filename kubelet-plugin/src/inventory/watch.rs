@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_on_the_nodes_that_it_selects_and_with_a_map_of_labels_on_none() {
+    fn a_network_is_on_the_nodes_that_it_selects_and_with_an_empty_selector_on_none() {
         let on = |selector: Value| {
             let spec = json!({"nodeSelector": selector, "uplink": {"interfaces": ["eth1"]},
                 "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}});
@@ -380,10 +380,7 @@ mod tests {
         assert_eq!(on(json!({"matchLabels": {"rack": "a"}})), [1, 0]);
         let not_b = json!({"key": "rack", "operator": "NotIn", "values": ["b"]});
         assert_eq!(on(json!({"matchExpressions": [not_b]})), [1, 0]);
-        for selector in [json!({"rack": "a"}), json!({"matchLabels": {"rack": "a"}, "zone": "b"}), json!({})]
-        {
-            assert_eq!(on(selector.clone()), [0, 0], "{selector}");
-        }
+        assert_eq!(on(json!({})), [0, 0]);
     }
 
     #[test]

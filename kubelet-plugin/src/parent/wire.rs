@@ -16,7 +16,7 @@ const MAX_LINE: u64 = 4 << 20;
 pub(super) enum Message {
     Prepare(Vec<ClaimRef>),
     Unprepare(ClaimRef),
-    /// The kubelet has registered the driver. Agents of earlier versions do not know this and close the connection.
+    /// The kubelet has registered the driver.
     Registered,
     /// Answered with a line for each report.
     WatchHealth,

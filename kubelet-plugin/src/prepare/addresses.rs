@@ -39,9 +39,9 @@ pub struct Book {
 impl Book {
     /// Notes the addresses of a plan that is journalled.
     pub fn note(&mut self, plan: &Plan) {
-        let Some(Addresses { blocks, ips, .. }) = &plan.owner.addresses else { return };
+        let Some(Addresses { chosen, .. }) = &plan.owner.addresses else { return };
         let of_network = self.last.entry(plan.network.clone()).or_default();
-        of_network.extend(blocks.iter().copied().zip(ips.iter().copied()));
+        of_network.extend(chosen.iter().map(|choice| (choice.block, choice.address)));
     }
 
     /// Returns the names of blocks that the node has given back and that exist as before: etcd was restored from a copy of before
@@ -81,22 +81,16 @@ impl TakenAddresses {
     }
 
     fn add_all<'a>(&mut self, plan: &Plan, made: impl IntoIterator<Item = &'a IpConfig>) {
-        let of_plan = plan.owner.addresses.clone().unwrap_or_default();
-        let leased = of_plan.leases.iter().filter_map(|asked| asked.ip);
+        let of_plan = plan.owner.addresses.iter();
+        let planned = of_plan
+            .flat_map(|of_plan| of_plan.ips().chain(of_plan.leases.iter().filter_map(|asked| asked.ip)));
         let made = made.into_iter().map(|ip| ip.address.addr());
-        let known: BTreeSet<IpAddr> = of_plan.ips.iter().copied().chain(leased).chain(made).collect();
-        let taken = self.attachments.entry(plan.network.clone()).or_default();
-        for block in of_plan.blocks {
-            if !known.iter().any(|ip| block.contains(ip)) {
-                *taken.unnamed.entry(block).or_default() += 1;
-            }
-        }
-        taken.addresses.extend(known);
+        self.attachments.entry(plan.network.clone()).or_default().extend(planned.chain(made));
     }
 
     fn of(&self, network: &NetworkName) -> Taken {
         let mut taken = self.attachments.get(network.as_str()).cloned().unwrap_or_default();
-        taken.addresses.extend(self.foreign.get(network).into_iter().flatten());
+        taken.extend(self.foreign.get(network).into_iter().flatten());
         taken
     }
 
@@ -122,9 +116,7 @@ pub fn sandboxes_of_named<A: Attach, O: Observer<Owner = Owner>>(
     let mut unnamed = BTreeSet::new();
     attacher.for_each_pod(|state| {
         for record in &state.records {
-            let is_named = record.plan.owner.addresses.as_ref().is_some_and(|addresses| {
-                addresses.blocks.len() == addresses.ips.len() || record.phase.result().is_some()
-            });
+            let is_named = record.plan.owner.addresses.is_some();
             unnamed.extend(record.phase.sandbox().filter(|_| !is_named).map(|sandbox| sandbox.id.clone()));
         }
     });
@@ -162,7 +154,7 @@ pub(crate) fn ipam(
         choice.ok_or_else(|| no_address(network, of_node, family, node))
     });
     let chosen: Vec<Choice> = chosen.collect::<Result<_, _>>()?;
-    Ok((one_of_each(pool, &chosen), addresses(&chosen, mac.into_iter().collect())))
+    Ok((one_of_each(pool, &chosen), Addresses { chosen, leases: mac.into_iter().collect() }))
 }
 
 /// Returns the `ipam` of an attachment that asks for these addresses, and the leases that it needs.
@@ -187,11 +179,6 @@ fn fixed(
 fn one_of_each(pool: &AddressPoolSpec, chosen: &[Choice]) -> Value {
     let spans: Vec<Span> = chosen.iter().map(|choice| Span::of_address(choice.address)).collect();
     pool.host_local(&spans)
-}
-
-fn addresses(chosen: &[Choice], leases: Vec<AskedAddress>) -> Addresses {
-    let (blocks, ips) = chosen.iter().map(|choice| (choice.block, choice.address)).unzip();
-    Addresses { blocks, ips, leases }
 }
 
 /// What the node has of a Network now.
@@ -249,39 +236,34 @@ pub(crate) fn revised(
     let is_kept = |choice: &Choice| {
         let mut blocks = of_node.blocks.iter().chain(&of_node.leaving);
         let has = |block: &Block| block.spans.iter().any(|span| span.contains(choice.address));
-        blocks.any(|block| block.cidr == choice.block && has(block))
-            && !others.addresses.contains(&choice.address)
+        blocks.any(|block| block.cidr == choice.block && has(block)) && !others.contains(&choice.address)
     };
-    let named = planned.blocks.iter().zip(&planned.ips);
-    let named = named.map(|(block, address)| Choice { block: *block, address: *address });
-    let kept: Vec<Choice> = named.filter(is_kept).collect();
+    let kept: Vec<Choice> = planned.chosen.iter().copied().filter(is_kept).collect();
     let chosen = pool.families().into_iter().map(|family| {
         let kept = kept.iter().find(|choice| Family::of(choice.address) == family).copied();
         let choice = kept.or_else(|| taken.choose(network, of_node, family));
         choice.ok_or_else(|| no_address(network, of_node, family, node))
     });
     let chosen: Vec<Choice> = chosen.collect::<Result<_, _>>()?;
-    let addresses = addresses(&chosen, planned.leases.clone());
-    if addresses == planned {
+    if chosen == planned.chosen {
         return Ok(None);
     }
-    with(plan, now, addresses, &one_of_each(pool, &chosen)).map(Some)
+    let ipam = one_of_each(pool, &chosen);
+    with(plan, now, Addresses { chosen, leases: planned.leases }, &ipam).map(Some)
 }
 
 /// Whether the blocks of a plan are the node's. Where nothing says which addresses are usable, it keeps those of its blocks: no other
 /// node gets them while a plan names them.
 fn still_has_blocks(planned: &Addresses, now: Now<'_>) -> Result<(), DeviceError> {
-    let is_own = |block: &&IpNet| {
+    let is_own = |block: &IpNet| {
         let mut own = now.own.known.iter().flat_map(BTreeMap::values);
-        own.any(|known| known.spec.cidr == **block && known.spec.network == *now.network)
+        own.any(|known| known.spec.cidr == *block && known.spec.network == *now.network)
     };
-    match planned.blocks.iter().find(|block| !is_own(block)) {
+    match planned.blocks().find(|block| !is_own(block)) {
         None => Ok(()),
-        Some(block) => Err(DeviceError::NoBlock {
-            network: now.network.to_string(),
-            block: *block,
-            node: now.node.to_owned(),
-        }),
+        Some(block) => {
+            Err(DeviceError::NoBlock { network: now.network.to_string(), block, node: now.node.to_owned() })
+        }
     }
 }
 
@@ -318,12 +300,12 @@ fn with_ipam(list: &NetworkList, spec: Option<&NetworkSpec>, ipam: &Value) -> Op
 pub(super) fn differ_in_choice_only(one: &[Plan], other: &[Plan]) -> bool {
     let is_same = |(one, other): (&Plan, &Plan)| {
         let mut other = other.clone();
-        let chosen = one.owner.addresses.as_ref().filter(|addresses| !addresses.ips.is_empty());
-        if let (Some(chosen), Some(addresses)) = (chosen, &mut other.owner.addresses)
-            && !addresses.ips.is_empty()
+        let chosen = one.owner.addresses.as_ref().filter(|addresses| !addresses.chosen.is_empty());
+        if let (Some(of_one), Some(addresses)) = (chosen, &mut other.owner.addresses)
+            && !addresses.chosen.is_empty()
             && without_ranges(&one.spec.conflist) == without_ranges(&other.spec.conflist)
         {
-            (addresses.blocks, addresses.ips) = (chosen.blocks.clone(), chosen.ips.clone());
+            addresses.chosen = of_one.chosen.clone();
             other.spec.conflist = one.spec.conflist.clone();
         }
         *one == other
@@ -414,14 +396,16 @@ mod tests {
         let merged = merge(Base::Network(&name, &spec), &[], None).expect("merges");
         let (_, addresses) =
             ipam(&name, &of_node(blocks), &merged, "p", "n", taken).map_err(|error| error.to_string())?;
-        Ok(addresses.blocks.iter().map(ToString::to_string).collect())
+        Ok(addresses.blocks().map(|block| block.to_string()).collect())
     }
 
-    fn plan(block: &str) -> Plan {
+    /// The plan of an attachment that has an address of a block.
+    fn plan(block: &str, address: &str) -> Plan {
         let mut plan = fixtures::plan("c");
         plan.network = "storage".to_owned();
-        let blocks = vec![block.parse().expect("a block")];
-        plan.owner.addresses = Some(Addresses { blocks, ..Addresses::default() });
+        let chosen =
+            Choice { block: block.parse().expect("a block"), address: address.parse().expect("an address") };
+        plan.owner.addresses = Some(Addresses { chosen: vec![chosen], ..Addresses::default() });
         plan
     }
 
@@ -430,10 +414,10 @@ mod tests {
         let blocks = ["10.20.0.16/30", "10.20.0.32/30", "fd00::40/122"];
         let mut taken = TakenAddresses::default();
         assert_eq!(chosen(&blocks, &taken).expect("free"), ["10.20.0.16/30", "fd00::40/122"]);
-        taken.add(&plan("10.20.0.32/30"));
+        taken.add(&plan("10.20.0.32/30", "10.20.0.32"));
         assert_eq!(chosen(&blocks, &taken).expect("free"), ["10.20.0.32/30", "fd00::40/122"]);
-        for _ in 0..3 {
-            taken.add(&plan("10.20.0.32/30"));
+        for address in ["10.20.0.33", "10.20.0.34", "10.20.0.35"] {
+            taken.add(&plan("10.20.0.32/30", address));
         }
         assert_eq!(chosen(&blocks, &taken).expect("free"), ["10.20.0.16/30", "fd00::40/122"]);
         taken.book.retired.insert("10.20.0.16/30".to_owned());
@@ -445,7 +429,7 @@ mod tests {
     }
 
     fn ips(addresses: &Addresses) -> Vec<String> {
-        addresses.ips.iter().map(ToString::to_string).collect()
+        addresses.ips().map(|ip| ip.to_string()).collect()
     }
 
     /// The plan of a claim that gets its addresses now.
@@ -453,7 +437,8 @@ mod tests {
         let (name, spec) = storage();
         let merged = merge(Base::Network(&name, &spec), &[], None).expect("merges");
         let (ipam, addresses) = ipam(&name, &of_node(blocks), &merged, "p", "n", taken).expect("free");
-        let mut plan = plan(blocks[0]);
+        let mut plan = fixtures::plan("c");
+        plan.network = "storage".to_owned();
         plan.owner.addresses = Some(addresses);
         plan.spec.conflist = fixtures::conflist(json!([{"type": "macvlan", "ipam": ipam}]));
         plan
@@ -536,14 +521,10 @@ mod tests {
     }
 
     #[test]
-    fn plans_without_addresses_of_their_own_are_made_anew() {
+    fn plans_with_an_ipam_of_their_own_are_made_anew() {
         let blocks = ["10.20.0.16/30", "fd00::40/122"];
         let none = TakenAddresses::default();
-        let mut earlier = planned(&blocks, &none);
-        earlier.owner.addresses.as_mut().expect("some").ips.clear();
-        let anew = revise(&earlier, &of_node(&blocks), &none).expect("free").expect("anew");
-        assert_eq!(ips(anew.owner.addresses.as_ref().expect("some")), ["10.20.0.16", "fd00::40"]);
-        let mut own_ipam = plan(blocks[0]);
+        let mut own_ipam = planned(&blocks, &none);
         own_ipam.owner.addresses = None;
         own_ipam.spec.conflist =
             fixtures::conflist(json!([{"type": "macvlan", "ipam": {"type": "dhcp"}}, {"type": "tuning"}]));
@@ -551,6 +532,7 @@ mod tests {
         assert!(
             anew.spec.conflist.raw().contains("host-local") && !anew.spec.conflist.raw().contains("dhcp")
         );
+        assert_eq!(ips(anew.owner.addresses.as_ref().expect("some")), ["10.20.0.16", "fd00::40"]);
         let without_pool = NodeAddresses { pool: None, ..of_node(&blocks) };
         assert!(revise(&own_ipam, &without_pool, &none).is_err(), "its addresses are not known");
         let asked =
@@ -564,7 +546,7 @@ mod tests {
     #[test]
     fn an_address_that_a_claim_asks_for_is_not_given_when_it_is_excluded() {
         let (_, spec) = storage();
-        let mut asking = plan("10.20.0.16/30");
+        let mut asking = plan("10.20.0.16/30", "10.20.0.16");
         let ip = "10.20.0.200".parse().expect("an address");
         let asked = AskedAddress { lease: "l".to_owned(), pool: None, ip: Some(ip), mac: None };
         asking.owner.addresses = Some(Addresses { leases: vec![asked], ..Addresses::default() });

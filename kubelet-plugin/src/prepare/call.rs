@@ -1070,7 +1070,10 @@ mod tests {
         /// The addresses that are journalled for the claim.
         fn addresses(&self, claim: &ClaimRef) -> Vec<IpAddr> {
             let plans = self.node.attacher.plans_of(&claim.uid).into_iter();
-            plans.filter_map(|plan| plan.owner.addresses).flat_map(|addresses| addresses.ips).collect()
+            plans
+                .filter_map(|plan| plan.owner.addresses)
+                .flat_map(|addresses| addresses.ips().collect::<Vec<_>>())
+                .collect()
         }
 
         /// A pod gets its sandbox.

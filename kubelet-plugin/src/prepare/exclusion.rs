@@ -10,12 +10,12 @@ use netclaim_api::{IfName, LinkUse};
 
 use super::claim::{AllocatedDevice, Claim};
 use crate::inventory::Inventory;
-use crate::owner::{ObjectRef, OnLink, Owner, Plan, link_of};
+use crate::owner::{ObjectRef, OnLink, Owner, Plan};
 
 /// The first of `others` that excludes `plan`.
 pub fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> Option<&'a Plan> {
-    let own = link_of(plan)?;
-    others.find(|other| link_of(other).is_some_and(|other| links_exclude(&own, &other)))
+    let own = plan.owner.link.as_ref()?;
+    others.find(|other| other.owner.link.as_ref().is_some_and(|other| links_exclude(own, other)))
 }
 
 /// An attachment has to wait for another one on its link.
@@ -34,7 +34,7 @@ pub struct Excluded {
 impl Excluded {
     /// Why `plan` has to wait for `other`.
     pub fn by(plan: &Plan, other: &Plan) -> Self {
-        let link = link_of(plan).map(|link| link.name.to_string()).unwrap_or_default();
+        let link = plan.owner.link.as_ref().map(|link| link.name.to_string()).unwrap_or_default();
         Self { link, own: Box::new(plan.owner.clone()), other: Box::new(other.owner.clone()) }
     }
 
@@ -94,7 +94,8 @@ impl InPod {
             let (link, other) = others.find_map(|other| {
                 // A link below an interface of the pod stays on the node.
                 let moves = !has_child(other.spec.conflist.plugins());
-                let link = link_of(other).filter(|link| moves && link.link_use == Some(LinkUse::Nic))?;
+                let link =
+                    other.owner.link.as_ref().filter(|link| moves && link.link_use == Some(LinkUse::Nic))?;
                 (is_missing(&link.name) || other.owner.device.device == device.device)
                     .then(|| (link.name.clone(), Box::new(other.owner.clone())))
             })?;
@@ -114,6 +115,7 @@ fn links_exclude(one: &OnLink, other: &OnLink) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use netclaim_api::conflist::link_use_of;
     use serde_json::json;
 
     use super::*;
@@ -121,10 +123,12 @@ mod tests {
 
     fn plan(link: &str, mode: &str) -> Plan {
         let mut plan = fixtures::plan(mode);
-        let attributes = json!({"uplink": {"string": link}, "mode": {"string": mode}});
-        plan.owner.attributes = attributes.as_object().cloned().unwrap_or_default();
         let plugin = if mode == "nic" { "host-device" } else { mode };
         plan.spec.conflist = conflist(json!([{"type": plugin}, {"type": "tuning"}]));
+        let link_use =
+            if mode == "nic" { Some(LinkUse::Nic) } else { link_use_of(plan.spec.conflist.plugins()) };
+        plan.owner.link =
+            Some(OnLink { name: link.parse().expect("a name"), physical_function: None, link_use });
         plan
     }
 
@@ -150,7 +154,8 @@ mod tests {
             let (one, other) = (plan("eth1", one), plan("eth1", other));
             assert_eq!(obstacle(&one, [&other].into_iter()), Some(&other));
             let mut on_eth2 = other.clone();
-            on_eth2.owner.attributes = plan("eth2", "x").owner.attributes;
+            on_eth2.owner.link =
+                on_eth2.owner.link.map(|link| OnLink { name: "eth2".parse().expect("a name"), ..link });
             assert_eq!(obstacle(&one, [&on_eth2].into_iter()), None);
         }
     }
@@ -159,7 +164,8 @@ mod tests {
     fn a_card_that_is_given_away_whole_excludes_its_virtual_functions() {
         let card = plan("eth1", "nic");
         let mut function = plan("eth7", "nic");
-        function.owner.attributes.insert("physicalFunction".into(), json!({"string": "eth1"}));
+        let of_card = |link| OnLink { physical_function: "eth1".parse().ok(), ..link };
+        function.owner.link = function.owner.link.map(of_card);
         assert!(obstacle(&card, [&function].into_iter()).is_some());
         assert!(obstacle(&function, [&card].into_iter()).is_some());
         assert!(obstacle(&function, [&plan("eth1", "macvlan")].into_iter()).is_none());

@@ -77,14 +77,16 @@ impl<N: Attach> Reviser<N> {
         };
         let plan = mended.as_ref().unwrap_or(&record.plan);
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
-        let Some(known) = self.wait_for_word(plan, &network).await else { return self.without_word(plan) };
+        // Without any word since the agent's start, the plan is carried out: its blocks are the node's as long as a plan names them,
+        // unless the Node object is gone for long, and then the kubelet has no word of its pods either.
+        let Some(known) = self.wait_for_word(plan, &network).await else { return Ok(None) };
         let failed = |error: DeviceError| Failure::of(&error);
         keeps_segment(plan, &network, &known.inventory).map_err(failed)?;
         let taken = self.taken(record, ForeignAddresses::new(), Book::default())?;
         match addresses::revised(plan, self.now(&known, &network), &taken) {
             // After a failure it is looked for what others have: the plugin may have met that.
             Ok(None) if record.error.is_none() => return Ok(None),
-            Ok(Some(plan)) if plan.owner.addresses.iter().any(|of_plan| of_plan.blocks.is_empty()) => {
+            Ok(Some(plan)) if plan.owner.addresses.iter().any(|of_plan| of_plan.chosen.is_empty()) => {
                 return self.with_leases(plan, &known, &network).await.map(Some);
             }
             _ => {}
@@ -138,18 +140,6 @@ impl<N: Attach> Reviser<N> {
             self.known()
         };
         tokio::time::timeout(FIRST_WORD, known).await.ok().flatten()
-    }
-
-    /// Without any word since the agent's start, a plan that names its addresses is carried out: its blocks are the node's as long
-    /// as a plan names them, unless the Node object is gone for long, and then the kubelet has no word of its pods either. So is
-    /// one with an IPAM of its own. What `host-local` would choose of a block is not known to be usable.
-    fn without_word(&self, plan: &Plan) -> Result<Option<Revised<Owner>>, Failure> {
-        let is_named = |of_plan: &crate::owner::Addresses| of_plan.blocks.len() == of_plan.ips.len();
-        if plan.owner.addresses.as_ref().is_none_or(is_named) {
-            return Ok(None);
-        }
-        let (network, node) = (plan.network.clone(), self.node_name.clone());
-        Err(Failure::of(&DeviceError::Stale { network, node }))
     }
 
     /// Has the leases of a plan whose claim asks for addresses.

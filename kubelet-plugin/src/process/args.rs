@@ -123,10 +123,6 @@ pub struct Args {
     #[arg(long)]
     pub is_started: bool,
 
-    /// Only print what the agent of this node knows of its pods, as JSON
-    #[arg(long, conflicts_with = "is_started")]
-    pub dump_state: bool,
-
     #[command(flatten)]
     pub log: LogArgs,
 }
@@ -213,11 +209,6 @@ impl Args {
         self.run_dir.join("agent.sock")
     }
 
-    /// The socket that answers with what the agent knows of its pods.
-    pub fn dump_socket(&self) -> PathBuf {
-        self.run_dir.join("dump.sock")
-    }
-
     /// The socket by which the kubelet reports its pods.
     pub fn pods_socket(&self) -> PathBuf {
         self.kubelet_dir.join("pods-api/pods-api.sock")
@@ -283,9 +274,10 @@ mod tests {
     #[test]
     fn every_flag_has_an_environment_variable_named_like_it() {
         Args::command().debug_assert();
-        for arg in Args::command().get_arguments().filter(|arg| {
-            arg.get_long().is_some_and(|l| !["help", "version", "is-started", "dump-state"].contains(&l))
-        }) {
+        for arg in Args::command()
+            .get_arguments()
+            .filter(|arg| arg.get_long().is_some_and(|l| !["help", "version", "is-started"].contains(&l)))
+        {
             let long = arg.get_long().unwrap_or_default();
             let wanted = format!("NETCLAIM_{}", long.to_uppercase().replace('-', "_"));
             assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(wanted.as_str()), "--{long}");

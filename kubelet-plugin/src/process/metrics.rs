@@ -10,7 +10,6 @@ use netclaim_driver::attach::{self, Operation, Phase};
 use netclaim_process::label_values;
 use netclaim_process::metrics::{Label, Registry};
 use netclaim_process::traces::Counters;
-use netclaim_slices::DroppedField;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -177,11 +176,6 @@ struct PluginLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FieldLabels {
-    field: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OperationLabels {
     network: String,
     verb: Verb,
@@ -248,7 +242,6 @@ pub struct Metrics {
     waits: Family<WaitLabels, Histogram>,
     journal: Family<JournalLabels, Gauge>,
     dels_failing: Gauge,
-    dropped: Family<FieldLabels, Gauge>,
     /// 1 when no counters are published because the scheduler cannot work with them.
     pub without_counters: Gauge,
     /// 1 when the node's pool is published as it should be.
@@ -436,12 +429,6 @@ impl Metrics {
                 [],
                 Gauge::default(),
             ),
-            dropped: registry.add(
-                "server_field_dropped",
-                "1 for each field of ResourceSlices that the API server does not store, else 0",
-                [Label::one_of("field", &DroppedField::ALL.map(DroppedField::path))],
-                Family::default(),
-            ),
             without_counters: registry.add(
                 "without_counters",
                 "1 where no counters are published because the scheduler of this Kubernetes version cannot work with them, else 0",
@@ -618,11 +605,6 @@ impl Metrics {
         }
     }
 
-    /// Sets whether the API server drops a field of ResourceSlices.
-    pub fn field_dropped(&self, field: &'static str, dropped: bool) {
-        self.dropped.get_or_create(&FieldLabels { field }).set(i64::from(dropped));
-    }
-
     /// Starts to measure how long an attachment takes.
     pub fn attach_seconds(&self) -> Timer<'_> {
         Timer { start: Instant::now(), histogram: &self.attach }
@@ -681,9 +663,7 @@ mod tests {
         metrics.call(KubeletCall::Prepare, true);
         metrics.call(KubeletCall::Prepare, false);
         metrics.call(KubeletCall::Prepare, false);
-        metrics.field_dropped("spec.sharedCounters", true);
         let text = metrics.render();
-        assert!(text.contains("netclaim_server_field_dropped{field=\"spec.sharedCounters\"} 1"), "{text}");
         assert!(text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"), "{text}");
     }
 
@@ -834,9 +814,6 @@ mod tests {
                 }),
                 ("netclaim_attachments", &count),
                 ("netclaim_dels_failing", &|| metrics.count_attachments().set()),
-                ("netclaim_server_field_dropped", &|| {
-                    DroppedField::ALL.iter().for_each(|field| metrics.field_dropped(field.path(), true));
-                }),
                 ("netclaim_without_counters", &|| one(&metrics.without_counters)),
                 ("netclaim_pool_published", &|| one(&metrics.pool_published)),
                 ("netclaim_devices_left_out", &|| one(&metrics.devices_left_out)),

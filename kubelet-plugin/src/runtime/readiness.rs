@@ -24,6 +24,8 @@ pub enum Missing {
     Journal(String),
     #[error(transparent)]
     Runtime(NotConnected),
+    #[error("no device is published: {0}")]
+    Server(String),
     #[error(
         "the kubelet has not registered the driver: it needs the feature gate DynamicResourceAllocation and the --root-dir {} \
          (--kubelet-dir of the agent)", kubelet_dir.display()
@@ -50,6 +52,8 @@ impl fmt::Display for NotReady {
 pub struct Readiness {
     /// Why the journal refuses writes; `None` while it takes them.
     pub journal: watch::Receiver<Option<String>>,
+    /// Why nothing can be published on this API server; `None` while something can.
+    pub obstacle: watch::Receiver<Option<String>>,
     /// Whether the runtime is connected by NRI.
     pub connected: watch::Receiver<bool>,
     /// What the agent says while it is not.
@@ -70,7 +74,8 @@ impl Readiness {
         let runtime = (!*self.connected.borrow()).then(|| Missing::Runtime(self.not_connected.clone()));
         let registration = (!self.registered.exists())
             .then(|| Missing::Registration { kubelet_dir: self.kubelet_dir.clone() });
-        let missing: Vec<Missing> = [journal, runtime, registration].into_iter().flatten().collect();
+        let server = self.obstacle.borrow().clone().map(Missing::Server);
+        let missing: Vec<Missing> = [journal, runtime, registration, server].into_iter().flatten().collect();
         if missing.is_empty() { Ok(()) } else { Err(NotReady(missing)) }
     }
 }
@@ -121,10 +126,12 @@ mod tests {
     fn an_agent_is_ready_when_it_lacks_nothing() {
         let (journal, journal_seen) = watch::channel(None);
         let (connected, connected_seen) = watch::channel(false);
+        let (obstacle, obstacle_seen) = watch::channel(None);
         let dir = tempfile::tempdir().unwrap();
         let registered = dir.path().join("agent");
         let readiness = Readiness {
             journal: journal_seen,
+            obstacle: obstacle_seen,
             connected: connected_seen,
             not_connected: NotConnected { socket: "/nri.sock".into() },
             registered: registered.clone(),
@@ -152,5 +159,8 @@ mod tests {
         begin_with(&[]);
         journal.send_replace(Some("the disk is full".to_owned()));
         assert_eq!(reasons(), ["no pod can be attached: the disk is full"]);
+        journal.send_replace(None);
+        obstacle.send_replace(Some("the API server is too old".to_owned()));
+        assert_eq!(reasons(), ["no device is published: the API server is too old"]);
     }
 }

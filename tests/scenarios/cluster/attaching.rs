@@ -79,30 +79,7 @@ pub fn tools_on_the_node_see_the_attachments(test: &Test<'_>) -> Result<()> {
     let [one] = of_pod.as_slice() else { anyhow::bail!("the pod has one attachment, listed are {listed:?}") };
     ensure!(one["ifname"] == "net1" && one["attached"] == true, "{one}");
     ensure!(one["ips"] == json!(test.interface("p", "net1")?.ips), "{one}");
-
-    let dump = ["exec", "-n", SYSTEM, AGENT, "--", "netclaim-parent", "--dump-state"];
-    let state: Value = serde_json::from_str(&test.cluster.kubectl(&dump)?)?;
-    let uid = test.get("pod", "p")?["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    let known = &state["pods"][uid];
-    ensure!(known["gate"] == "open" && known["sandbox"] == sandbox, "{known}");
-    ensure!(known["attachments"][0]["phase"] == "attached", "{known}");
     Ok(())
-}
-
-pub fn the_controller_says_what_it_knows(test: &Test<'_>) -> Result<()> {
-    let network = test.macvlan("a")?;
-    let dump = ["exec", "-n", SYSTEM, CONTROLLER, "--", "netclaim-controller", "--dump-state"];
-    eventually(20, "the controller's state has the Network", || {
-        let state: Value = serde_json::from_str(&test.cluster.kubectl(&dump)?)?;
-        ensure!(state["leads"] == true && state["notReady"].is_null(), "{state}");
-        let known = &state["objects"]["networks"][&network];
-        ensure!(known["accepted"] == true && known["nodes"]["publishing"] == 1, "{state}");
-        let listed = [&state["objects"]["listed"], &state["addresses"]["listed"]];
-        let listed = listed.iter().flat_map(|listed| listed.as_object().into_iter().flatten());
-        ensure!(listed.clone().count() == 9 && listed.clone().all(|(_, is)| *is == true), "{state}");
-        ensure!(state["waitingPods"]["groups"].is_array(), "{state}");
-        Ok(())
-    })
 }
 
 pub fn a_pod_with_two_claims_has_two_interfaces(test: &Test<'_>) -> Result<()> {

@@ -142,7 +142,6 @@ fn main() -> ExitCode {
             kubectl_explains_the_values_of_attributes,
             metrics_are_served,
             tools_on_the_node_see_the_attachments,
-            the_controller_says_what_it_knows,
             netclaimctl_lists_what_pods_have,
             netclaimctl_is_a_plugin_of_kubectl_that_completes_its_commands,
             a_bug_report_has_what_is_netclaims_and_no_secret,

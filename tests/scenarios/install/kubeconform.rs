@@ -16,8 +16,7 @@ const EVERYTHING: &str = "enabled=true,webhook.enabled=true,controller.replicas=
                           controller.networkPolicy.enabled=true,rbac.everybodyReadsNetworks=true,plugins.image=x";
 
 /// Kustomizations in `deploy`.
-const KUSTOMIZATIONS: [&str; 6] =
-    ["before-1.36", "crds", "examples", "host-mounts", "manifests", "whereabouts-stopped"];
+const KUSTOMIZATIONS: [&str; 5] = ["crds", "examples", "host-mounts", "manifests", "whereabouts-stopped"];
 
 /// kubeconform with the schemas of a cluster's API server: those that it knows itself are a download.
 struct Kubeconform {

@@ -1,7 +1,6 @@
-//! Publishing and scheduling on each version of Kubernetes: what works on all, and what netclaim does if the API server
-//! lacks a feature. `docs/reference/kubernetes-versions.md` has the results.
+//! Publishing and scheduling on each version of Kubernetes. `docs/reference/kubernetes-versions.md` has the results.
 //!
-//! `make test-versions` runs it on each; `NETCLAIM_KUBERNETES=1.35 cargo test -p netclaim-tests --test versions` on one.
+//! `make test-versions` runs it on each; `NETCLAIM_KUBERNETES=1.36 cargo test -p netclaim-tests --test versions` on one.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -26,24 +25,13 @@ use rights::*;
 /// How long an idle agent is watched.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// Feature gates that are off by default up to 1.35, and the fields of ResourceSlices that the API server then drops.
-const GATED: [(&str, &[&str]); 4] = [
-    (
-        "DRAConsumableCapacity",
-        &["spec.devices[].allowMultipleAllocations", "spec.devices[].capacity[].requestPolicy"],
-    ),
-    ("DRAPartitionableDevices", &["spec.devices[].consumesCounters", "spec.sharedCounters"]),
-    ("DRADeviceTaints", &["spec.devices[].taints"]),
-    ("DRADeviceBindingConditions", &["spec.devices[].bindsToNode"]),
-];
-
 fn main() -> ExitCode {
     suite::run(scenarios![
         alone:
             slices_are_complete_and_an_idle_agent_writes_nothing,
-            events_and_metrics_report_fields_that_the_server_drops,
+            event_and_metric_report_a_scheduler_that_cannot_count,
             a_pod_gets_its_network_and_its_claim_reports_it,
-            pods_share_a_network_or_wait_for_each_other,
+            pods_share_a_network,
             a_nic_and_macvlan_on_it_are_never_in_use_together,
             a_cluster_wide_network_serves_a_pod,
             the_node_refuses_a_conflicting_use_that_the_scheduler_cannot_count,
@@ -62,11 +50,6 @@ fn main() -> ExitCode {
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes,
             a_burst_of_pods_has_no_claim_refused;
     ])
-}
-
-/// Whether the API server stores all fields of netclaim's devices.
-fn has_everything(cluster: &Cluster) -> Result<bool> {
-    Ok(version(cluster)? >= "v1.36.0".parse()?)
 }
 
 /// Whether the scheduler keeps exclusive uses of a link apart.
@@ -151,28 +134,11 @@ fn slices_are_complete_and_an_idle_agent_writes_nothing(test: &Test<'_>) -> Resu
     Ok(())
 }
 
-fn events_and_metrics_report_fields_that_the_server_drops(test: &Test<'_>) -> Result<()> {
-    let (everything, counts) = (has_everything(test.cluster)?, counts(test.cluster)?);
-    let controller =
-        test.cluster.get(&["-n", SYSTEM, "pods", "-l", "app.kubernetes.io/name=netclaim-controller"])?;
-    let address = controller["items"][0]["status"]["podIP"].as_str().context("no controller")?;
-    for (prefix, address, port) in [("netclaim", "127.0.0.1", 9177), ("netclaim_controller", address, 9178)] {
-        eventually(20, "the metrics report it", || {
-            let metrics = test.cluster.http_get(address, port, "/metrics")?;
-            for field in GATED.iter().flat_map(|(_, fields)| *fields) {
-                let line =
-                    format!("{prefix}_server_field_dropped{{field=\"{field}\"}} {}", u8::from(!everything));
-                ensure!(metrics.contains(&line), "no {line} in {metrics}");
-            }
-            Ok(())
-        })?;
-    }
-    let line = format!("netclaim_without_counters {}", u8::from(everything && !counts));
+fn event_and_metric_report_a_scheduler_that_cannot_count(test: &Test<'_>) -> Result<()> {
+    let counts = counts(test.cluster)?;
+    let line = format!("netclaim_without_counters {}", u8::from(!counts));
     ensure!(test.cluster.ask_agent("/metrics")?.contains(&line), "no {line} in the agent's metrics");
     let node = test.cluster.kubectl(&["describe", "node", "node0"])?;
-    for (gate, _) in GATED {
-        ensure!(node.contains(gate) != everything, "{gate}, kubectl describe node: {node}");
-    }
     ensure!(node.contains("ServerLacksFeatures") != counts, "kubectl describe node: {node}");
     Ok(())
 }
@@ -186,23 +152,17 @@ fn a_pod_gets_its_network_and_its_claim_reports_it(test: &Test<'_>) -> Result<()
     let [device] = devices.as_slice() else { anyhow::bail!("the claim has one device: {devices:?}") };
     ensure!(device["networkData"]["ips"] == json!(inside.ips), "{device}, in the pod: {inside:?}");
     ensure!(device["data"]["cniVersion"] == "1.0.0", "no CNI result: {device}");
-    ensure!(device["shareID"].is_string() == has_everything(test.cluster)?, "{device}");
+    ensure!(device["shareID"].is_string(), "{device}");
     test.delete_pod("p")?;
     test.nodes_are_clean()?;
     test.node_has_leases(0)
 }
 
-fn pods_share_a_network_or_wait_for_each_other(test: &Test<'_>) -> Result<()> {
+fn pods_share_a_network(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     test.start_pod("one", &network)?;
-    test.pod("two", &network)?;
-    if has_everything(test.cluster)? {
-        test.runs_with("two", &["net1"])?;
-        return test.ping("one", "two", "net1");
-    }
-    test.is_unschedulable("two")?;
-    test.delete_pod("one")?;
-    test.runs_with("two", &["net1"])
+    test.start_pod("two", &network)?;
+    test.ping("one", "two", "net1")
 }
 
 fn a_nic_and_macvlan_on_it_are_never_in_use_together(test: &Test<'_>) -> Result<()> {
@@ -231,12 +191,7 @@ fn a_cluster_wide_network_serves_a_pod(test: &Test<'_>) -> Result<()> {
     test.start_pod("one", &network)?;
     let devices = test.claim_is_ready("one")?;
     ensure!(devices.iter().all(|device| device["pool"] == format!("networks/{network}")), "{devices:?}");
-    test.pod("two", &network)?;
-    if has_everything(test.cluster)? {
-        test.runs_with("two", &["net1"])
-    } else {
-        test.is_unschedulable("two")
-    }
+    test.start_pod("two", &network)
 }
 
 fn the_node_refuses_a_conflicting_use_that_the_scheduler_cannot_count(test: &Test<'_>) -> Result<()> {

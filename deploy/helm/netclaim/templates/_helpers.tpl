@@ -13,25 +13,14 @@
 app.kubernetes.io/part-of: netclaim
 {{- end -}}
 
-{{/* Whether the API server lets the agent ask for the pods of its own node as that node. */}}
-{{- define "netclaim.impersonates" -}}
-{{- if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
-{{- end -}}
-
 {{/* How the agent gets at the plugins of plugins.image: imageVolume or initContainer; nothing if there is no such image. */}}
 {{- define "netclaim.pluginsMount" -}}
-{{- $mount := .Values.plugins.mount -}}
-{{- $hasImageVolumes := semverCompare ">=1.35-0" .Capabilities.KubeVersion.Version -}}
 {{- if not .Values.plugins.image -}}
-{{- if ne $mount "auto" }}{{ fail (printf "plugins.mount is %s and plugins.image is empty: name the image with the CNI plugins" $mount) }}{{ end -}}
+{{- if ne .Values.plugins.mount "imageVolume" }}{{ fail (printf "plugins.mount is %s and plugins.image is empty: name the image with the CNI plugins" .Values.plugins.mount) }}{{ end -}}
 {{- else if .Values.agent.hostMounts -}}
 {{- fail "plugins.image and agent.hostMounts exclude each other: plugins that run with the host's files are found on the host" -}}
-{{- else if eq $mount "auto" -}}
-{{- ternary "imageVolume" "initContainer" $hasImageVolumes -}}
-{{- else if and (eq $mount "imageVolume") (not $hasImageVolumes) -}}
-{{- fail "plugins.mount=imageVolume needs image volumes, which are on from Kubernetes 1.35: with plugins.mount=auto an init container copies the plugins" -}}
 {{- else -}}
-{{- $mount -}}
+{{- .Values.plugins.mount -}}
 {{- end -}}
 {{- end -}}
 

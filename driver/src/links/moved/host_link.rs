@@ -1,5 +1,7 @@
 //! A host link as it was before it was moved into a pod, and how to recognize it afterwards.
 
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize};
 
 use super::sysctls::Sysctls;
@@ -32,7 +34,7 @@ pub struct HostLink {
     /// Identity of that function. Another function that gets the address later has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_function: Option<u64>,
-    /// Which link it is ([`Link::identity`]). `None` if an earlier agent noted the link.
+    /// Which link it is ([`Link::identity`]). `None` if sysfs does not show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<u64>,
     /// Hardware address.
@@ -42,12 +44,12 @@ pub struct HostLink {
     pub mtu: u32,
     /// The link was set up (`IFF_UP`).
     pub up: bool,
-    /// It received all frames (`IFF_PROMISC`). `None` if an earlier agent noted the link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub promisc: Option<bool>,
+    /// It received all frames (`IFF_PROMISC`).
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub promisc: bool,
     /// It received all multicast frames (`IFF_ALLMULTI`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub allmulti: Option<bool>,
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub allmulti: bool,
     /// Its static addresses, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Address>,
@@ -74,8 +76,8 @@ impl HostLink {
             mac: link.mac.clone(),
             mtu: link.mtu,
             up: link.admin_up,
-            promisc: Some(link.promisc),
-            allmulti: Some(link.allmulti),
+            promisc: link.promisc,
+            allmulti: link.allmulti,
             addresses: addresses.into_iter().filter(Address::is_static).collect(),
             sysctls: Sysctls::new(),
             index_in_pod: None,
@@ -94,7 +96,7 @@ impl HostLink {
     /// * Hardware is recognized by its permanent address or, without one, by its PCI function. If several links have the
     ///   same, the name decides.
     /// * A virtual link is recognized by its identity.
-    /// * One that an earlier agent noted has none. It may still have its name in the pod, with its name on the host as the alias: `host-device` sets that
+    /// * Without one, it may still have its name in the pod, with its name on the host as the alias: `host-device` sets that
     ///   mark, and leaves the link so if it is killed.
     /// * Otherwise such a link is recognized by name and kind. After the namespace has ended, the index must be the same,
     ///   too: a link of that name may be a new one.
