@@ -16,20 +16,20 @@ use crate::{AttachmentConfig, Invalid, ParameterRule};
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Allow {
     /// Claims may request IP addresses (`ips`).
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ips: bool,
     /// Claims may choose the MAC address (`mac`).
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mac: bool,
     /// Claims may limit their rates (`bandwidth`), up to the bandwidth that they were granted as capacity.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub bandwidth: bool,
     /// Claims may map ports of the node (`portMappings`) from 1024, except the ports of Kubernetes, of netclaim and of
     /// NodePorts (2379, 2380, 6443, 9177 to 9179, 10248 to 10260, 30000 to 32767).
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub port_mappings: bool,
     /// Claims may pass CNI_ARGS to the plugins (`args`), except `IP`, `GATEWAY` and `MAC`: `ips` and `mac` allow these.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub args: bool,
     /// Parameters that claims may set: a JSON schema by name. The configuration uses a parameter as `${parameters.NAME}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -70,11 +70,6 @@ fn arg_problem(key: &str) -> Option<String> {
     Some(format!(
         "plugins take an address from it: use the field `{field}`, which the admin allows by allow.{field}"
     ))
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-pub(crate) fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 impl AttachmentConfig {

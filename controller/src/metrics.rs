@@ -6,14 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use netclaim_api::reasons::{AddressesReason, Reason as _};
 use netclaim_process::http::{Answer, serve};
+use netclaim_process::label_values;
 use netclaim_process::metrics::{Label, Registry};
 use netclaim_webhook::{Health, NotServing};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use thiserror::Error;
 use tokio::net::TcpListener;
-
-use crate::explaining::Outcome;
 
 /// Label: whether a Network is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -31,6 +30,26 @@ pub(crate) struct Addressing {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Published {
     pub(crate) published: bool,
+}
+
+label_values! {
+    /// What came of the judgement of a pod.
+    pub(crate) enum Outcome {
+        /// An event was written.
+        Reported = "Reported",
+        /// An earlier event has the cause, or events of other pods of the group.
+        Known = "Known",
+        /// A node can serve it, so that the scheduler has another reason.
+        Served = "Served",
+        /// No node takes it, whatever its claims.
+        NotTaken = "NotTaken",
+        /// It is not known why it waits.
+        Unknown = "Unknown",
+        /// It asks for devices of other drivers.
+        Foreign = "Foreign",
+        /// The cluster could not be read, or the event not be written.
+        Failed = "Failed",
+    }
 }
 
 /// Label: what came of the judgement of a pod.
@@ -174,7 +193,6 @@ mod tests {
     use netclaim_webhook::{Certificates, Kind, Names, Outcome, Source, Webhook};
 
     use super::*;
-    use crate::explaining;
 
     #[test]
     fn every_metric_moves_with_the_labels_of_its_description() {
@@ -218,7 +236,7 @@ mod tests {
                 ("netclaim_controller_blocks_removed_total", &|| count(&metrics.blocks_removed)),
                 ("netclaim_controller_address_moves_total", &|| count(&metrics.address_moves)),
                 ("netclaim_controller_pods_explained_total", &|| {
-                    for &outcome in explaining::Outcome::ALL {
+                    for &outcome in super::Outcome::ALL {
                         count(&metrics.pods_explained.get_or_create(&Explained { outcome }));
                     }
                 }),

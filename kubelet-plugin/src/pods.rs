@@ -84,7 +84,7 @@ impl NodePods {
         }
         let pod = tokio::time::timeout(SHORT_TIMEOUT, self.get(namespace, name)).await.ok()?.ok()??;
         (pod.metadata.uid.as_deref() == Some(uid))
-            .then(|| SeenPod::of(&pod).map(|seen| seen.claims).unwrap_or_default())
+            .then(|| pod.seen().map(|seen| seen.claims).unwrap_or_default())
     }
 
     /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list them, or does not
@@ -94,7 +94,7 @@ impl NodePods {
         let listed = kube::core::Request::new(Pod::url_path(&(), None)).list(&of_node).ok()?;
         let listed = self.as_node(listed).ok()?;
         match tokio::time::timeout(TIMEOUT, self.client.request::<Items<PodObject>>(listed)).await.ok()? {
-            Ok(found) => Some(found.items.iter().flatten().filter_map(SeenPod::of).collect()),
+            Ok(found) => Some(found.items.iter().flatten().filter_map(PodObject::seen).collect()),
             Err(error) => {
                 tracing::debug!(%error, "cannot list the pods of the node");
                 None

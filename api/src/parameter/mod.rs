@@ -19,7 +19,6 @@ use serde_json::Value;
 pub use format::Format;
 use pattern::Pattern;
 
-use crate::allow::is_false;
 use crate::invalid::first_of;
 use crate::{Invalid, shorten};
 use netclaim_cni::placeholder::PlaceholderValue;
@@ -79,7 +78,7 @@ pub struct ParameterRule {
     #[schemars(schema_with = "count")]
     pub max_items: Option<u32>,
     /// Whether the items of an array must differ from each other.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unique_items: bool,
     /// The value if neither the class nor the claim sets the parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]

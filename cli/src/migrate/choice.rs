@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::labels::{LabelOperator, LabelRequirement, LabelSelector};
 
-use super::input::{Nad, NadName};
+use super::input::Nad;
+use super::nad_name::NadName;
 
 /// What a user has chosen.
 #[derive(Debug, Clone, Default)]

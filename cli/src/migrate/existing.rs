@@ -7,7 +7,7 @@ use netclaim_api::labels::{LabelOperator, LabelRequirement, LabelSelector};
 use netclaim_api::network::NetworkSpec;
 use serde_json::Value;
 
-use super::input::NadName;
+use super::nad_name::NadName;
 
 /// The annotation of an object that a migration makes, with the NetworkAttachmentDefinition.
 pub(super) const MIGRATED_FROM: &str = "netclaim.dev/migrated-from";

@@ -1,13 +1,13 @@
 //! What a migration reads, sorted by kind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use kube::core::DynamicObject;
 use netclaim_whereabouts::{self as whereabouts, IpPool, NodeSlicePool, ObjectRef, Reservation};
 use serde_json::Value;
 
 use super::existing::Existing;
+use super::nad_name::{NAD, NadName};
 use super::report::Finding;
 
 /// The annotation of a pod that names its networks.
@@ -20,29 +20,6 @@ const RESOURCE: &str = "k8s.v1.cni.cncf.io/resourceName";
 const SRIOV_OWNER: &str = "sriovnetwork.openshift.io/owner-ref";
 /// The annotation with which Multus says what a pod got.
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
-
-/// The kind of what Multus reads.
-pub(super) const NAD: &str = "NetworkAttachmentDefinition";
-
-/// The namespace and name of a NetworkAttachmentDefinition.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct NadName {
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-impl fmt::Display for NadName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-impl NadName {
-    /// Returns the reference by which messages name it.
-    pub(super) fn object(&self) -> ObjectRef {
-        ObjectRef { kind: NAD.to_owned(), namespace: self.namespace.clone(), name: self.name.clone() }
-    }
-}
 
 /// A NetworkAttachmentDefinition.
 #[derive(Debug)]

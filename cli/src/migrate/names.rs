@@ -8,7 +8,7 @@ use netclaim_whereabouts::default_network;
 use sha2::{Digest as _, Sha256};
 
 use super::existing::Existing;
-use super::input::NadName;
+use super::nad_name::NadName;
 
 /// The longest name of a DNS label, such as a request.
 const LABEL: usize = 63;

@@ -9,8 +9,10 @@ use netclaim_cni::refuse_duplicate_keys;
 use serde_json::{Map, Value, json};
 
 use super::existing;
-use super::input::{Nad, NadName};
+use super::input::Nad;
+use super::nad_name::NadName;
 use super::plugins::{self, Uplink};
+use super::setting::Setting;
 
 /// Where a NetworkAttachmentDefinition has its configuration.
 const CONFIG: &str = "spec.config";
@@ -176,29 +178,6 @@ fn escaped(object: Map<String, Value>) -> Map<String, Value> {
         }
     }
     object.into_iter().map(|(key, value)| (key, of(value))).collect()
-}
-
-/// What a pod asks of its network, and the field of `allow` that permits it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Setting {
-    Ips,
-    Mac,
-    Bandwidth,
-    PortMappings,
-}
-
-impl Setting {
-    pub(super) const ALL: [Self; 4] = [Self::Ips, Self::Mac, Self::Bandwidth, Self::PortMappings];
-
-    /// The name of the field, of the key in the annotation, and of CNI's capability.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ips => "ips",
-            Self::Mac => "mac",
-            Self::Bandwidth => "bandwidth",
-            Self::PortMappings => "portMappings",
-        }
-    }
 }
 
 impl Draft {

@@ -3,7 +3,7 @@
 use netclaim_api::{IfName, Invalid};
 use serde_json::{Map, Value, json};
 
-use super::network::Setting;
+use super::setting::Setting;
 
 /// The placeholder for the link of the node.
 const UPLINK: &str = "${uplink.ifName}";

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use super::choice::Choice;
 use super::existing::MIGRATED_FROM;
-use super::input::{Input, NAD, NadName, Workload};
+use super::input::{Input, Workload};
+use super::nad_name::{NAD, NadName};
 use super::names;
 use super::network::{self, Draft};
 use super::report::{Finding, Migration};

@@ -14,7 +14,8 @@ use netclaim_whereabouts::{
     self as pools, DecodeError, NetworkAddressing, ObjectRef, Objects, Orphans, PoolTakeover, Takeover,
 };
 
-use super::input::{Input, NadName};
+use super::input::Input;
+use super::nad_name::NadName;
 use super::network::Addresses;
 use super::report::Finding;
 

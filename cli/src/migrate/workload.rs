@@ -9,10 +9,12 @@ use serde_json::{Map, Value, json};
 
 use super::annotation::{self, Element};
 use super::choice::Choice;
-use super::input::{DEFAULT_NETWORK, Kind, NETWORKS, NadName, Workload};
+use super::input::{DEFAULT_NETWORK, Kind, NETWORKS, Workload};
+use super::nad_name::NadName;
 use super::names;
-use super::network::{Draft, Setting};
+use super::network::Draft;
 use super::report::{AttachmentChange, Finding, WorkloadChange};
+use super::setting::Setting;
 
 /// Requests that a claim may have.
 const MAX_REQUESTS: usize = 32;

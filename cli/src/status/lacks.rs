@@ -10,7 +10,6 @@ use netclaim_api::taints::Reason;
 use serde_json::{Value, json};
 
 use super::agents::{Found, NotAsked};
-use super::report::NodeRow;
 use super::snapshot::Snapshot;
 
 /// The first version of Kubernetes that netclaim works with.
@@ -95,11 +94,14 @@ pub(super) fn of_cdi(node: &str, snapshot: &Snapshot) -> Option<String> {
     ))
 }
 
-/// Returns which plugins are not on the node, for its devices that lack one.
-pub(super) fn of_plugins(row: &NodeRow, snapshot: &Snapshot) -> Vec<String> {
+/// Returns which plugins are not on the node, for its devices that lack one. `closed` has the taints of devices that take no new pods.
+pub(super) fn of_plugins(
+    node: &String,
+    closed: &BTreeMap<String, BTreeSet<String>>,
+    snapshot: &Snapshot,
+) -> Vec<String> {
     let missing = Reason::PluginMissing.key();
-    let without: BTreeSet<String> = row
-        .closed
+    let without: BTreeSet<String> = closed
         .iter()
         .filter(|(_, taints)| taints.contains(missing))
         .filter_map(|(device, _)| network_of(device))
@@ -107,7 +109,6 @@ pub(super) fn of_plugins(row: &NodeRow, snapshot: &Snapshot) -> Vec<String> {
     if without.is_empty() {
         return Vec::new();
     }
-    let node = &row.name;
     match snapshot.answers.found.get(node) {
         None => Vec::new(),
         Some(Err(why)) => vec![format!(

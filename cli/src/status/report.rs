@@ -456,7 +456,7 @@ pub(super) fn of_node(row: &NodeRow, node: &Node, pod: Option<&Pod>, snapshot: &
                 let closed: Vec<String> = row.closed.iter().map(closed).collect();
                 problems.push(format!("node {name} takes no new pods for {}", closed.join(", ")));
             }
-            problems.extend(lacks::of_plugins(row, snapshot));
+            problems.extend(lacks::of_plugins(&row.name, &row.closed, snapshot));
         }
     }
     problems.extend(owed);

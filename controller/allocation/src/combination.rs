@@ -6,9 +6,8 @@ use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint};
 
 use crate::capacity;
 use crate::cause::{Amount, Cause, Lack};
-use crate::holdings::Holdings;
-use crate::judge::{holders, network_of, takes, used};
-use crate::pool::{Candidate, Counter, Pools, consumed_counters};
+use crate::holdings::{Holdings, holders, takes, used};
+use crate::pool::{Candidate, Counter, Pools, consumed_counters, network_of};
 use crate::request::{MOST_DEVICES, Request, Wanted};
 
 /// The most devices that the search tries. Nearly all searches need a handful; the rest would take the scheduler's 10 s.

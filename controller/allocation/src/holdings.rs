@@ -1,6 +1,6 @@
 //! What claims hold of devices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
@@ -103,4 +103,26 @@ impl Holdings {
     pub(crate) fn of(&self, device: &DeviceId) -> &[Held] {
         self.devices.get(device).map(Vec::as_slice).unwrap_or_default()
     }
+}
+
+/// What shares of other claims take of a capacity; `None` if one of them cannot be read.
+pub(crate) fn used(held: &[Held], capacity: &str) -> Option<i128> {
+    let mut shares = held.iter().filter_map(|held| held.share.as_ref()?.get(capacity));
+    shares.try_fold(0_i128, |sum, amount| Some(sum.saturating_add((*amount)?)))
+}
+
+/// Whether a share takes some of a capacity.
+pub(crate) fn takes(held: &Held, capacity: &str) -> bool {
+    held.share
+        .as_ref()
+        .is_some_and(|share| share.get(capacity).is_some_and(|taken| taken.is_none_or(|taken| taken > 0)))
+}
+
+/// The most claims that a cause lists.
+const HOLDERS: usize = 16;
+
+/// The claims, each once, the first ones by name.
+pub(crate) fn holders<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<Holder> {
+    let holders: BTreeSet<&Holder> = held.map(|held| &held.holder).collect();
+    holders.into_iter().take(HOLDERS).cloned().collect()
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{
-    Device, DeviceClass, DeviceConstraint, DeviceTaintRule, ResourceClaim, ResourceSlice,
+    DeviceClass, DeviceConstraint, DeviceTaintRule, ResourceClaim, ResourceSlice,
 };
 use netclaim_api::device::DeviceName;
 use netclaim_api::{DRIVER_NAME, attributes};
@@ -15,10 +15,10 @@ use serde::Serialize;
 use crate::capacity;
 use crate::cause::{Amount, Cause, Origin, Use};
 use crate::combination::{self, Choice, Found};
-use crate::holdings::{DeviceId, Held, Holder, Holdings};
+use crate::holdings::{DeviceId, Held, Holdings, holders, takes, used};
 use crate::limits::Limits;
 use crate::node_selector::{self, KnownNode};
-use crate::pool::{Candidate, Counter, Pools, consumed_counters};
+use crate::pool::{Candidate, Counter, Pools, consumed_counters, is_ours, network_of};
 use crate::request::{
     self, Alternatives, Compiler, MOST_DEVICES, Request, RequestName, TOO_LATE, Wanted, is_over,
 };
@@ -645,28 +645,6 @@ fn short_capacities<'a>(
     })
 }
 
-/// What shares of other claims take of a capacity; `None` if one of them cannot be read.
-pub(crate) fn used(held: &[Held], capacity: &str) -> Option<i128> {
-    let mut shares = held.iter().filter_map(|held| held.share.as_ref()?.get(capacity));
-    shares.try_fold(0_i128, |sum, amount| Some(sum.saturating_add((*amount)?)))
-}
-
-/// Whether a share takes some of a capacity.
-pub(crate) fn takes(held: &Held, capacity: &str) -> bool {
-    held.share
-        .as_ref()
-        .is_some_and(|share| share.get(capacity).is_some_and(|taken| taken.is_none_or(|taken| taken > 0)))
-}
-
-/// The most claims that a cause lists.
-const HOLDERS: usize = 16;
-
-/// The claims, each once, the first ones by name.
-pub(crate) fn holders<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<Holder> {
-    let holders: BTreeSet<&Holder> = held.map(|held| &held.holder).collect();
-    holders.into_iter().take(HOLDERS).cloned().collect()
-}
-
 /// Says which devices of the pool are in a use that excludes the device's, if its counters do not suffice. The counters of a
 /// shared device that is in use are charged already.
 fn exclusion(candidate: &Candidate<'_>, pools: &Pools<'_>, holdings: &Holdings) -> Option<Cause> {
@@ -716,16 +694,4 @@ fn subject(candidate: &Candidate<'_>) -> String {
         Some(network) => format!("Network {network}"),
         None => format!("device {}", candidate.id.device),
     }
-}
-
-/// The Network that a device of the driver is of; `None` for a link's own devices.
-pub(crate) fn network_of(device: &Device) -> Option<&str> {
-    let mut all = device.attributes.iter().flatten();
-    let network = all.find(|(key, _)| is_ours(key, attributes::NETWORK));
-    network.and_then(|(_, value)| value.string.as_deref()).filter(|network| !network.is_empty())
-}
-
-/// Whether the key is the driver's attribute, with or without its domain.
-fn is_ours(key: &str, name: &str) -> bool {
-    key == name || key.strip_prefix(DRIVER_NAME).and_then(|key| key.strip_prefix('/')) == Some(name)
 }

@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{
     Device, DeviceCounterConsumption, DeviceTaintRule, ResourceSlice, ResourceSliceSpec,
 };
 use netclaim_api::quantity::billionths;
+use netclaim_api::{DRIVER_NAME, attributes};
 
 use crate::cause::Cause;
 use crate::holdings::{DeviceId, Holdings};
@@ -289,4 +290,16 @@ fn matches_node(
         None if all == Some(true) => Some(true),
         None => selector.map_or(Some(false), |selector| selects(selector, node)),
     }
+}
+
+/// The Network that a device of the driver is of; `None` for a link's own devices.
+pub(crate) fn network_of(device: &Device) -> Option<&str> {
+    let mut all = device.attributes.iter().flatten();
+    let network = all.find(|(key, _)| is_ours(key, attributes::NETWORK));
+    network.and_then(|(_, value)| value.string.as_deref()).filter(|network| !network.is_empty())
+}
+
+/// Whether the key is the driver's attribute, with or without its domain.
+pub(crate) fn is_ours(key: &str, name: &str) -> bool {
+    key == name || key.strip_prefix(DRIVER_NAME).and_then(|key| key.strip_prefix('/')) == Some(name)
 }

@@ -39,10 +39,8 @@ use self::read::{Offers, Reader};
 use crate::blocks::Demand;
 use crate::events::Events;
 use crate::leasing::{Draw, Needs};
-use crate::metrics::{Explained, Metrics};
+use crate::metrics::{Explained, Metrics, Outcome};
 use crate::waiting::PodObject;
-
-pub(crate) use self::pods::Outcome;
 
 /// Groups of pods that are judged with one reading of the cluster.
 const GROUPS: usize = 50;

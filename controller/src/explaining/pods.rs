@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use kube::ResourceExt as _;
 use kube::runtime::watcher;
-use netclaim_process::label_values;
 use tokio::time::Instant;
 
 use super::queue::Queue;
+use crate::metrics::Outcome;
 use crate::waiting::{PodObject, Unschedulable};
 
 /// How long a pod must wait before it is judged. Others get a node, a block of addresses or a new node before.
@@ -85,26 +85,6 @@ pub(super) enum Finding {
     Cause(String),
     /// Nothing to report.
     Other(Outcome),
-}
-
-label_values! {
-    /// What came of the judgement of a pod.
-    pub(crate) enum Outcome {
-        /// An event was written.
-        Reported = "Reported",
-        /// An earlier event has the cause, or events of other pods of the group.
-        Known = "Known",
-        /// A node can serve it, so that the scheduler has another reason.
-        Served = "Served",
-        /// No node takes it, whatever its claims.
-        NotTaken = "NotTaken",
-        /// It is not known why it waits.
-        Unknown = "Unknown",
-        /// It asks for devices of other drivers.
-        Foreign = "Foreign",
-        /// The cluster could not be read, or the event not be written.
-        Failed = "Failed",
-    }
 }
 
 /// An event to be written.

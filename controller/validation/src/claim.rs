@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::config::{Config, MAX_CONFIGS};
 use crate::known::Known;
-use crate::limits::{Late, Limit, too_many};
+use crate::limits::{Judged, Late, Limit, too_many};
+use crate::review::Review;
 use crate::selectors::{Budget, Selectors, is_capacity_name, known_capacities};
-use crate::{Judged, Review};
 
 /// What the specification of a claim is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

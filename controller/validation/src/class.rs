@@ -6,10 +6,17 @@ use netclaim_api::{AttachmentConfig, CniConfig, LinkUse};
 use serde_json::Value;
 
 use crate::config::{Config, MAX_CONFIGS, clear};
-use crate::known::Class;
-use crate::limits::{Limit, too_many};
+use crate::limits::{Judged, Limit, too_many};
+use crate::review::Review;
 use crate::selectors::{Budget, Selectors};
-use crate::{Judged, Review};
+
+/// A class for the driver.
+pub(crate) struct Class {
+    /// The Network that its devices must have, if its selectors say so; an empty text for a link's own devices.
+    pub(crate) network: Option<String>,
+    /// Its configurations.
+    pub(crate) layers: Vec<Layer>,
+}
 
 /// Reviews a class. `Ok(None)`: it is not about the driver.
 pub(crate) fn review(class: &Value, driver: &str, limit: &Limit<'_>) -> Judged {

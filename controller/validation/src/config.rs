@@ -5,8 +5,8 @@ use netclaim_api::opaque::Opaque;
 use netclaim_api::{API_VERSION, AttachmentConfig, CniConfig};
 use serde_json::Value;
 
-use crate::Review;
 use crate::limits::{Late, Limit};
+use crate::review::Review;
 
 /// Most configurations of a claim or class (`DeviceConfigMaxSize`).
 pub(crate) const MAX_CONFIGS: usize = 32;

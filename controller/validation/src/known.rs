@@ -9,7 +9,10 @@ use netclaim_api::network::overlap::overlaps;
 use netclaim_api::{API_VERSION, Invalid, NetworkName, Quantity};
 use serde_json::Value;
 
-use crate::{RESOURCE_GROUP, class, group};
+use crate::class::{self, Class};
+
+/// The API group of claims and classes.
+pub(crate) const RESOURCE_GROUP: &str = "resource.k8s.io";
 
 /// The valid objects of a set that others name.
 #[derive(Default)]
@@ -19,12 +22,9 @@ pub(crate) struct Known {
     classes: BTreeMap<String, Class>,
 }
 
-/// A class for the driver.
-pub(crate) struct Class {
-    /// The Network that its devices must have, if its selectors say so; an empty text for a link's own devices.
-    pub(crate) network: Option<String>,
-    /// Its configurations.
-    pub(crate) layers: Vec<Layer>,
+/// The API group of a version; empty for that of pods.
+pub(crate) fn group(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 impl Known {

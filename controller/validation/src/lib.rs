@@ -17,35 +17,23 @@ mod class;
 mod config;
 mod known;
 mod limits;
+mod review;
 mod selectors;
 
 use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::network::NetworkSpec;
 use netclaim_api::uplink_policy::UplinkPolicySpec;
-use netclaim_api::{API_VERSION, GROUP, Invalid, shorten};
+use netclaim_api::{API_VERSION, GROUP, Invalid};
 use serde_json::Value;
 
 pub use crate::limits::{Late, Limit};
+pub use crate::review::Review;
 
-use crate::known::Known;
-
-/// The API group of claims and classes.
-const RESOURCE_GROUP: &str = "resource.k8s.io";
+use crate::known::{Known, RESOURCE_GROUP, group};
+use crate::limits::Judged;
 
 /// The deepest nesting of an object, as serde_json reads it.
 const MAX_DEPTH: usize = 128;
-
-/// What is wrong with an object, and what is legal and unwise.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Review {
-    /// What makes netclaim refuse the object, or what is made of it.
-    pub errors: Vec<Invalid>,
-    /// What is legal and unwise.
-    pub warnings: Vec<Invalid>,
-}
-
-/// What becomes of an object; `None` if it is not for netclaim.
-type Judged = Result<Option<Review>, Late>;
 
 /// Reviews an object as JSON. `driver` is the driver's name. `None`: the object is not for netclaim, because it is of another
 /// kind or has nothing of this driver in it.
@@ -105,11 +93,6 @@ fn review_known(object: &Value, driver: &str, known: &Known, limit: &Limit<'_>) 
     Ok(review.map(Review::printable))
 }
 
-/// The API group of a version; empty for that of pods.
-fn group(api_version: &str) -> &str {
-    api_version.split_once('/').map_or("", |(group, _)| group)
-}
-
 fn of_netclaim(object: &Value, api_version: &str, kind: &str) -> Option<Review> {
     let review = match kind {
         // netclaim itself writes them.
@@ -155,50 +138,6 @@ fn of_kubernetes(object: &Value, kind: &str, driver: &str, known: &Known, limit:
         }
         _ => Ok(None),
     }
-}
-
-impl Review {
-    /// An object that is refused for one thing.
-    pub fn refused(error: Invalid) -> Self {
-        Self { errors: vec![error], warnings: Vec::new() }
-    }
-
-    fn error(&mut self, field: impl Into<String>, problem: impl Into<String>) {
-        self.errors.push(Invalid::new(field, problem));
-    }
-
-    fn warn(&mut self, field: impl Into<String>, problem: impl Into<String>) {
-        self.warnings.push(Invalid::new(field, problem));
-    }
-
-    /// Bounds what users have written into names and values, and escapes what would move a terminal's cursor.
-    fn printable(mut self) -> Self {
-        for invalid in self.errors.iter_mut().chain(&mut self.warnings) {
-            invalid.field = printable(&invalid.field, MAX_FIELD);
-            invalid.problem = printable(&invalid.problem, MAX_PROBLEM);
-        }
-        self
-    }
-}
-
-/// The longest path of a field and the longest text of a problem, in bytes.
-const MAX_FIELD: usize = 256;
-const MAX_PROBLEM: usize = 1024;
-
-/// Returns a text in printable ASCII, so that letters which look alike differ. The middle of a long one is left out: what to do is
-/// at the end.
-fn printable(text: &str, max: usize) -> String {
-    let escaped = |text: &str| -> String {
-        let plain = |c: char| c == '…' || c == ' ' || c.is_ascii_graphic();
-        text.chars().map(|c| if plain(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
-    };
-    if text.len() <= max {
-        return shorten(escaped(text), max);
-    }
-    let half = max / 2;
-    let (head, tail) = (text.floor_char_boundary(half), text.ceil_char_boundary(text.len() - half / 2));
-    let head = shorten(escaped(&text[..head]), half);
-    format!("{}…{}", head.trim_end_matches('…'), shorten(escaped(&text[tail..]), half))
 }
 
 /// Whether a value is nested deeper than `levels`. Looks no deeper than that.

@@ -3,12 +3,15 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::Review;
+use crate::review::Review;
 
 /// The time of a review is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the review takes too long: make the object smaller")]
 pub struct Late;
+
+/// What becomes of an object; `None` if it is not for netclaim.
+pub(crate) type Judged = Result<Option<Review>, Late>;
 
 /// Says when the time of a review is over. It is asked between steps, each of which takes a time that is linear in the object.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use netclaim_api::attributes::{ATTRIBUTES, Attribute, CAPACITIES, SEGMENT_ID};
 use netclaim_api::{NetworkName, attributes};
 use serde_json::Value;
 
-use crate::Review;
+use crate::review::Review;
 
 /// How many selectors of a list are compiled. The API server takes no more.
 const MAX_SELECTORS: usize = 32;

@@ -41,6 +41,15 @@ pub(crate) fn name_part(range: &str) -> String {
     format!("{range}{end}").replace([':', '/'], "-")
 }
 
+/// Returns what is before the range in the name of an IPPool, `network_name` or a node; empty if it has no prefix. `None` if
+/// the name is not made from the range. Old pools are named by a range with host bits.
+pub(crate) fn prefix(name: &str, range: IpNet) -> Option<&str> {
+    [range, range.trunc()].into_iter().find_map(|net| {
+        let before = name.strip_suffix(&name_part(&net.to_string()))?;
+        if before.is_empty() { Some(before) } else { before.strip_suffix('-') }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,9 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::arithmetic::cidr;
+use crate::arithmetic::{cidr, prefix};
 use crate::ipam::Ipam;
-use crate::plan::prefix;
 
 /// The longest explanation of a parser in an error, in bytes.
 const EXPLANATION: usize = 200;

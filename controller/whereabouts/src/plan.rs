@@ -18,7 +18,7 @@ use netclaim_api::addresses::{
 use netclaim_api::{NetworkName, shorten};
 use serde::{Deserialize, Serialize};
 
-use crate::arithmetic::{cidr, ip, name_part};
+use crate::arithmetic::{cidr, ip, name_part, prefix};
 use crate::objects::{IpPool, Nad, NodeSlicePool, ObjectRef, Objects, Pod};
 use crate::report::{
     NetworkAddressing, Note, Orphan, PoolTakeover, Problem, SharedPool, Takeover, Unclaimed, UnclaimedReason,
@@ -805,15 +805,6 @@ struct Status {
     name: String,
     #[serde(default)]
     ips: Option<Vec<String>>,
-}
-
-/// Returns what is before the range in the name of an IPPool, `network_name` or a node; empty if it has no prefix. `None` if
-/// the name is not made from the range. Old pools are named by a range with host bits.
-pub(crate) fn prefix(name: &str, range: IpNet) -> Option<&str> {
-    [range, range.trunc()].into_iter().find_map(|net| {
-        let before = name.strip_suffix(&name_part(&net.to_string()))?;
-        if before.is_empty() { Some(before) } else { before.strip_suffix('-') }
-    })
 }
 
 /// Returns the address in the name of an OverlappingRangeIPReservation (`NormalizeIP`).

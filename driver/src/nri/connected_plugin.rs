@@ -22,7 +22,8 @@ use super::mux::{self, Connection};
 use super::proto;
 use super::received::Received;
 use super::sandbox::{Container, Sandbox};
-use super::session::{OUTBOX, RUNTIME_SERVICE, SessionEnd, write};
+use super::session::{OUTBOX, RUNTIME_SERVICE, write};
+use super::session_end::SessionEnd;
 use super::ttrpc::{self, CallError, Code, Service, Status};
 
 /// How long to wait for an answer, in percent of the time that the plugin is granted: a plugin answers after 70 % at the

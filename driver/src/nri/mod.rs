@@ -31,6 +31,7 @@ mod proto;
 mod received;
 mod sandbox;
 mod session;
+mod session_end;
 #[cfg(test)]
 mod tests;
 mod ttrpc;

@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::events::Events;
 use super::handler::Handler;
-use super::session::{self, SessionEnd};
+use super::session;
+use super::session_end::SessionEnd;
 
 /// Default path of the runtime's NRI socket.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";

@@ -4,7 +4,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::OwnedReadHalf;
 
 use super::mux::{Connection, Demultiplexer};
-use super::session::SessionEnd;
+use super::session_end::SessionEnd;
 use super::ttrpc::{Decoder, Message};
 
 /// How much is read from the socket at once. An event fits; a synchronization comes in pieces.

@@ -2,10 +2,8 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use prost::Message as _;
 use tokio::io::AsyncWriteExt as _;
@@ -17,6 +15,7 @@ use super::events::Events;
 use super::handler::Handler;
 use super::mux::{self, Connection};
 use super::received::Received;
+use super::session_end::{REGISTRATION_TIMEOUT, SessionEnd};
 use super::{proto, ttrpc};
 
 /// Full name of the runtime's service.
@@ -27,40 +26,8 @@ pub(super) const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 const NAME: &str = "netclaim";
 const INDEX: &str = "00";
 
-/// How long to wait for the runtime's answer to the registration. It registers plugins one after another and gives each
-/// 5 s by default: enough for a node with many slow plugins.
-const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// How many answers may wait for the socket. The runtime makes its calls one by one and never needs as many.
 pub(super) const OUTBOX: usize = 16;
-
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SessionEnd {
-    /// The socket does not exist, or no runtime listens on it.
-    #[error("cannot connect to the container runtime's NRI socket {}", path.display())]
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// The runtime closed the connection: it was stopped, or the plugin answered late.
-    #[error("the container runtime closed the NRI connection")]
-    Closed,
-    #[error("cannot read from the NRI connection")]
-    Read(#[source] io::Error),
-    #[error("cannot write to the NRI connection")]
-    Write(#[source] io::Error),
-    #[error("the container runtime breaks the NRI protocol")]
-    Frame(#[from] mux::OversizedFrame),
-    #[error("the container runtime breaks the NRI protocol")]
-    Message(#[from] ttrpc::OversizedMessage),
-    #[error("the container runtime refused the NRI plugin")]
-    Refused(#[source] ttrpc::CallError),
-    #[error("the container runtime did not answer the NRI registration within {REGISTRATION_TIMEOUT:?}")]
-    RegistrationTimeout,
-}
 
 /// Connects, registers, and serves the runtime's calls until the connection ends. `connected` becomes true after the
 /// synchronization. The caller makes it false, and may drop this future at any time.

@@ -146,6 +146,7 @@ impl Pod {
 
 #[cfg(test)]
 mod tests {
+    use super::super::object::PodObject;
     use super::super::seen::SANDBOX_READY;
     use super::*;
 
@@ -226,7 +227,7 @@ mod tests {
             "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "made"}],
                 "extendedResourceClaimStatus": {"requestMappings": [], "resourceClaimName": "extended"}},
         });
-        let object = serde_json::from_value(object).expect("a pod");
-        assert_eq!(SeenPod::of(&object), pod().into_seen());
+        let object: PodObject = serde_json::from_value(object).expect("a pod");
+        assert_eq!(object.seen(), pod().into_seen());
     }
 }

@@ -1,10 +1,13 @@
 //! What the agent reads of a pod that the API server returns. The code that decodes a whole pod is larger than all of the
 //! agent's own parts.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-use super::seen::may_wait_in_hook;
+use super::seen::{RETRY, SeenPod, has_no_sandbox, may_wait_in_hook, number};
+use crate::owner::ObjectRef;
 
 /// A pod, as far as it matters here.
 #[derive(Debug, Clone, Deserialize)]
@@ -54,6 +57,35 @@ pub(super) struct PodStatus {
 pub(super) struct PodCondition {
     pub(super) r#type: String,
     pub(super) status: String,
+}
+
+impl PodObject {
+    /// Returns what the agent needs to know of the pod; `None` for one without claims.
+    pub fn seen(&self) -> Option<SeenPod> {
+        let (metadata, spec, status) = (&self.metadata, self.spec.as_ref()?, self.status.as_ref());
+        let made = status.and_then(|status| status.resource_claim_statuses.as_ref()).into_iter().flatten();
+        let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+        let claims = spec.resource_claims.iter().flatten().chain(made).chain(extended);
+        let claims: BTreeSet<String> = claims.filter_map(|claim| claim.resource_claim_name.clone()).collect();
+        if claims.is_empty() {
+            return None;
+        }
+        let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let conditions = conditions.map(|condition| (condition.r#type.as_str(), condition.status.as_str()));
+        Some(SeenPod {
+            pod: ObjectRef {
+                namespace: metadata.namespace.clone()?,
+                name: metadata.name.clone()?,
+                uid: metadata.uid.clone()?,
+            },
+            claims,
+            may_wait_in_hook: spec.may_wait_in_hook(),
+            has_volumes: spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()),
+            waits: metadata.deletion_timestamp.is_none() && has_no_sandbox(phase, conditions),
+            retry: number(metadata.annotations.as_ref().and_then(|all| all.get(RETRY))),
+        })
+    }
 }
 
 impl PodSpec {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::object::PodObject;
 use crate::owner::ObjectRef;
 
 /// The annotation whose change makes the kubelet look at a pod again.
@@ -44,33 +43,4 @@ pub(super) fn has_no_sandbox<'a>(
 ) -> bool {
     !["Succeeded", "Failed"].contains(&phase)
         && !conditions.any(|condition| condition == (SANDBOX_READY, "True"))
-}
-
-impl SeenPod {
-    /// Reads an object of the API server; `None` for a pod without claims.
-    pub fn of(pod: &PodObject) -> Option<Self> {
-        let (metadata, spec, status) = (&pod.metadata, pod.spec.as_ref()?, pod.status.as_ref());
-        let made = status.and_then(|status| status.resource_claim_statuses.as_ref()).into_iter().flatten();
-        let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
-        let claims = spec.resource_claims.iter().flatten().chain(made).chain(extended);
-        let claims: BTreeSet<String> = claims.filter_map(|claim| claim.resource_claim_name.clone()).collect();
-        if claims.is_empty() {
-            return None;
-        }
-        let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
-        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-        let conditions = conditions.map(|condition| (condition.r#type.as_str(), condition.status.as_str()));
-        Some(Self {
-            pod: ObjectRef {
-                namespace: metadata.namespace.clone()?,
-                name: metadata.name.clone()?,
-                uid: metadata.uid.clone()?,
-            },
-            claims,
-            may_wait_in_hook: spec.may_wait_in_hook(),
-            has_volumes: spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()),
-            waits: metadata.deletion_timestamp.is_none() && has_no_sandbox(phase, conditions),
-            retry: number(metadata.annotations.as_ref().and_then(|all| all.get(RETRY))),
-        })
-    }
 }

@@ -17,7 +17,7 @@ use netclaim_cni::{IpConfig, IpRequest, NetworkList};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use serde_json::Value;
 
-use super::plan::DeviceError;
+use super::error::DeviceError;
 use crate::inventory::{Block, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::owner::{Addresses, AskedAddress, Owner, Plan, Record};
 

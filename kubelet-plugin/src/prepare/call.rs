@@ -29,9 +29,10 @@ use tracing::Instrument as _;
 
 use super::addresses::{self, Book, ForeignAddresses, TakenAddresses, Turn};
 use super::claim::{Claim, ReadError, reserved_for};
+use super::error::PlanError;
 use super::exclusion::{self, Excluded, InPod};
 use super::leases::{LeaseError, Leases};
-use super::plan::{Node, PlanError, Taken, asks_for_namespace, is_offered, networks, plans};
+use super::plan::{Node, Taken, asks_for_namespace, is_offered, networks, plans};
 use super::revise::Mend;
 use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};
 use crate::devices::{self, Held};

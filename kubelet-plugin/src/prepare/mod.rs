@@ -6,6 +6,7 @@
 pub mod addresses;
 pub mod call;
 pub mod claim;
+pub mod error;
 pub mod exclusion;
 pub mod handover;
 pub mod leases;

@@ -17,8 +17,9 @@ use netclaim_driver::attach::{Attach, Attacher, Failure, Revised};
 use tokio::sync::watch;
 
 use super::addresses::{self, Book, ForeignAddresses, Now, TakenAddresses, Turn, blocks_of};
+use super::error::DeviceError;
 use super::leases::Leases;
-use super::plan::{DeviceError, keeps_segment};
+use super::plan::keeps_segment;
 use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};
 use crate::gate::keeper::{GateKeeper, Revise};
 use crate::inventory::{Inventory, OwnBlocks};

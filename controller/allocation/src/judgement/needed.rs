@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::judge::{Question, network_of};
+use crate::judge::Question;
+use crate::pool::network_of;
 
 /// The devices that matter to the requests of some questions, as far as these name the driver.
 #[derive(Debug, Default)]

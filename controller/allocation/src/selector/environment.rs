@@ -1,15 +1,11 @@
 //! The functions of the scheduler's CEL environment that CEL itself does not have.
 
-use std::sync::{Arc, LazyLock};
-
 use cel::common::ast::{ComprehensionExpr, Expr, IdedExpr, ListExpr, LiteralValue};
 use cel::common::types::{CelBool, CelString, DYN_TYPE, Kind, STRING_TYPE};
 use cel::common::value::{CowVal, Val};
 use cel::parser::{Macro, MacroExprHelper, ParseError};
 use cel::{DeclarationError, Env, ExecutionError, extensions};
 use regex::bytes::RegexBuilder;
-
-use super::{amount, version};
 
 type Arguments<'b, 'v> = Vec<CowVal<'b, 'v>>;
 pub(super) type Returned<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
@@ -65,13 +61,8 @@ pub(super) fn is_missing(function: &str) -> bool {
     MISSING.contains(&function)
 }
 
-/// Returns the environment; `None` if its declarations contradict each other, which a test excludes.
-pub(super) fn shared() -> Option<Arc<Env>> {
-    static SHARED: LazyLock<Option<Arc<Env>>> = LazyLock::new(|| build().ok().map(Arc::new));
-    SHARED.clone()
-}
-
-fn build() -> Result<Env, DeclarationError> {
+/// Returns the environment without quantities and versions.
+pub(super) fn build() -> Result<Env, DeclarationError> {
     let mut env = Env::stdlib();
     env.add_extension(extensions::strings)?;
     env.add_extension(extensions::lists)?;
@@ -79,8 +70,6 @@ fn build() -> Result<Env, DeclarationError> {
     env.add_member_overload("matches", "string_matches", STRING_TYPE, vec![STRING_TYPE], matches)?;
     env.add_overload("matches", "matches_string", vec![STRING_TYPE, STRING_TYPE], matches)?;
     env.add_member_overload("includes", "dyn_includes", DYN_TYPE, vec![DYN_TYPE], includes)?;
-    amount::declare(&mut env)?;
-    version::declare(&mut env)?;
     Ok(env)
 }
 

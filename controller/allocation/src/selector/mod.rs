@@ -10,10 +10,11 @@ mod environment;
 mod reads;
 mod version;
 
+use std::sync::{Arc, LazyLock};
 use std::{fmt, thread};
 
 use cel::common::ast::operators;
-use cel::{Context, ExecutionError, Program, Value};
+use cel::{Context, DeclarationError, Env, ExecutionError, Program, Value};
 use k8s_openapi::api::resource::v1::Device;
 
 use reads::{depth, required_network};
@@ -59,7 +60,7 @@ impl SelectableDevice {
     /// Prepares the device of this driver for selectors.
     pub fn new(driver: &str, device: &Device) -> Self {
         let missing = || Evaluation::Unknown("CEL could not be set up".to_owned());
-        let environment = environment::shared().ok_or_else(missing);
+        let environment = shared_environment().ok_or_else(missing);
         let context = environment.and_then(|environment| {
             let mut context = Context::with_env(environment);
             context.add_variable_as_val("device", device::value(driver, device)?);
@@ -165,7 +166,7 @@ fn is_comparison(function: &str) -> bool {
 
 /// Compiles on a thread of its own. Only what is not too deep for usual stacks leaves it.
 fn compiled(expression: &str) -> Result<Program, String> {
-    let environment = environment::shared().ok_or("CEL could not be set up")?;
+    let environment = shared_environment().ok_or("CEL could not be set up")?;
     let compile = || {
         let program = environment.compile(expression).map_err(|error| first_line(&error.to_string()))?;
         if depth(program.expression()) > MAX_DEPTH {
@@ -183,6 +184,19 @@ fn compiled(expression: &str) -> Result<Program, String> {
 /// Parse errors draw the expression and an arrow on further lines.
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// Returns the environment; `None` if its declarations contradict each other, which a test excludes.
+fn shared_environment() -> Option<Arc<Env>> {
+    static SHARED: LazyLock<Option<Arc<Env>>> = LazyLock::new(|| build().ok().map(Arc::new));
+    SHARED.clone()
+}
+
+fn build() -> Result<Env, DeclarationError> {
+    let mut environment = environment::build()?;
+    amount::declare(&mut environment)?;
+    version::declare(&mut environment)?;
+    Ok(environment)
 }
 
 #[cfg(test)]

@@ -1,0 +1,149 @@
+//! Why a claim, or a device of it, cannot be planned.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netclaim_api::Invalid;
+use netclaim_api::addresses::Family;
+
+use crate::owner::ObjectRef;
+
+/// What to do with a claim of another node.
+const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeName), or delete every pod of the claim \
+                         for the claim to be allocated anew";
+
+/// Why a claim cannot be planned. Its text, with its sources, is for the user.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// The allocation is for other nodes.
+    #[error("ResourceClaim {claim}: status.allocation.nodeSelector does not select node {node}: {ELSEWHERE}")]
+    OtherNode {
+        /// The claim.
+        claim: ObjectRef,
+        /// This node.
+        node: String,
+    },
+    /// More devices than can be counted.
+    #[error("ResourceClaim {0} has too many devices")]
+    TooManyDevices(ObjectRef),
+    /// One of the claim's devices cannot be attached.
+    #[error("request {request:?} of ResourceClaim {claim}")]
+    Device {
+        /// The request that it was allocated for.
+        request: String,
+        /// The claim.
+        claim: ObjectRef,
+        /// Why not.
+        #[source]
+        source: Box<DeviceError>,
+    },
+}
+
+/// Why a device cannot be attached for a claim.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum DeviceError {
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error(
+        "device {device:?} was allocated from pool {found:?}, but node {node} has it in pool {pool:?}: {ELSEWHERE}"
+    )]
+    OtherPool { device: String, found: String, node: String, pool: String },
+    #[error(
+        "node {node} does not offer device {device:?}: its UplinkPolicies or its kernel leave out this way to use the link; \
+         see its ResourceSlices, and delete every pod of the claim for another device to be allocated"
+    )]
+    NotOffered { node: String, device: String },
+    #[error(
+        "Network {network:?} does not exist or is not accepted on node {node}: see `kubectl get networks.netclaim.dev {network}`"
+    )]
+    NoNetwork { network: String, node: String },
+    #[error(
+        "node {node} has none of the uplinks of Network {network:?} any more: see `kubectl get networks.netclaim.dev {network}`"
+    )]
+    NoUplink { node: String, network: String },
+    #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled anew")]
+    Gone { device: String, node: String },
+    #[error(
+        "no {family} address of Network {network:?} is free on node {node}, which has {blocks} blocks: see `kubectl get networks.netclaim.dev \
+         {network}` and `kubectl get addressblocks.netclaim.dev`"
+    )]
+    NoAddress { network: String, family: Family, node: String, blocks: usize },
+    #[error(
+        "node {node} has not heard of its blocks of addresses for too long, so that other nodes may soon have them: no new pod gets \
+         an address of Network {network:?} until the agent reaches the API server"
+    )]
+    Stale { network: String, node: String },
+    #[error(
+        "Network {network:?} has its addresses from AddressPool {pool:?}, which does not exist or is invalid: see \
+         `kubectl get addresspools.netclaim.dev`"
+    )]
+    NoPool { network: String, pool: String },
+    #[error(
+        "capacity.requests.addresses: is 0, but the claim asks for none of the reserved addresses of Network {network:?}: ask \
+         for some by ips, or remove the 0"
+    )]
+    NoAddressAsked { network: String },
+    #[error(
+        "all addresses of Network {network:?} are reserved: ask for some by ips, with \"0\" in capacity.requests.addresses"
+    )]
+    OnlyReserved { network: String },
+    #[error(
+        "address {ip} is no longer one that pods of Network {network:?} get: its admin excluded it or took it out of the ranges of \
+         spec.addresses; change the claim, and delete its pod"
+    )]
+    NotPermitted { network: String, ip: IpAddr },
+    #[error(
+        "node {node} has lost AddressBlock {block} of Network {network:?}, and the Network is gone or has no addresses here: see \
+         `kubectl get networks.netclaim.dev {network}`, and delete the pod"
+    )]
+    NoBlock { network: String, block: IpNet, node: String },
+    #[error(
+        "the address was planned for other plugins than Network {network:?} has now, and is not usable any more: delete the pod to \
+         have its claim prepared anew"
+    )]
+    OtherChain { network: String },
+    #[error("ifName: {0:?} is taken by another claim of the pod: choose another name")]
+    IfNameTaken(String),
+    #[error("ifName: no free interface name is left")]
+    NoIfName,
+    #[error(
+        "Network {network:?} is not for namespace {namespace:?}: its admin says for which in spec.namespaceSelector of \
+         networks.netclaim.dev; delete the pod, which holds what it was allocated until then"
+    )]
+    Namespace { network: String, namespace: String },
+    #[error("no segmentation id of Network {network:?} is free on {space}")]
+    NoSegment { network: String, space: String },
+    #[error(
+        "capacity.requests: Network {network:?} wants the claim to choose one segmentation id, of {ids}: write for \
+         example segment{example}: 1"
+    )]
+    NoSegmentChosen { network: String, ids: String, example: u32 },
+    #[error("segmentation id {id} is taken on {space}: choose another one")]
+    SegmentTaken { id: u32, space: String },
+    #[error(
+        "segmentation id {id} is none of those of Network {network:?} on {space} any more: choose another one, and delete every pod \
+         of the claim for it to be allocated anew"
+    )]
+    SegmentGone { id: u32, network: String, space: String },
+}
+
+impl PlanError {
+    /// Whether the node lacks the link of one of the devices now.
+    pub fn is_for_lack_of_a_link(&self) -> bool {
+        let lacks =
+            |error: &DeviceError| matches!(error, DeviceError::Gone { .. } | DeviceError::NoUplink { .. });
+        matches!(self, Self::Device { source, .. } if lacks(source))
+    }
+
+    /// Whether the node has no address for one of the devices now.
+    pub fn is_for_lack_of_addresses(&self) -> bool {
+        let lacks = |error: &DeviceError| {
+            matches!(
+                error,
+                DeviceError::NoAddress { .. } | DeviceError::Stale { .. } | DeviceError::NoPool { .. }
+            )
+        };
+        matches!(self, Self::Device { source, .. } if lacks(source))
+    }
+}
