@@ -39,7 +39,6 @@ type Labels = BTreeMap<String, Option<&'static str>>;
 pub(crate) struct NodeLabels {
     /// The client for the Node object.
     pub(crate) client: Client,
-    /// Its name.
     pub(crate) node: String,
     /// What the node has, its labels included; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,

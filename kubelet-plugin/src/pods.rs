@@ -26,9 +26,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-pub use kubelet::{Change, KnownPods, KubeletPods};
+pub(crate) use kubelet::{Change, KnownPods, KubeletPods};
 use object::{PodObject, PodSpec};
-pub use seen::{RETRY, SeenPod};
+pub(crate) use seen::{RETRY, SeenPod};
 
 use crate::owner::ObjectRef;
 
@@ -45,7 +45,7 @@ struct Items<T> {
 }
 
 /// Finds pods of one node.
-pub struct NodePods {
+pub(crate) struct NodePods {
     client: Client,
     node: String,
     /// What the kubelet says of them.
@@ -54,20 +54,25 @@ pub struct NodePods {
 
 impl NodePods {
     /// Finds pods of `node`, at first among those that are `known`.
-    pub fn new(client: Client, node: &str, known: Arc<KnownPods>) -> Self {
+    pub(crate) fn new(client: Client, node: &str, known: Arc<KnownPods>) -> Self {
         Self { client, node: node.to_owned(), known }
     }
 
     /// Returns the metadata of the pod with this UID: `Some(None)` when it is gone or another pod has its name, `None` when
     /// the API server does not answer within 3 s.
-    pub async fn metadata(&self, namespace: &str, name: &str, uid: &str) -> Option<Option<ObjectMeta>> {
+    pub(crate) async fn metadata(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Option<Option<ObjectMeta>> {
         let found = tokio::time::timeout(TIMEOUT, self.get_metadata(namespace, name)).await.ok()?.ok()?;
         Some(with_uid(found.map(|found| found.metadata), uid))
     }
 
     /// Whether containers of the pod with this UID may wait in a hook; `None` when the kubelet has not said so and the API
     /// server does not answer within 0.5 s.
-    pub async fn may_wait_in_hook(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
+    pub(crate) async fn may_wait_in_hook(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
         if let Some(known) = self.known.may_wait_in_hook(uid) {
             return Some(known);
         }
@@ -78,7 +83,7 @@ impl NodePods {
 
     /// Returns the names of the claims of the pod with this UID; `None` when the kubelet has not said so and the API server
     /// does not answer within 0.5 s.
-    pub async fn claims(&self, namespace: &str, name: &str, uid: &str) -> Option<BTreeSet<String>> {
+    pub(crate) async fn claims(&self, namespace: &str, name: &str, uid: &str) -> Option<BTreeSet<String>> {
         if let Some(known) = self.known.claims(uid) {
             return Some(known);
         }
@@ -89,7 +94,7 @@ impl NodePods {
 
     /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list them, or does not
     /// answer within 3 s.
-    pub async fn with_claims(&self) -> Option<Vec<SeenPod>> {
+    pub(crate) async fn with_claims(&self) -> Option<Vec<SeenPod>> {
         let of_node = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         let listed = kube::core::Request::new(Pod::url_path(&(), None)).list(&of_node).ok()?;
         let listed = self.as_node(listed).ok()?;

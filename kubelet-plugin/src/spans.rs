@@ -54,7 +54,7 @@ macro_rules! claim_span {
 
 /// The traces of the node's claims.
 #[derive(Debug, Default)]
-pub struct Spans {
+pub(crate) struct Spans {
     /// By the claim's UID.
     claims: Mutex<HashMap<String, Claim>>,
 }
@@ -81,12 +81,12 @@ fn trace_of(claim_uid: &str) -> Option<u128> {
 }
 
 /// Returns the context of a span for a plugin.
-pub fn context_of(span: &Span) -> Option<TraceContext> {
+pub(crate) fn context_of(span: &Span) -> Option<TraceContext> {
     TraceContext::parse(&traceparent(span)?)
 }
 
 /// Notes in the current span which pod the claim is for.
-pub fn is_for_pod(pod: &ObjectRef) {
+pub(crate) fn is_for_pod(pod: &ObjectRef) {
     note_pod(&Span::current(), pod);
 }
 
@@ -96,7 +96,7 @@ fn note_pod(span: &Span, pod: &ObjectRef) {
 }
 
 /// Returns the span of a read of the claim, as a child of the current span.
-pub fn reading(claim: &ClaimRef) -> Span {
+pub(crate) fn reading(claim: &ClaimRef) -> Span {
     tracing::trace_span!(
         target: SPANS,
         "read ResourceClaim",
@@ -111,7 +111,7 @@ pub fn reading(claim: &ClaimRef) -> Span {
 
 impl Spans {
     /// Begins the span of the kubelet's NodePrepareResources for one of its `count` claims.
-    pub fn prepare_call(&self, claim: &ClaimRef, count: usize) -> Span {
+    pub(crate) fn prepare_call(&self, claim: &ClaimRef, count: usize) -> Span {
         let span = claim_span!(
             "NodePrepareResources",
             claim,
@@ -125,7 +125,7 @@ impl Spans {
     }
 
     /// Begins the span of the kubelet's NodeUnprepareResources for one claim.
-    pub fn unprepare_call(&self, claim: &ClaimRef) -> Span {
+    pub(crate) fn unprepare_call(&self, claim: &ClaimRef) -> Span {
         let span = claim_span!(
             "NodeUnprepareResources",
             claim,
@@ -147,26 +147,26 @@ impl Spans {
     }
 
     /// Begins the span of one claim's part in NodePrepareResources.
-    pub fn preparing(&self, claim: &ClaimRef) -> Span {
+    pub(crate) fn preparing(&self, claim: &ClaimRef) -> Span {
         let span = claim_span!("prepare claim", claim,);
         self.begin(&span, &claim.uid);
         span
     }
 
     /// Notes that the claim is prepared: from now on it waits for its pod's sandbox.
-    pub fn prepared(&self, claim: &ClaimRef) {
+    pub(crate) fn prepared(&self, claim: &ClaimRef) {
         if let Some(claim) = self.lock().get_mut(&claim.uid) {
             claim.awaits_sandbox = true;
         }
     }
 
     /// Notes that the claim is unprepared.
-    pub fn unprepared(&self, claim: &ClaimRef) {
+    pub(crate) fn unprepared(&self, claim: &ClaimRef) {
         self.lock().remove(&claim.uid);
     }
 
     /// Begins the span of an operation on an attachment.
-    pub fn attachment(&self, plan: &Plan, operation: Operation, sandbox_id: &str) -> Traced {
+    pub(crate) fn attachment(&self, plan: &Plan, operation: Operation, sandbox_id: &str) -> Traced {
         let (verb, claim) = match operation {
             Operation::Add => ("attach", &plan.owner.claim),
             Operation::Del => ("detach", &plan.owner.claim),
@@ -195,7 +195,7 @@ impl Spans {
     }
 
     /// Begins the span of a write of the claim's status.
-    pub fn status_write(&self, claim: &ObjectRef) -> Span {
+    pub(crate) fn status_write(&self, claim: &ObjectRef) -> Span {
         let span = claim_span!(
             "write ResourceClaim status",
             claim,
@@ -207,7 +207,7 @@ impl Spans {
     }
 
     /// Begins and ends the waits of a pod's claims. The containers are let go when the files that they wait for are `written`.
-    pub fn observe(&self, pod_uid: &str, state: &PodState, written: bool) {
+    pub(crate) fn observe(&self, pod_uid: &str, state: &PodState, written: bool) {
         if !tracing::span_enabled!(target: SPANS, tracing::Level::TRACE) {
             return;
         }

@@ -44,19 +44,18 @@ const MANAGER: &str = "netclaim-agent";
 const NAMED_HOLDERS: usize = 16;
 
 /// Keeps the blocks of one node.
-pub struct BlockKeeper {
+pub(crate) struct BlockKeeper {
     /// The client for AddressBlocks.
-    pub client: Client,
-    /// The node's blocks.
-    pub blocks: watch::Receiver<OwnBlocks>,
+    pub(crate) client: Client,
+    pub(crate) blocks: watch::Receiver<OwnBlocks>,
     /// What the node has.
-    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Excludes plans of blocks that are given back.
-    pub turn: Arc<Turn>,
+    pub(crate) turn: Arc<Turn>,
     /// The gauges of addresses.
-    pub metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
     /// What `host-local` has handed out.
-    pub reservations: Reservations,
+    pub(crate) reservations: Reservations,
 }
 
 /// What attachments have of one block.
@@ -97,7 +96,7 @@ impl Memory {
 
 impl BlockKeeper {
     /// Keeps the blocks until the sender of blocks or inventories is dropped.
-    pub async fn run<A: Attach, O: Observer<Owner = Owner>>(mut self, attacher: Arc<Attacher<A, O>>) {
+    pub(crate) async fn run<A: Attach, O: Observer<Owner = Owner>>(mut self, attacher: Arc<Attacher<A, O>>) {
         let mut changes = attacher.changes();
         let mut memory = Memory::default();
         loop {

@@ -23,26 +23,24 @@ use crate::inventory::{Block, NodeAddresses};
 use crate::owner::Owner;
 
 /// Names of conflists by Network.
-pub type Lists = BTreeMap<String, BTreeSet<String>>;
+pub(crate) type Lists = BTreeMap<String, BTreeSet<String>>;
 
 /// Who uses addresses on the node.
 #[derive(Debug, Clone, Copy)]
-pub struct Users<'a> {
-    /// The node's Networks.
-    pub networks: &'a BTreeMap<NetworkName, NetworkSpec>,
+pub(crate) struct Users<'a> {
+    pub(crate) networks: &'a BTreeMap<NetworkName, NetworkSpec>,
     /// The sandboxes of all attachments.
-    pub ours: &'a BTreeSet<String>,
+    pub(crate) ours: &'a BTreeSet<String>,
     /// The addresses of Networks that share them with other nodes.
-    pub leased: &'a BTreeMap<NetworkName, NodeAddresses>,
-    /// What claims hold.
-    pub held: &'a [Held],
+    pub(crate) leased: &'a BTreeMap<NetworkName, NodeAddresses>,
+    pub(crate) held: &'a [Held],
     /// What `host-local` has handed out.
-    pub reservations: &'a Reservations,
+    pub(crate) reservations: &'a Reservations,
 }
 
 /// Returns how many addresses the ranges of a `host-local` IPAM have for this Network's attachments; the smallest number of
 /// several IPAMs. `None` for other IPAMs, and for ranges that depend on the claim. Reads files.
-pub fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u64> {
+pub(crate) fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u64> {
     if let Some(leased) = users.leased.get(name) {
         return Some(u64::try_from(of_blocks(name, spec, leased, users)).unwrap_or(u64::MAX));
     }
@@ -75,7 +73,7 @@ fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, use
 }
 
 /// Returns the addresses that others than the sandboxes `ours` hold in these directories of `host-local`. Reads files.
-pub fn foreign(
+pub(crate) fn foreign(
     dirs: &BTreeSet<PathBuf>,
     ours: &BTreeSet<String>,
     reservations: &Reservations,
@@ -102,12 +100,12 @@ fn leases_dirs<'a>(
 }
 
 /// Returns the same directories for the `lists` of the journal.
-pub fn journalled_dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
+pub(crate) fn journalled_dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
     leases_dirs(name, spec, lists.get(name.as_str()).into_iter().flatten().map(String::as_str))
 }
 
 /// Returns the names of the conflists that attachments of each Network were made with.
-pub fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Lists {
+pub(crate) fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Lists {
     let mut lists = Lists::new();
     attacher.plans(|plan| {
         lists.entry(plan.network.clone()).or_default().insert(plan.spec.conflist.name().to_string());
@@ -165,7 +163,7 @@ fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) 
 }
 
 /// Returns the directories in which the IPAMs of a Network keep their leases. Its attachments were made with the conflists `lists`.
-pub fn dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
+pub(crate) fn dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
     host_locals(name, spec).map(|(_, dir)| dir).chain(journalled_dirs(name, spec, lists)).collect()
 }
 

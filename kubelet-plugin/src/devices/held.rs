@@ -26,36 +26,36 @@ use crate::inventory::Inventory;
 
 /// What devices need to know of one attachment that a claim holds.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Held {
+pub(crate) struct Held {
     /// The device in a pool of the node; `None` where it is one of the cluster.
-    pub device: Option<String>,
+    pub(crate) device: Option<String>,
     /// The pool of a link that it is in; `None` where it is in the node's.
-    pub link_pool: Option<String>,
+    pub(crate) link_pool: Option<String>,
     /// Its Network; `None` for a device of the uplink itself.
-    pub network: Option<NetworkName>,
+    pub(crate) network: Option<NetworkName>,
     /// Name of the CNI network, under which IPAMs keep their leases.
-    pub list: Option<String>,
+    pub(crate) list: Option<String>,
     /// The device's attributes when the claim was prepared.
-    pub attributes: Map<String, Value>,
+    pub(crate) attributes: Map<String, Value>,
     /// How the link is used.
-    pub link_use: Option<LinkUse>,
+    pub(crate) link_use: Option<LinkUse>,
     /// Whether the link stays on the node, below the pod's interface, although the pod has all of it.
-    pub stays_on_node: bool,
+    pub(crate) stays_on_node: bool,
     /// The VLAN id that it has on the link.
-    pub vlan: Option<u32>,
+    pub(crate) vlan: Option<u32>,
     /// The id that no other attachment can have: its segmentation id, or its VLAN id.
-    pub segment: Option<Segment>,
+    pub(crate) segment: Option<Segment>,
     /// Bits per second that it was granted.
-    pub bandwidth: u64,
+    pub(crate) bandwidth: u64,
     /// The blocks that its addresses are of.
-    pub blocks: Vec<IpNet>,
+    pub(crate) blocks: Vec<IpNet>,
     /// Whether its claim requested none of the capacity `addresses`.
-    pub takes_no_address: bool,
+    pub(crate) takes_no_address: bool,
 }
 
 impl Held {
     /// What `plan` holds, on the node of this name.
-    pub fn of(plan: &Plan, node: &str) -> Self {
+    pub(crate) fn of(plan: &Plan, node: &str) -> Self {
         let device = &plan.owner.device;
         let plugins = || plan.spec.conflist.plugins();
         let (own_use, network) = match device.device.parse() {
@@ -80,7 +80,7 @@ impl Held {
     }
 
     /// Returns the current name of its link, which is found by PCI address and MAC because links are renamed.
-    pub fn link(&self, inventory: &Inventory) -> Option<IfName> {
+    pub(crate) fn link(&self, inventory: &Inventory) -> Option<IfName> {
         let (pci, mac) = (self.text(attributes::PCI_BUS_ID), self.text(attributes::MAC));
         let is_it = |link: &netclaim_driver::links::Link| {
             pci.is_some() && link.pci_bus_id.as_deref() == pci && link.mac.as_deref() == mac
@@ -95,7 +95,7 @@ impl Held {
 }
 
 /// The id that an attachment has alone: the one that it was given, or the one that its Network fixes.
-pub fn id_of(plan: &Plan) -> Option<Segment> {
+pub(crate) fn id_of(plan: &Plan) -> Option<Segment> {
     let fixed = || {
         let link = plan.owner.link.as_ref()?;
         Some(Segment { space: space_of_link(link.name.as_str()), id: vlan_of(plan.spec.conflist.plugins())? })
@@ -104,7 +104,7 @@ pub fn id_of(plan: &Plan) -> Option<Segment> {
 }
 
 /// Returns the inventory with each held Network on the link of its attachments.
-pub fn settled(inventory: &Arc<Inventory>, held: &[Held]) -> Arc<Inventory> {
+pub(crate) fn settled(inventory: &Arc<Inventory>, held: &[Held]) -> Arc<Inventory> {
     let mut settled = Arc::clone(inventory);
     let mut links: BTreeMap<&NetworkName, Vec<IfName>> = BTreeMap::new();
     for held in held.iter().filter(|held| held.device.is_some()) {

@@ -18,8 +18,8 @@
 //! A device is published while it is offered or a claim holds it: the scheduler does not charge a device that is not
 //! published. A device that cannot serve new pods is tainted.
 
-pub mod addresses;
-pub mod availability;
+pub(crate) mod addresses;
+pub(crate) mod availability;
 mod bandwidth;
 mod candidate;
 mod counters;
@@ -29,13 +29,13 @@ mod moved_links;
 mod offer;
 mod places;
 mod pool;
-pub mod publish;
+pub(crate) mod publish;
 mod report;
 mod segments;
 mod server_features;
 mod subscription;
 
-pub use held::{Held, id_of, settled};
-pub use pool::attributes;
+pub(crate) use held::{Held, id_of, settled};
+pub(crate) use pool::attributes;
 pub(crate) use pool::link_unhealthy;
-pub use segments::{segments, space};
+pub(crate) use segments::{segments, space};

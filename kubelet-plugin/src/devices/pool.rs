@@ -30,7 +30,6 @@ pub(super) struct Sources<'a> {
     pub(super) inventory: &'a Arc<Inventory>,
     /// Networks whose plugins cannot serve an ADD now.
     pub(super) unavailable: &'a Unavailable,
-    /// What claims hold.
     pub(super) held: &'a [Held],
     /// Whether the scheduler keeps devices apart by counters.
     pub(super) counts: bool,
@@ -120,7 +119,7 @@ fn serves_claims_that_ask(name: &NetworkName, spec: &NetworkSpec, inventory: &In
 }
 
 /// Returns the attributes of a device that pods may use, published or not; none when the node does not have it.
-pub fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
+pub(crate) fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
     let candidates: Vec<Candidate> = match name.parse() {
         Ok(DeviceName::Network(network)) => {
             let network = inventory.networks.get_key_value(&network).into_iter();

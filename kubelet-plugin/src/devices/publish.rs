@@ -37,38 +37,36 @@ const GATHER: Duration = Duration::from_millis(100);
 const FOREIGN_USE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the devices are made of, as it changes.
-pub struct Inputs {
+pub(crate) struct Inputs {
     /// What the node has; `None` until it is known.
-    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Networks whose plugins cannot serve an ADD now.
-    pub unavailable: watch::Receiver<Arc<Unavailable>>,
+    pub(crate) unavailable: watch::Receiver<Arc<Unavailable>>,
     /// UID of the Node object, which owns the slices; `None` while there is no such object.
-    pub node_uid: watch::Receiver<Option<String>>,
+    pub(crate) node_uid: watch::Receiver<Option<String>>,
 }
 
 /// The devices of one node.
-pub struct Devices {
+pub(crate) struct Devices {
     /// The client for slices.
-    pub client: Client,
-    /// The driver's name.
-    pub driver: String,
+    pub(crate) client: Client,
+    pub(crate) driver: String,
     /// The Node object's name, which is the pool's.
-    pub node: String,
-    /// The node's links.
-    pub links: Links,
+    pub(crate) node: String,
+    pub(crate) links: Links,
     /// The gauges about publishing.
-    pub metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
     /// Events on the Node.
-    pub events: Events,
+    pub(crate) events: Events,
     /// What `host-local` has handed out.
-    pub reservations: Reservations,
+    pub(crate) reservations: Reservations,
     /// Why nothing can be published; `None` while something can.
-    pub obstacle: watch::Sender<Option<String>>,
+    pub(crate) obstacle: watch::Sender<Option<String>>,
 }
 
 impl Devices {
     /// Publishes the devices, and their health into `health`, until `cancel`.
-    pub async fn publish<A: Attach, O: Observer<Owner = Owner>>(
+    pub(crate) async fn publish<A: Attach, O: Observer<Owner = Owner>>(
         self,
         mut inputs: Inputs,
         attacher: Arc<Attacher<A, O>>,

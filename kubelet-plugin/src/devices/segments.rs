@@ -14,7 +14,7 @@ use super::held::Held;
 use crate::inventory::Inventory;
 
 /// Returns the space in which each id exists once: the Network's uplink, or the Network itself.
-pub fn space(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> String {
+pub(crate) fn space(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> String {
     match inventory.uplink_of(spec) {
         Some(uplink) => space_of_link(uplink.name.as_str()),
         None => format!("network {name}"),
@@ -22,7 +22,7 @@ pub fn space(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> S
 }
 
 /// Returns the ids of each Network that hands out some.
-pub fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<NetworkName, BTreeSet<u32>> {
+pub(crate) fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<NetworkName, BTreeSet<u32>> {
     let mut taken: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {
         taken.entry(space(name, spec, inventory)).or_default().extend(spec.fixed_vlan());

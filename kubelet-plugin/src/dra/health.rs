@@ -18,23 +18,21 @@ use super::proto::{health_v1, health_v1alpha1};
 
 /// Interval of reports without a change. A kubelet forgets all devices when one of two parents of a rolling update goes,
 /// and knows them again with the next report of the other.
-pub const REFRESH: Duration = Duration::from_secs(5);
+pub(crate) const REFRESH: Duration = Duration::from_secs(5);
 /// How long a report is valid: the kubelet's default, made explicit.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The health of all devices of the node.
-pub type Report = Arc<[DeviceHealth]>;
+pub(crate) type Report = Arc<[DeviceHealth]>;
 
 /// The health of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceHealth {
-    /// Its pool.
-    pub pool: String,
-    /// Its name.
-    pub device: String,
+pub(crate) struct DeviceHealth {
+    pub(crate) pool: String,
+    pub(crate) device: String,
     /// Why it cannot serve; `None` when it is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unhealthy: Option<String>,
+    pub(crate) unhealthy: Option<String>,
 }
 
 /// Serves v1 and v1alpha1, which are the same.

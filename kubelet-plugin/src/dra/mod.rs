@@ -12,19 +12,19 @@ mod service;
 #[allow(missing_docs, clippy::all, reason = "generated")]
 mod proto {
     /// `pluginregistration`
-    pub mod registration {
+    pub(crate) mod registration {
         include!("gen/pluginregistration.rs");
     }
     /// `k8s.io.kubelet.pkg.apis.dra.v1`
-    pub mod v1 {
+    pub(crate) mod v1 {
         include!("gen/k8s.io.kubelet.pkg.apis.dra.v1.rs");
     }
     /// `v1`, of `k8s.io/kubelet/pkg/apis/dra-health`
-    pub mod health_v1 {
+    pub(crate) mod health_v1 {
         include!("gen/v1.rs");
     }
     /// `v1alpha1`, of the same
-    pub mod health_v1alpha1 {
+    pub(crate) mod health_v1alpha1 {
         include!("gen/v1alpha1.rs");
     }
 }
@@ -32,9 +32,9 @@ mod proto {
 use std::future::Future;
 
 use health::HealthService;
-pub use health::{DeviceHealth, REFRESH, Report};
+pub(crate) use health::{DeviceHealth, REFRESH, Report};
 use netclaim_cni::error_chain;
-pub use registration::Registration;
+pub(crate) use registration::Registration;
 use serde::{Deserialize, Serialize};
 use service::DraService;
 use tokio::net::UnixListener;
@@ -45,45 +45,42 @@ use tonic::transport::Server;
 
 /// A claim by the names that the kubelet has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct ClaimRef {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
+pub(crate) struct ClaimRef {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
 /// A prepared device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PreparedDevice {
+pub(crate) struct PreparedDevice {
     /// The request, without the chosen alternative.
-    pub request: String,
-    /// Its pool.
-    pub pool: String,
-    /// Its name.
-    pub device: String,
+    pub(crate) request: String,
+    pub(crate) pool: String,
+    pub(crate) device: String,
     /// CDI devices for the containers that use the request.
-    pub cdi_devices: Vec<String>,
+    pub(crate) cdi_devices: Vec<String>,
     /// The share of the device.
-    pub share_id: Option<String>,
+    pub(crate) share_id: Option<String>,
 }
 
 /// Why a call failed for a claim, as the user reads it in the pod's event: an error with all its causes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{0}")]
 #[serde(transparent)]
-pub struct CallFailure(pub String);
+pub(crate) struct CallFailure(pub String);
 
 impl CallFailure {
     /// Keeps the text of an error and of its causes.
-    pub fn of(error: &dyn std::error::Error) -> Self {
+    pub(crate) fn of(error: &dyn std::error::Error) -> Self {
         Self(error_chain(error))
     }
 }
 
 /// The calls of the kubelet. Both are idempotent by claim UID. An error is for one claim, and the user sees its text in the
 /// pod's event.
-pub trait NodeResources: Send + Sync + 'static {
+pub(crate) trait NodeResources: Send + Sync + 'static {
     /// Prepares claims of one pod in this order, and returns one result for each.
     fn prepare(
         &self,
@@ -101,7 +98,7 @@ pub trait NodeResources: Send + Sync + 'static {
 ///
 /// # Errors
 /// When the server fails.
-pub async fn serve<N: NodeResources>(
+pub(crate) async fn serve<N: NodeResources>(
     listener: UnixListener,
     node: N,
     reports: watch::Receiver<Option<Report>>,
@@ -122,7 +119,7 @@ pub async fn serve<N: NodeResources>(
 ///
 /// # Errors
 /// When the server fails.
-pub async fn register(
+pub(crate) async fn register(
     listener: UnixListener,
     registration: Registration,
     cancel: CancellationToken,

@@ -16,7 +16,7 @@ const VERSIONS: [&str; 3] = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.D
 
 /// The registration of one driver.
 #[derive(Debug)]
-pub struct Registration {
+pub(crate) struct Registration {
     driver: String,
     endpoint: PathBuf,
     registered: watch::Sender<bool>,
@@ -24,12 +24,12 @@ pub struct Registration {
 
 impl Registration {
     /// Registers `driver`, which serves its calls at `endpoint`. `registered` follows the kubelet's notifications.
-    pub fn new(driver: &str, endpoint: PathBuf, registered: watch::Sender<bool>) -> Self {
+    pub(crate) fn new(driver: &str, endpoint: PathBuf, registered: watch::Sender<bool>) -> Self {
         Self { driver: driver.to_owned(), endpoint, registered }
     }
 
     /// Returns the file name of the registration socket of an instance of `driver`, which may be the nameless one.
-    pub fn socket_name(driver: &str, instance: &str) -> String {
+    pub(crate) fn socket_name(driver: &str, instance: &str) -> String {
         match instance {
             "" => format!("{driver}@reg.sock"),
             instance => format!("{driver}-{instance}@reg.sock"),
@@ -37,7 +37,7 @@ impl Registration {
     }
 
     /// Returns whether a file has the name of a registration socket of an instance of `driver`.
-    pub fn is_of(driver: &str, name: &str) -> bool {
+    pub(crate) fn is_of(driver: &str, name: &str) -> bool {
         let instance = name.strip_prefix(driver).and_then(|rest| rest.strip_suffix("@reg.sock"));
         instance.is_some_and(|instance| instance.is_empty() || instance.starts_with('-'))
     }

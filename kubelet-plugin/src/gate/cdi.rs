@@ -27,11 +27,11 @@ use crate::process::files;
 
 /// Time after which the runtime kills the hook. Longer than the hook's own timeout (90 s), and shorter than the
 /// kubelet's (2 min), which would orphan the hook.
-pub const HOOK_TIMEOUT: Duration = Duration::from_secs(100);
+pub(crate) const HOOK_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// What the spec does to a container that names the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// The runtime refuses to create it, with the agent alive or dead: the device has a node whose path on the host does
     /// not exist. The user reads the path.
     Shut,
@@ -42,20 +42,24 @@ pub enum Form {
 
 /// The content of a claim's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spec {
+pub(crate) struct Spec {
     /// What it does to containers.
-    pub form: Form,
+    pub(crate) form: Form,
     /// The pod that the claim is for. The kubelet prepares a claim once, for its first pod, and gives the next pod the same
     /// device without another call.
-    pub pod_uid: String,
+    pub(crate) pod_uid: String,
     /// Why the hook refuses the containers of another pod.
-    pub refusal: String,
+    pub(crate) refusal: String,
     /// The files of its requests.
-    pub mounts: Arc<BTreeMap<RequestKey, Mount>>,
+    pub(crate) mounts: Arc<BTreeMap<RequestKey, Mount>>,
 }
 
 /// Returns the specs of the claims of a pod's `records`, by the claims' UIDs. `mount` is the file of a plan's request.
-pub fn specs_of(records: &[Record], form: Form, mount: impl Fn(&Plan) -> Mount) -> BTreeMap<String, Spec> {
+pub(crate) fn specs_of(
+    records: &[Record],
+    form: Form,
+    mount: impl Fn(&Plan) -> Mount,
+) -> BTreeMap<String, Spec> {
     let mut specs = BTreeMap::new();
     for Record { plan, .. } in records {
         let spec = specs.entry(plan.owner.claim.uid.clone()).or_insert_with(|| Spec {
@@ -74,7 +78,7 @@ const SHUT: &str = "the networks of this pod are not attached yet, see its event
 
 /// The directory of specs.
 #[derive(Debug, Clone)]
-pub struct CdiSpecs {
+pub(crate) struct CdiSpecs {
     dir: PathBuf,
     driver: String,
     hook: HookCommand,
@@ -82,18 +86,18 @@ pub struct CdiSpecs {
 
 /// How the runtime calls the hook.
 #[derive(Debug, Clone)]
-pub struct HookCommand {
+pub(crate) struct HookCommand {
     /// Path of the executable on the host.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Path of the gate's socket on the host.
-    pub socket: PathBuf,
+    pub(crate) socket: PathBuf,
     /// Path of the directory of markers on the host.
-    pub markers: PathBuf,
+    pub(crate) markers: PathBuf,
 }
 
 impl HookCommand {
     /// Returns the program's name and arguments.
-    pub fn args(&self) -> Vec<String> {
+    pub(crate) fn args(&self) -> Vec<String> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         vec!["netclaim-hook".to_owned(), text(&self.socket), text(&self.markers)]
     }
@@ -104,25 +108,25 @@ impl CdiSpecs {
     ///
     /// # Errors
     /// When the directory cannot be created.
-    pub fn new(dir: &Path, driver: &str, hook: HookCommand) -> io::Result<Self> {
+    pub(crate) fn new(dir: &Path, driver: &str, hook: HookCommand) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         Ok(Self { dir: dir.to_owned(), driver: driver.to_owned(), hook })
     }
 
     /// How the runtime calls the hook.
-    pub fn hook(&self) -> &HookCommand {
+    pub(crate) fn hook(&self) -> &HookCommand {
         &self.hook
     }
 
     /// Returns the fully qualified names of the devices of a plan, for the answer to NodePrepareResources: its request's
     /// file and its claim's gate.
-    pub fn devices(&self, plan: &Plan) -> Vec<String> {
+    pub(crate) fn devices(&self, plan: &Plan) -> Vec<String> {
         let name = |device: &str| format!("{}/claim={device}", self.driver);
         vec![name(&RequestKey::of(plan).to_string()), name(&plan.owner.claim.uid)]
     }
 
     /// Returns the UID of the claim that a device is for; `None` for devices of other drivers.
-    pub fn claim_of<'a>(&self, device: &'a str) -> Option<&'a str> {
+    pub(crate) fn claim_of<'a>(&self, device: &'a str) -> Option<&'a str> {
         let name = device.strip_prefix(self.driver.as_str())?.strip_prefix("/claim=")?;
         // A UID has no `_`.
         name.split('_').next()
@@ -132,7 +136,7 @@ impl CdiSpecs {
     ///
     /// # Errors
     /// When the spec is not on disk afterwards.
-    pub fn write(&self, claim_uid: &str, spec: &Spec) -> io::Result<()> {
+    pub(crate) fn write(&self, claim_uid: &str, spec: &Spec) -> io::Result<()> {
         let mut args = self.hook.args();
         args.extend([spec.pod_uid.clone(), spec.refusal.clone()]);
         let gate = match spec.form {
@@ -167,7 +171,7 @@ impl CdiSpecs {
     ///
     /// # Errors
     /// When the spec exists afterwards.
-    pub fn remove(&self, claim_uid: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, claim_uid: &str) -> io::Result<()> {
         files::remove(&self.path(claim_uid))
     }
 
@@ -175,7 +179,7 @@ impl CdiSpecs {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn claims(&self) -> io::Result<Vec<String>> {
+    pub(crate) fn claims(&self) -> io::Result<Vec<String>> {
         let prefix = self.prefix();
         let mut claims = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -190,7 +194,7 @@ impl CdiSpecs {
     ///
     /// # Errors
     /// When the directory cannot be read or a file cannot be removed.
-    pub fn remove_unfinished(&self) -> io::Result<()> {
+    pub(crate) fn remove_unfinished(&self) -> io::Result<()> {
         let prefix = self.prefix();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
@@ -214,7 +218,7 @@ impl CdiSpecs {
 }
 
 /// Explains why no other pod can use the claim.
-pub fn of_another_pod(plan: &Plan) -> String {
+pub(crate) fn of_another_pod(plan: &Plan) -> String {
     format!(
         "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so wait until that pod has ended, or give \
          each pod its own claim, for example by resourceClaimTemplateName",

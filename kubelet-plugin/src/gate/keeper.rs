@@ -23,7 +23,7 @@ use crate::status::Update;
 
 /// Why an agent cannot take over the gate.
 #[derive(Debug, thiserror::Error)]
-pub enum GateError {
+pub(crate) enum GateError {
     #[error("cannot use the directory {}", path.display())]
     Directory {
         path: PathBuf,
@@ -35,13 +35,11 @@ pub enum GateError {
 }
 
 /// The files that hold and inform containers.
-pub struct GateFiles {
+pub(crate) struct GateFiles {
     /// CDI specs of claims.
-    pub specs: CdiSpecs,
-    /// Metadata files.
-    pub metadata: MetadataFiles,
-    /// Markers of sandboxes.
-    pub markers: Markers,
+    pub(crate) specs: CdiSpecs,
+    pub(crate) metadata: MetadataFiles,
+    pub(crate) markers: Markers,
 }
 
 impl GateFiles {
@@ -49,7 +47,7 @@ impl GateFiles {
     ///
     /// # Errors
     /// Which directory cannot be created.
-    pub fn open(args: &Args) -> Result<Self, GateError> {
+    pub(crate) fn open(args: &Args) -> Result<Self, GateError> {
         fn of<T>(path: &Path, made: io::Result<T>) -> Result<T, GateError> {
             made.map_err(|source| GateError::Directory { path: path.to_owned(), source })
         }
@@ -126,15 +124,14 @@ struct Pod {
 }
 
 /// Plans attachments anew before their ADD, see [`Observer::revise`].
-pub trait Revise: Send + Sync {
+pub(crate) trait Revise: Send + Sync {
     /// Returns the plan by which to attach, if it is another one.
     fn revise<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Option<Revised<Owner>>, Failure>>;
 }
 
 /// The observer of the attachments.
-pub struct GateKeeper {
+pub(crate) struct GateKeeper {
     files: GateFiles,
-    /// By UID.
     pods: Mutex<HashMap<String, Pod>>,
     reports: mpsc::UnboundedSender<Update>,
     metrics: Arc<Metrics>,
@@ -152,7 +149,7 @@ impl GateKeeper {
     /// # Errors
     /// When the directories cannot be read or a file cannot be removed. A spec too many would hold a container for
     /// minutes, and a marker too many would let one start.
-    pub fn take_over(
+    pub(crate) fn take_over(
         files: GateFiles,
         records: &[Record],
         boot_id: &str,
@@ -195,27 +192,27 @@ impl GateKeeper {
 
     /// Has the waits and operations of claims be part of their traces.
     #[must_use]
-    pub fn traced(self, spans: Arc<Spans>) -> Self {
+    pub(crate) fn traced(self, spans: Arc<Spans>) -> Self {
         Self { spans, ..self }
     }
 
     /// Has plans revised before their ADD, from now on. Before the runtime's sandboxes are known there is no ADD.
-    pub fn revise_by(&self, reviser: Arc<dyn Revise>) {
+    pub(crate) fn revise_by(&self, reviser: Arc<dyn Revise>) {
         let _ = self.reviser.set(reviser);
     }
 
     /// The CDI specs of claims.
-    pub fn specs(&self) -> &CdiSpecs {
+    pub(crate) fn specs(&self) -> &CdiSpecs {
         &self.files.specs
     }
 
     /// Whether containers of the pod wait in a hook.
-    pub fn wait_in_hook(&self, pod_uid: &str) -> bool {
+    pub(crate) fn wait_in_hook(&self, pod_uid: &str) -> bool {
         self.lock().get(pod_uid).is_some_and(|pod| pod.waits == Some(Form::Hook))
     }
 
     /// Decides how containers of the pod wait from now on: in a hook if the kubelet starts them again after one that timed out.
-    pub fn decide(&self, pod_uid: &str, waits: Form) {
+    pub(crate) fn decide(&self, pod_uid: &str, waits: Form) {
         let mut pods = self.lock();
         // The pod may be gone by now.
         let Some(pod) = pods.get_mut(pod_uid) else { return };

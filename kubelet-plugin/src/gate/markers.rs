@@ -13,7 +13,7 @@ use crate::process::files;
 
 /// The directory of markers.
 #[derive(Debug, Clone)]
-pub struct Markers {
+pub(crate) struct Markers {
     dir: PathBuf,
 }
 
@@ -22,7 +22,7 @@ impl Markers {
     ///
     /// # Errors
     /// When the directory cannot be created.
-    pub fn new(dir: &Path) -> io::Result<Self> {
+    pub(crate) fn new(dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         Ok(Self { dir: dir.to_owned() })
     }
@@ -31,7 +31,7 @@ impl Markers {
     ///
     /// # Errors
     /// When the marker does not exist afterwards.
-    pub fn set(&self, sandbox_id: &str) -> io::Result<()> {
+    pub(crate) fn set(&self, sandbox_id: &str) -> io::Result<()> {
         fs::write(self.path(sandbox_id)?, "")
     }
 
@@ -39,7 +39,7 @@ impl Markers {
     ///
     /// # Errors
     /// When the marker exists afterwards.
-    pub fn clear(&self, sandbox_id: &str) -> io::Result<()> {
+    pub(crate) fn clear(&self, sandbox_id: &str) -> io::Result<()> {
         files::remove(&self.path(sandbox_id)?)
     }
 
@@ -53,7 +53,7 @@ impl Markers {
     ///
     /// # Errors
     /// When the directory cannot be read or a marker cannot be removed.
-    pub fn retain(&self, sandbox_ids: &BTreeSet<String>) -> io::Result<()> {
+    pub(crate) fn retain(&self, sandbox_ids: &BTreeSet<String>) -> io::Result<()> {
         for entry in fs::read_dir(&self.dir)? {
             let name = entry?.file_name();
             if !name.to_str().is_some_and(|name| sandbox_ids.contains(name)) {

@@ -20,11 +20,11 @@ const VERSIONS: [&str; 2] = ["metadata.resource.k8s.io/v1beta1", "metadata.resou
 
 /// A request of a claim, as containers name it; displayed as `CLAIM-UID_REQUEST`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RequestKey(String);
+pub(crate) struct RequestKey(String);
 
 impl RequestKey {
     /// Returns the request that `plan` is for.
-    pub fn of(plan: &Plan) -> Self {
+    pub(crate) fn of(plan: &Plan) -> Self {
         Self(format!("{}_{}", plan.owner.claim.uid, plan.owner.device.main_request()))
     }
 }
@@ -36,7 +36,7 @@ impl fmt::Display for RequestKey {
 }
 
 /// Groups the records of a pod by request.
-pub fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
+pub(crate) fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
     let mut requests: BTreeMap<RequestKey, Vec<&Record>> = BTreeMap::new();
     for record in records {
         requests.entry(RequestKey::of(&record.plan)).or_default().push(record);
@@ -46,7 +46,7 @@ pub fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
 
 /// Returns the path at which containers that name the plan's request find their file. A claim from a template has another
 /// name for each pod, so the path has the pod's own name for the claim.
-pub fn path_in_container(driver: &str, plan: &Plan) -> String {
+pub(crate) fn path_in_container(driver: &str, plan: &Plan) -> String {
     let claim = match &plan.owner.pod_claim_name {
         Some(name) => format!("resourceclaimtemplates/{name}"),
         None => format!("resourceclaims/{}", plan.owner.claim.name),
@@ -55,7 +55,7 @@ pub fn path_in_container(driver: &str, plan: &Plan) -> String {
 }
 
 /// Returns the file for `records`, all of one request. `generation` has to grow with each change.
-pub fn file(driver: &str, records: &[&Record], generation: u64) -> String {
+pub(crate) fn file(driver: &str, records: &[&Record], generation: u64) -> String {
     let Some(plan) = records.first().map(|record| &record.plan) else { return String::new() };
     let devices: Vec<Value> = records.iter().map(|record| device(driver, record)).collect();
     let mut object = json!({
@@ -91,7 +91,7 @@ fn device(driver: &str, record: &Record) -> Value {
 }
 
 /// Returns the generation of a file; `None` when the file has never been written completely.
-pub fn generation(file: &str) -> Option<u64> {
+pub(crate) fn generation(file: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct Object {
         metadata: Metadata,

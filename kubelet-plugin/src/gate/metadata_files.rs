@@ -19,18 +19,17 @@ use crate::process::files;
 
 /// The directory of the files.
 #[derive(Debug)]
-pub struct MetadataFiles {
+pub(crate) struct MetadataFiles {
     dir: PathBuf,
     driver: String,
 }
 
 /// Where a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// On the host.
-    pub host_path: PathBuf,
+pub(crate) struct Mount {
+    pub(crate) host_path: PathBuf,
     /// In the containers that name the request.
-    pub container_path: String,
+    pub(crate) container_path: String,
 }
 
 impl MetadataFiles {
@@ -38,13 +37,13 @@ impl MetadataFiles {
     ///
     /// # Errors
     /// When the directory cannot be created.
-    pub fn new(dir: &Path, driver: &str) -> io::Result<Self> {
+    pub(crate) fn new(dir: &Path, driver: &str) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         Ok(Self { dir: dir.to_owned(), driver: driver.to_owned() })
     }
 
     /// Returns where the file of the plan's request is.
-    pub fn mount(&self, plan: &Plan) -> Mount {
+    pub(crate) fn mount(&self, plan: &Plan) -> Mount {
         let container_path = metadata::path_in_container(&self.driver, plan);
         Mount { host_path: self.file(&RequestKey::of(plan)), container_path }
     }
@@ -53,7 +52,7 @@ impl MetadataFiles {
     ///
     /// # Errors
     /// When it does not exist afterwards.
-    pub fn provide(&self, plan: &Plan) -> io::Result<()> {
+    pub(crate) fn provide(&self, plan: &Plan) -> io::Result<()> {
         let file = self.file(&RequestKey::of(plan));
         let open = OpenOptions::new().create(true).write(true).truncate(false).mode(0o644).open(&file);
         open.map(drop).map_err(|error| at(&file, &error))
@@ -63,7 +62,7 @@ impl MetadataFiles {
     ///
     /// # Errors
     /// When a file is not current afterwards.
-    pub fn write_all(&self, records: &[Record]) -> io::Result<()> {
+    pub(crate) fn write_all(&self, records: &[Record]) -> io::Result<()> {
         for (key, records) in metadata::by_request(records) {
             let path = self.file(&key);
             self.write(&path, &records).map_err(|error| at(&path, &error))?;
@@ -89,7 +88,7 @@ impl MetadataFiles {
     ///
     /// # Errors
     /// When it exists afterwards.
-    pub fn remove(&self, key: &RequestKey) -> io::Result<()> {
+    pub(crate) fn remove(&self, key: &RequestKey) -> io::Result<()> {
         files::remove(&self.file(key))
     }
 
@@ -97,7 +96,7 @@ impl MetadataFiles {
     ///
     /// # Errors
     /// When the directory cannot be read or a file cannot be removed.
-    pub fn retain(&self, keys: &BTreeSet<RequestKey>) -> io::Result<()> {
+    pub(crate) fn retain(&self, keys: &BTreeSet<RequestKey>) -> io::Result<()> {
         let files: BTreeSet<PathBuf> = keys.iter().map(|key| self.file(key)).collect();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();

@@ -12,9 +12,9 @@
 //!
 //! A waiting hook asks the agent over socket.rs. keeper.rs keeps the files in step with the attachments.
 
-pub mod cdi;
-pub mod keeper;
-pub mod markers;
-pub mod metadata;
-pub mod metadata_files;
-pub mod socket;
+pub(crate) mod cdi;
+pub(crate) mod keeper;
+pub(crate) mod markers;
+pub(crate) mod metadata;
+pub(crate) mod metadata_files;
+pub(crate) mod socket;

@@ -38,7 +38,7 @@ struct Question {
 }
 
 /// What answers depend on.
-pub trait Source: Send + Sync + 'static {
+pub(crate) trait Source: Send + Sync + 'static {
     /// Returns the state of a pod's attachments; `None` when it has none.
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>>;
 
@@ -50,13 +50,10 @@ pub trait Source: Send + Sync + 'static {
 }
 
 /// What the agent knows of pods.
-pub struct GateSource<N> {
-    /// Their attachments.
-    pub attacher: Arc<Attacher<N, GateKeeper>>,
-    /// Their objects.
-    pub pods: Arc<NodePods>,
-    /// Measures waits.
-    pub metrics: Arc<Metrics>,
+pub(crate) struct GateSource<N> {
+    pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
+    pub(crate) pods: Arc<NodePods>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl<N: Attach> Source for GateSource<N> {
@@ -75,7 +72,7 @@ impl<N: Attach> Source for GateSource<N> {
 }
 
 /// Answers hooks until dropped.
-pub async fn serve<S: Source>(listener: UnixListener, source: Arc<S>) {
+pub(crate) async fn serve<S: Source>(listener: UnixListener, source: Arc<S>) {
     sockets::serve(listener, |stream| answer(stream, Arc::clone(&source))).await;
 }
 

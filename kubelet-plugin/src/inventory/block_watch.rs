@@ -34,18 +34,18 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The watch of one node's blocks.
-pub struct BlockWatch {
+pub(crate) struct BlockWatch {
     /// The client for AddressBlocks.
-    pub client: kube::Client,
+    pub(crate) client: kube::Client,
     /// The Node object's name.
-    pub node: String,
+    pub(crate) node: String,
     /// Silence after which the blocks may soon be those of other nodes.
-    pub stale_after: Duration,
+    pub(crate) stale_after: Duration,
 }
 
 impl BlockWatch {
     /// Keeps `blocks` up to date until `cancel`.
-    pub async fn run(self, blocks: watch::Sender<OwnBlocks>, cancel: CancellationToken) {
+    pub(crate) async fn run(self, blocks: watch::Sender<OwnBlocks>, cancel: CancellationToken) {
         let (heard_sender, mut heard) = watch::channel(now());
         let following = async {
             let [longest, shortest] = RETRY;

@@ -12,11 +12,11 @@ use super::selection::Inventory;
 use super::uplink::Stacked;
 
 /// Hardware addresses by the index of the link that takes frames for them.
-pub type Addresses = BTreeMap<u32, BTreeSet<String>>;
+pub(crate) type Addresses = BTreeMap<u32, BTreeSet<String>>;
 
 /// The foreign addresses on a node's links.
 #[derive(Debug, Default)]
-pub struct ForeignUse {
+pub(crate) struct ForeignUse {
     /// Addresses of the last look on links that claims held nothing on.
     last: Addresses,
     found: Addresses,
@@ -25,7 +25,7 @@ pub struct ForeignUse {
 impl ForeignUse {
     /// Takes the addresses that a look has found; claims hold something on the links `held`. Returns whether the foreign
     /// addresses have changed.
-    pub fn update(&mut self, now: Addresses, held: &BTreeSet<u32>) -> bool {
+    pub(crate) fn update(&mut self, now: Addresses, held: &BTreeSet<u32>) -> bool {
         let both = |link: &u32, before: &Addresses| {
             let (now, before) = (now.get(link)?, before.get(link)?);
             let both: BTreeSet<String> = now & before;
@@ -42,7 +42,7 @@ impl ForeignUse {
     }
 
     /// Returns the inventory with foreign links on its uplinks.
-    pub fn add_to(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
+    pub(crate) fn add_to(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
         let mut with = Arc::clone(inventory);
         if self.found.is_empty() {
             return with;

@@ -14,26 +14,26 @@
 //! | `watch` | makes inventories of all that |
 
 mod addresses;
-pub mod block_watch;
+pub(crate) mod block_watch;
 #[cfg(test)]
 pub(crate) mod fixtures;
-pub mod foreign_use;
+pub(crate) mod foreign_use;
 mod link_watch;
 mod node_links;
 mod node_object;
 mod node_scope;
 mod objects;
 mod policies;
-pub mod providers;
+pub(crate) mod providers;
 mod selection;
 mod uplink;
 mod uplinks;
-pub mod watch;
+pub(crate) mod watch;
 
 pub(crate) use addresses::addresses as addresses_of;
 pub use addresses::{Block, NodeAddresses, OwnBlock, OwnBlocks};
-pub use node_scope::node_scope;
-pub use selection::{Inventory, selects};
+pub(crate) use node_scope::node_scope;
+pub(crate) use selection::{Inventory, selects};
 #[cfg(test)]
 pub(crate) use uplink::Stacked;
-pub use uplink::Uplink;
+pub(crate) use uplink::Uplink;

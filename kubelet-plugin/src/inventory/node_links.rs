@@ -13,7 +13,7 @@ use super::uplink::Uplink;
 impl Inventory {
     /// Returns warnings about Networks whose uplink carries the node's own traffic, or that cannot have the link that they name:
     /// why, and what to do.
-    pub fn node_link_warnings(&self) -> BTreeMap<NetworkName, String> {
+    pub(crate) fn node_link_warnings(&self) -> BTreeMap<NetworkName, String> {
         let warning = |(name, network): (&NetworkName, &NetworkSpec)| {
             let text = match self.uplink_of(network) {
                 Some(Uplink { name: link, carries: Some(carries), .. }) => {
@@ -84,7 +84,7 @@ impl Inventory {
 
 /// Returns warnings about links that pods could use `before`, and that are offered in fewer ways `now` since the node has become
 /// unreachable without them. One router on the link's network is enough for that.
-pub fn taken_by_the_node(before: &Inventory, now: &Inventory) -> Vec<String> {
+pub(crate) fn taken_by_the_node(before: &Inventory, now: &Inventory) -> Vec<String> {
     let warning = |link: &Uplink| {
         let before = before.uplinks.iter().find(|before| before.link.index == link.link.index)?;
         let carries = link.carries.as_ref().filter(|carries| !carries.is_dispensable())?;

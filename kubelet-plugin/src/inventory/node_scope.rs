@@ -5,7 +5,7 @@ use netclaim_driver::links::Link;
 use serde_json::json;
 
 /// The placeholders that have a value without a claim.
-pub fn node_scope(network: &str, node: &str, uplink: Option<&Link>) -> Scope {
+pub(crate) fn node_scope(network: &str, node: &str, uplink: Option<&Link>) -> Scope {
     let mut scope = vec![("network.name", json!(network)), ("node.name", json!(node))];
     if let Some(link) = uplink {
         scope.push(("uplink.ifName", json!(link.name)));

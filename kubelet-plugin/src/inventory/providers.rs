@@ -36,7 +36,7 @@ struct Document {
 
 /// The directory, and its files at the last look.
 #[derive(Debug)]
-pub struct Providers {
+pub(crate) struct Providers {
     dir: PathBuf,
     changes: Option<DirChanges>,
     provided: BTreeMap<IfName, Provided>,
@@ -45,7 +45,7 @@ pub struct Providers {
 
 impl Providers {
     /// Watches and reads `dir`, which is created if it is missing.
-    pub fn new(dir: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         let changes = std::fs::create_dir_all(dir).and_then(|()| DirChanges::subscribe(vec![dir.to_owned()]));
         if let Err(error) = &changes {
             tracing::warn!(dir = %dir.display(), %error, "cannot watch the providers of links' attributes, looking every 30 s");
@@ -61,12 +61,12 @@ impl Providers {
     }
 
     /// Returns the declarations of the last look, by link.
-    pub fn provided(&self) -> &BTreeMap<IfName, Provided> {
+    pub(crate) fn provided(&self) -> &BTreeMap<IfName, Provided> {
         &self.provided
     }
 
     /// Waits for a change and reads again. Cancel safe.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         match &mut self.changes {
             Some(changes) => {
                 if let Err(error) = changes.tick().await {

@@ -10,7 +10,7 @@ use super::addresses::NodeAddresses;
 use super::uplink::Uplink;
 
 /// Plugins, and the kind of link that each makes. Of `tap` the kernel does not say beforehand.
-pub const KINDS: [(&str, &str); 8] = [
+pub(crate) const KINDS: [(&str, &str); 8] = [
     ("bond", "bond"),
     ("bridge", "bridge"),
     ("dummy", "dummy"),
@@ -23,25 +23,25 @@ pub const KINDS: [(&str, &str); 8] = [
 
 /// Everything that devices are made from.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Inventory {
+pub(crate) struct Inventory {
     /// Labels of the Node object.
-    pub labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
     /// Links that pods may be attached to, by index.
-    pub uplinks: Vec<Uplink>,
+    pub(crate) uplinks: Vec<Uplink>,
     /// Why links that Networks name are no uplinks, by name.
-    pub withheld: BTreeMap<String, String>,
+    pub(crate) withheld: BTreeMap<String, String>,
     /// The kinds of links among [`KINDS`] that the kernel cannot make.
-    pub lacking: BTreeSet<&'static str>,
+    pub(crate) lacking: BTreeSet<&'static str>,
     /// Valid Networks whose node selector fits this node.
-    pub networks: BTreeMap<NetworkName, NetworkSpec>,
+    pub(crate) networks: BTreeMap<NetworkName, NetworkSpec>,
     /// The addresses of Networks that share them with other nodes.
-    pub addresses: BTreeMap<NetworkName, NodeAddresses>,
+    pub(crate) addresses: BTreeMap<NetworkName, NodeAddresses>,
 }
 
 impl Inventory {
     /// Returns the first uplink that a Network selects and can use here. `None` where the Network needs no uplink or the node
     /// has none for it.
-    pub fn uplink_of(&self, network: &NetworkSpec) -> Option<&Uplink> {
+    pub(crate) fn uplink_of(&self, network: &NetworkSpec) -> Option<&Uplink> {
         let UplinkSelector { interfaces, .. } = network.uplink.as_ref()?;
         let fits = |uplink: &&Uplink| selects(network, uplink);
         if interfaces.is_empty() {
@@ -56,7 +56,7 @@ impl Inventory {
     }
 
     /// Returns why the kernel cannot make a link that a plugin of the Network makes.
-    pub fn lacks(&self, network: &NetworkSpec) -> Option<Unhealthy> {
+    pub(crate) fn lacks(&self, network: &NetworkSpec) -> Option<Unhealthy> {
         let types = network.plugin_types();
         let (plugin, kind) =
             KINDS.iter().find(|(plugin, kind)| types.contains(plugin) && self.lacking.contains(kind))?;
@@ -65,13 +65,13 @@ impl Inventory {
     }
 
     /// Returns whether this node has what the Network needs.
-    pub fn can_serve(&self, network: &NetworkSpec) -> bool {
+    pub(crate) fn can_serve(&self, network: &NetworkSpec) -> bool {
         network.uplink.is_none() || self.uplink_of(network).is_some()
     }
 }
 
 /// Returns whether the Network selects the uplink and can use it.
-pub fn selects(network: &NetworkSpec, uplink: &Uplink) -> bool {
+pub(crate) fn selects(network: &NetworkSpec, uplink: &Uplink) -> bool {
     let Some(UplinkSelector { interfaces, attributes }) = &network.uplink else { return false };
     (interfaces.is_empty() || interfaces.iter().any(|name| uplink.link.is_named(name.as_str())))
         && attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))

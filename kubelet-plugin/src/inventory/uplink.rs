@@ -10,45 +10,43 @@ use netclaim_driver::links::{Link, NodeTraffic};
 
 /// What a provider on the node declares about a link.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Provided {
+pub(crate) struct Provided {
     /// Attributes; those of policies take precedence.
-    pub attributes: DeclaredAttributes,
+    pub(crate) attributes: DeclaredAttributes,
     /// Capacity; that of policies takes precedence.
-    pub capacity: UplinkCapacity,
+    pub(crate) capacity: UplinkCapacity,
 }
 
 /// A link that pods may use.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Uplink {
-    /// The link.
-    pub link: Link,
+pub(crate) struct Uplink {
+    pub(crate) link: Link,
     /// Its name as a CNI interface name.
-    pub name: IfName,
+    pub(crate) name: IfName,
     /// The ways in which pods may use it.
-    pub modes: BTreeSet<LinkUse>,
+    pub(crate) modes: BTreeSet<LinkUse>,
     /// Whether an UplinkPolicy lists these ways.
-    pub is_listed: bool,
+    pub(crate) is_listed: bool,
     /// The ways in which Networks may use a link that they must name; `None` where they need not.
-    pub when_named: Option<BTreeSet<LinkUse>>,
+    pub(crate) when_named: Option<BTreeSet<LinkUse>>,
     /// The node's own traffic that is on it.
-    pub carries: Option<NodeTraffic>,
+    pub(crate) carries: Option<NodeTraffic>,
     /// What other programs have stacked on it.
-    pub stacked: Vec<Stacked>,
+    pub(crate) stacked: Vec<Stacked>,
     /// The bridge that it is a port of; it serves the Networks of that bridge.
-    pub bridge: Option<String>,
+    pub(crate) bridge: Option<String>,
     /// What policies and providers declare about it.
-    pub declared: DeclaredAttributes,
+    pub(crate) declared: DeclaredAttributes,
     /// Bits per second, where known.
-    pub bandwidth: Option<Quantity>,
+    pub(crate) bandwidth: Option<Quantity>,
 }
 
 /// A link of another program that is stacked on one of the node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stacked {
+pub(crate) struct Stacked {
     /// Its name, or its hardware address where it is in another namespace.
-    pub name: String,
-    /// Its rtnetlink kind.
-    pub kind: String,
+    pub(crate) name: String,
+    pub(crate) kind: String,
 }
 
 impl Stacked {
@@ -68,7 +66,7 @@ impl Stacked {
 
 impl Uplink {
     /// Returns why new pods cannot use the link in this way: another program uses it in a way that excludes theirs.
-    pub fn in_use(&self, link_use: Option<LinkUse>) -> Option<Unhealthy> {
+    pub(crate) fn in_use(&self, link_use: Option<LinkUse>) -> Option<Unhealthy> {
         let excluding = self.stacked.iter().filter(|stacked| LinkUse::exclude(link_use, stacked.link_use()));
         let who: Vec<String> = excluding.map(|Stacked { name, kind }| format!("{kind} {name}")).collect();
         let message = || format!("uplink {} is below {} of another program", self.name, who.join(", "));

@@ -25,7 +25,7 @@ use super::uplink::{Provided, Stacked, Uplink};
 
 /// Returns the uplinks among the links of `snapshot`, ordered by index. `node_addresses` are those of the Node object,
 /// `policies` those of this node, ordered by name. `named` are the names that Networks select uplinks by.
-pub fn uplinks(
+pub(crate) fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
     policies: &[UplinkPolicySpec],
@@ -74,7 +74,7 @@ pub fn uplinks(
 }
 
 /// Returns why links that Networks name are not among the `uplinks`, by name. The text follows the link's name in a sentence.
-pub fn withheld(
+pub(crate) fn withheld(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
     uplinks: &[Uplink],

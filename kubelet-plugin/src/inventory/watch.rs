@@ -44,24 +44,23 @@ const ADDRESSES: Duration = Duration::from_secs(10);
 const KINDS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The watch of one node.
-pub struct NodeWatch {
+pub(crate) struct NodeWatch {
     /// The client for Networks, UplinkPolicies and the Node object.
-    pub client: kube::Client,
+    pub(crate) client: kube::Client,
     /// The Node object's name.
-    pub node: String,
+    pub(crate) node: String,
     /// Events on the Node.
-    pub events: Events,
-    /// The node's links.
-    pub links: Links,
+    pub(crate) events: Events,
+    pub(crate) links: Links,
     /// Providers of attributes of links.
-    pub providers: Providers,
+    pub(crate) providers: Providers,
     /// The node's blocks of addresses.
-    pub blocks: watch::Receiver<OwnBlocks>,
+    pub(crate) blocks: watch::Receiver<OwnBlocks>,
 }
 
 impl NodeWatch {
     /// Publishes inventories of the node into `inventory`, and the Node object's UID into `uid`, until `cancel`.
-    pub async fn run(
+    pub(crate) async fn run(
         mut self,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
         uid: watch::Sender<Option<String>>,

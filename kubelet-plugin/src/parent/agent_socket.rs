@@ -15,7 +15,7 @@ use super::wire::{Message, read_line, write_line};
 use crate::dra::{CallFailure, NodeResources, REFRESH, Report};
 
 /// The health of all devices; empty until the agent has looked.
-pub type Health = watch::Receiver<Report>;
+pub(crate) type Health = watch::Receiver<Report>;
 
 /// Takes calls until dropped. Calls under way are still answered then, as long as the process lives.
 pub(crate) async fn serve<N: NodeResources>(listener: UnixListener, node: Arc<N>, health: Health) {

@@ -66,7 +66,6 @@ struct Connector {
 struct Agent {
     number: u64,
     plugin: ConnectedPlugin,
-    /// Ends the connection.
     cancel: CancellationToken,
 }
 

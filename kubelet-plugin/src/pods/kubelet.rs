@@ -26,7 +26,7 @@ const ABSENT_DELAY: Duration = Duration::from_secs(5);
 
 /// A change of the node's pods with claims.
 #[derive(Debug)]
-pub enum Change {
+pub(crate) enum Change {
     /// These are all. Changes follow.
     All(Vec<SeenPod>),
     /// A pod is new or has changed.
@@ -41,7 +41,7 @@ pub enum Change {
 
 /// What is known by the kubelet of the node's pods with claims.
 #[derive(Debug, Default)]
-pub struct KnownPods(Mutex<HashMap<String, Known>>);
+pub(crate) struct KnownPods(Mutex<HashMap<String, Known>>);
 
 /// What is known of a pod.
 #[derive(Debug, Clone)]
@@ -58,12 +58,12 @@ impl Known {
 
 impl KnownPods {
     /// Whether containers of the pod with this UID may wait in a hook; `None` for a pod that is not known.
-    pub fn may_wait_in_hook(&self, uid: &str) -> Option<bool> {
+    pub(crate) fn may_wait_in_hook(&self, uid: &str) -> Option<bool> {
         self.lock().get(uid).map(|known| known.may_wait_in_hook)
     }
 
     /// Returns the names of the claims of the pod with this UID; `None` for a pod that is not known.
-    pub fn claims(&self, uid: &str) -> Option<BTreeSet<String>> {
+    pub(crate) fn claims(&self, uid: &str) -> Option<BTreeSet<String>> {
         self.lock().get(uid).map(|known| known.claims.clone())
     }
 
@@ -84,18 +84,17 @@ impl KnownPods {
 }
 
 /// Follows the kubelet's pods.
-pub struct KubeletPods {
-    /// The kubelet's socket.
-    pub socket: PathBuf,
+pub(crate) struct KubeletPods {
+    pub(crate) socket: PathBuf,
     /// What is known of pods.
-    pub known: Arc<KnownPods>,
+    pub(crate) known: Arc<KnownPods>,
     /// Who wants to know of changes.
-    pub changes: mpsc::UnboundedSender<Change>,
+    pub(crate) changes: mpsc::UnboundedSender<Change>,
 }
 
 impl KubeletPods {
     /// Follows the pods until dropped, over restarts of the kubelet.
-    pub async fn follow(self) {
+    pub(crate) async fn follow(self) {
         let mut reported = None;
         loop {
             // The watch may end at once for as long as the kubelet starts: only the first time is worth a line.

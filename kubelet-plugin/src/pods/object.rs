@@ -11,7 +11,7 @@ use crate::owner::ObjectRef;
 
 /// A pod, as far as it matters here.
 #[derive(Debug, Clone, Deserialize)]
-pub struct PodObject {
+pub(crate) struct PodObject {
     pub(super) metadata: ObjectMeta,
     pub(super) spec: Option<PodSpec>,
     pub(super) status: Option<PodStatus>,
@@ -61,7 +61,7 @@ pub(super) struct PodCondition {
 
 impl PodObject {
     /// Returns what the agent needs to know of the pod; `None` for one without claims.
-    pub fn seen(&self) -> Option<SeenPod> {
+    pub(crate) fn seen(&self) -> Option<SeenPod> {
         let (metadata, spec, status) = (&self.metadata, self.spec.as_ref()?, self.status.as_ref());
         let made = status.and_then(|status| status.resource_claim_statuses.as_ref()).into_iter().flatten();
         let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());

@@ -5,25 +5,24 @@ use std::collections::BTreeSet;
 use crate::owner::ObjectRef;
 
 /// The annotation whose change makes the kubelet look at a pod again.
-pub const RETRY: &str = "netclaim.dev/retry";
+pub(crate) const RETRY: &str = "netclaim.dev/retry";
 /// The condition of a pod that has a sandbox with its networks.
 pub(super) const SANDBOX_READY: &str = "PodReadyToStartContainers";
 
 /// A pod with claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenPod {
-    /// Which pod.
-    pub pod: ObjectRef,
+pub(crate) struct SeenPod {
+    pub(crate) pod: ObjectRef,
     /// The names of its claims, of any driver, as far as they are known.
-    pub claims: BTreeSet<String>,
+    pub(crate) claims: BTreeSet<String>,
     /// Whether a hook that fails does not end it.
-    pub may_wait_in_hook: bool,
+    pub(crate) may_wait_in_hook: bool,
     /// Whether the kubelet mounts volumes before it asks for the claims.
-    pub has_volumes: bool,
+    pub(crate) has_volumes: bool,
     /// Whether it has no sandbox yet and is to get one.
-    pub waits: bool,
+    pub(crate) waits: bool,
     /// The number in [`RETRY`]; 0 without one.
-    pub retry: u16,
+    pub(crate) retry: u16,
 }
 
 /// The number in a value of [`RETRY`].

@@ -60,7 +60,7 @@ const END_PAUSE: Duration = Duration::from_millis(250);
 
 /// Why a claim is not prepared. Its text, with its sources, becomes an event of the pod.
 #[derive(Debug, thiserror::Error)]
-pub enum PrepareError {
+pub(crate) enum PrepareError {
     /// It cannot be read, or makes no sense.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -69,26 +69,10 @@ pub enum PrepareError {
     Plan(#[from] PlanError),
     /// Its CNI plugins cannot carry it out.
     #[error("request {request:?} of ResourceClaim {claim}, network {network}, node {node}")]
-    Plugins {
-        /// The request.
-        request: String,
-        /// The claim.
-        claim: ObjectRef,
-        /// The network.
-        network: String,
-        /// This node.
-        node: String,
-        /// What they say.
-        source: Failure,
-    },
+    Plugins { request: String, claim: ObjectRef, network: String, node: String, source: Failure },
     /// Others have the addresses that it asks for.
     #[error("ResourceClaim {claim}")]
-    Lease {
-        /// The claim.
-        claim: ObjectRef,
-        /// Why.
-        source: LeaseError,
-    },
+    Lease { claim: ObjectRef, source: LeaseError },
     /// Another attachment has the link.
     #[error(transparent)]
     Excluded(#[from] Excluded),
@@ -100,25 +84,13 @@ pub enum PrepareError {
     Journal(Failure),
     /// What its earlier pod had is still there.
     #[error("ResourceClaim {claim}")]
-    Release {
-        /// The claim.
-        claim: ObjectRef,
-        /// Why.
-        source: Failure,
-    },
+    Release { claim: ObjectRef, source: Failure },
     /// Its earlier pod runs.
     #[error(
         "ResourceClaim {claim} was that of pod {pod} (UID {}), which has not ended on node {node}: the next pod gets it then",
         pod.uid
     )]
-    NotEnded {
-        /// The claim.
-        claim: ObjectRef,
-        /// The earlier pod.
-        pod: ObjectRef,
-        /// This node.
-        node: String,
-    },
+    NotEnded { claim: ObjectRef, pod: ObjectRef, node: String },
     /// The kubelet has unprepared it since.
     #[error("ResourceClaim {0} was unprepared meanwhile: try again")]
     Unprepared(ObjectRef),
@@ -127,16 +99,13 @@ pub enum PrepareError {
     Stopping,
     /// The kubelet would not wait longer.
     #[error("node {node}: not ready within {} s, trying again", PATIENCE.as_secs())]
-    Late {
-        /// This node.
-        node: String,
-    },
+    Late { node: String },
 }
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 /// What a Prepare needs of the CNI plugins.
-pub trait Plugins: Attach {
+pub(crate) trait Plugins: Attach {
     /// Looks whether a configuration can be carried out, and settles what its plugins decide.
     fn settle(&self, list: &NetworkList) -> impl Future<Output = Result<NetworkList, Failure>> + Send;
 }
@@ -148,47 +117,42 @@ impl Plugins for CniPlugins {
 }
 
 /// Prepares and unprepares claims of this node.
-pub struct NodeAgent<N> {
+pub(crate) struct NodeAgent<N> {
     /// Where claims are read.
-    pub client: kube::Client,
-    /// The driver's name.
-    pub driver: String,
+    pub(crate) client: kube::Client,
+    pub(crate) driver: String,
     /// The Node object's name.
-    pub node_name: String,
-    /// The running boot.
-    pub boot_id: String,
-    /// Who attaches.
-    pub attacher: Arc<Attacher<N, GateKeeper>>,
+    pub(crate) node_name: String,
+    pub(crate) boot_id: String,
+    pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
     /// Who knows the names of CDI devices.
-    pub gate: Arc<GateKeeper>,
+    pub(crate) gate: Arc<GateKeeper>,
     /// What the node has; `None` until it is known.
-    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Looks whether a plan can be carried out.
-    pub plugins: Arc<N>,
+    pub(crate) plugins: Arc<N>,
     /// The sandboxes of the node, also those of pods that nothing is planned for.
-    pub sandboxes: Arc<Sandboxes>,
-    /// Finds pods.
-    pub pods: Arc<NodePods>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) pods: Arc<NodePods>,
     /// Where pods are warned.
-    pub events: Events,
+    pub(crate) events: Events,
     /// Where refusals are reported.
-    pub reports: mpsc::UnboundedSender<Update>,
+    pub(crate) reports: mpsc::UnboundedSender<Update>,
     /// Held from the look at what others have (names, ids, links, addresses) until it is journalled what this claim has.
-    pub turn: Arc<Turn>,
+    pub(crate) turn: Arc<Turn>,
     /// Addresses that claims ask for.
-    pub leases: Arc<Leases>,
+    pub(crate) leases: Arc<Leases>,
     /// Prepares that have not ended.
-    pub calls: Calls,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
+    pub(crate) calls: Calls,
+    pub(crate) metrics: Arc<Metrics>,
     /// The traces of claims.
-    pub spans: Arc<Spans>,
+    pub(crate) spans: Arc<Spans>,
     /// What `host-local` has handed out.
-    pub reservations: Reservations,
+    pub(crate) reservations: Reservations,
     /// Hears of pods that wait for what others have.
     pub(crate) waker: Waker,
     /// The Networks by which attachments were planned anew, by claim and index.
-    pub mended: Mutex<HashMap<(String, u32), NetworkSpec>>,
+    pub(crate) mended: Mutex<HashMap<(String, u32), NetworkSpec>>,
 }
 
 /// What another pod has that excludes a plan, and why that is refused if it stays.
@@ -210,7 +174,7 @@ enum End {
 
 /// Prepares under way: an Unprepare of the claim has them journal nothing.
 #[derive(Default)]
-pub struct Calls(Mutex<Vec<Arc<Call>>>);
+pub(crate) struct Calls(Mutex<Vec<Arc<Call>>>);
 
 struct Call {
     claim_uid: String,
@@ -329,7 +293,7 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Claims by name whose pod has ended without an Unprepare, each with the pod's UID. The kubelet asks for no
     /// Unprepare where another pod of the node uses the claim, and for no Prepare of the other pod either.
-    pub async fn left_behind(&self) -> HashMap<ObjectRef, String> {
+    pub(crate) async fn left_behind(&self) -> HashMap<ObjectRef, String> {
         let named = |plan: &Plan| {
             plan.owner
                 .pod_claim_name
@@ -353,7 +317,7 @@ impl<N: Plugins> NodeAgent<N> {
     ///
     /// # Errors
     /// Why the other pod cannot have it yet. The claim is still that of the first pod then.
-    pub async fn hand_over(&self, claim: &ObjectRef, from: &str) -> Result<bool, PrepareError> {
+    pub(crate) async fn hand_over(&self, claim: &ObjectRef, from: &str) -> Result<bool, PrepareError> {
         let ObjectRef { namespace, name, uid } = claim.clone();
         let claim = ClaimRef { namespace, name, uid };
         let call = self.calls.begin(&claim.uid);

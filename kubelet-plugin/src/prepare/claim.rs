@@ -22,7 +22,7 @@ const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 
 /// Why a claim cannot be read. Reading it again may help, but for [`ReadError::Refused`].
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub(crate) enum ReadError {
     /// The API server gave no answer.
     #[error("cannot read {object} from the API server: no answer in {} s", limit.as_secs())]
     Timeout {
@@ -99,34 +99,32 @@ enum ClaimError {
 
 /// An allocated claim with the devices that are ours.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Claim {
-    /// The claim.
-    pub object: ObjectRef,
+pub(crate) struct Claim {
+    pub(crate) object: ObjectRef,
     /// The one pod that uses it.
-    pub pod: ObjectRef,
+    pub(crate) pod: ObjectRef,
     /// The name by which the pod's specification calls it, where it was made from a template.
-    pub pod_claim_name: Option<String>,
+    pub(crate) pod_claim_name: Option<String>,
     /// The nodes that the allocation is for; `None` where it is for all.
-    pub node_selector: Option<NodeSelector>,
+    pub(crate) node_selector: Option<NodeSelector>,
     /// Our devices, in the order of the allocation.
-    pub devices: Vec<AllocatedDevice>,
+    pub(crate) devices: Vec<AllocatedDevice>,
     /// Those that an admin only looks at (`adminAccess`): others may have them, so nothing is attached.
-    pub observed: Vec<DeviceRef>,
+    pub(crate) observed: Vec<DeviceRef>,
 }
 
 /// One device that the scheduler allocated from our pools.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AllocatedDevice {
-    /// Which.
-    pub device: DeviceRef,
+pub(crate) struct AllocatedDevice {
+    pub(crate) device: DeviceRef,
     /// Bandwidth charged for it, in bit/s.
-    pub bandwidth: Option<Quantity>,
+    pub(crate) bandwidth: Option<Quantity>,
     /// Segmentation ids charged for it: those that the claim chose.
-    pub segments: BTreeSet<u32>,
+    pub(crate) segments: BTreeSet<u32>,
     /// Whether none of its addresses is charged, although it has some.
-    pub takes_no_address: bool,
+    pub(crate) takes_no_address: bool,
     /// The configurations that apply, classes first.
-    pub layers: Vec<Layer>,
+    pub(crate) layers: Vec<Layer>,
 }
 
 #[derive(Deserialize)]
@@ -206,7 +204,7 @@ struct OpaqueEntry {
 ///
 /// # Errors
 /// When `text` is not that claim.
-pub fn reserved_for(text: &str, uid: &str) -> Result<BTreeSet<String>, ReadError> {
+pub(crate) fn reserved_for(text: &str, uid: &str) -> Result<BTreeSet<String>, ReadError> {
     let (_, _, status) = Document::read(text, uid)?;
     let pods = status.reserved_for.into_iter().filter(|consumer| consumer.resource == "pods");
     Ok(pods.map(|pod| pod.uid).collect())
@@ -229,7 +227,7 @@ impl Claim {
     ///
     /// # Errors
     /// See [`ReadError`]; every message says which object and field it is about.
-    pub fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ReadError> {
+    pub(crate) fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ReadError> {
         let (object, mut annotations, status) = Document::read(text, uid)?;
         let Some(Allocation { mut devices, node_selector }) = status.allocation else {
             return Err(ReadError::NotAllocated(object));
@@ -269,7 +267,7 @@ impl Claim {
     }
 
     /// A refusal of this claim.
-    pub fn refuse(&self, error: &dyn std::error::Error) -> Refusal {
+    pub(crate) fn refuse(&self, error: &dyn std::error::Error) -> Refusal {
         let devices = self.devices.iter().map(|allocated| allocated.device.clone()).collect();
         Refusal { claim: self.object.clone(), devices, message: error_chain(error) }
     }

@@ -14,15 +14,10 @@ const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeN
 
 /// Why a claim cannot be planned. Its text, with its sources, is for the user.
 #[derive(Debug, PartialEq, thiserror::Error)]
-pub enum PlanError {
+pub(crate) enum PlanError {
     /// The allocation is for other nodes.
     #[error("ResourceClaim {claim}: status.allocation.nodeSelector does not select node {node}: {ELSEWHERE}")]
-    OtherNode {
-        /// The claim.
-        claim: ObjectRef,
-        /// This node.
-        node: String,
-    },
+    OtherNode { claim: ObjectRef, node: String },
     /// More devices than can be counted.
     #[error("ResourceClaim {0} has too many devices")]
     TooManyDevices(ObjectRef),
@@ -31,7 +26,6 @@ pub enum PlanError {
     Device {
         /// The request that it was allocated for.
         request: String,
-        /// The claim.
         claim: ObjectRef,
         /// Why not.
         #[source]
@@ -41,8 +35,7 @@ pub enum PlanError {
 
 /// Why a device cannot be attached for a claim.
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum DeviceError {
+pub(crate) enum DeviceError {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     #[error(
@@ -130,14 +123,14 @@ pub enum DeviceError {
 
 impl PlanError {
     /// Whether the node lacks the link of one of the devices now.
-    pub fn is_for_lack_of_a_link(&self) -> bool {
+    pub(crate) fn is_for_lack_of_a_link(&self) -> bool {
         let lacks =
             |error: &DeviceError| matches!(error, DeviceError::Gone { .. } | DeviceError::NoUplink { .. });
         matches!(self, Self::Device { source, .. } if lacks(source))
     }
 
     /// Whether the node has no address for one of the devices now.
-    pub fn is_for_lack_of_addresses(&self) -> bool {
+    pub(crate) fn is_for_lack_of_addresses(&self) -> bool {
         let lacks = |error: &DeviceError| {
             matches!(
                 error,

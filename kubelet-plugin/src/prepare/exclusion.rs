@@ -13,7 +13,7 @@ use crate::inventory::Inventory;
 use crate::owner::{ObjectRef, OnLink, Owner, Plan};
 
 /// The first of `others` that excludes `plan`.
-pub fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> Option<&'a Plan> {
+pub(crate) fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> Option<&'a Plan> {
     let own = plan.owner.link.as_ref()?;
     others.find(|other| other.owner.link.as_ref().is_some_and(|other| links_exclude(own, other)))
 }
@@ -25,7 +25,7 @@ pub fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> 
      one is gone; delete it to have it scheduled anew",
     own.device.request, own.claim, self.named(), own.device.device
 )]
-pub struct Excluded {
+pub(crate) struct Excluded {
     link: String,
     own: Box<Owner>,
     other: Box<Owner>,
@@ -33,13 +33,13 @@ pub struct Excluded {
 
 impl Excluded {
     /// Why `plan` has to wait for `other`.
-    pub fn by(plan: &Plan, other: &Plan) -> Self {
+    pub(crate) fn by(plan: &Plan, other: &Plan) -> Self {
         let link = plan.owner.link.as_ref().map(|link| link.name.to_string()).unwrap_or_default();
         Self { link, own: Box::new(plan.owner.clone()), other: Box::new(other.owner.clone()) }
     }
 
     /// Logs who has the link: the pod's event and the claim's status do not name other tenants.
-    pub fn log(&self) {
+    pub(crate) fn log(&self) {
         let Self { link, own, other } = self;
         tracing::info!(link, claim = %own.claim, holder = %other.pod, holder_claim = %other.claim, "a link is in another use");
     }
@@ -66,17 +66,17 @@ fn named(other: &Owner, namespace: &str) -> String {
      that one has",
     named(other, &claim.namespace)
 )]
-pub struct InPod {
+pub(crate) struct InPod {
     request: String,
     claim: ObjectRef,
     link: IfName,
     /// Whose link it is.
-    pub other: Box<Owner>,
+    pub(crate) other: Box<Owner>,
 }
 
 impl InPod {
     /// Returns which of the `plans` of other claims has the link of a device that the node lacks.
-    pub fn of<'a>(
+    pub(crate) fn of<'a>(
         claim: &Claim,
         inventory: &Inventory,
         plans: impl Iterator<Item = &'a Plan> + Clone,

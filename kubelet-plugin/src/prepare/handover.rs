@@ -27,7 +27,7 @@ struct Look {
 }
 
 /// Hands claims over until dropped.
-pub async fn run<N: Plugins>(node: Arc<NodeAgent<N>>) {
+pub(crate) async fn run<N: Plugins>(node: Arc<NodeAgent<N>>) {
     let mut looks: HashMap<String, Look> = HashMap::new();
     loop {
         tokio::time::sleep(INTERVAL).await;

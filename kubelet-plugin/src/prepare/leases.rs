@@ -40,8 +40,7 @@ const PAGE: u32 = 200;
 
 /// Why a claim does not get an address.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum LeaseError {
+pub(crate) enum LeaseError {
     #[error(
         "{address} is taken by {} (AddressLease {lease}): ask for another address{}",
         named(holder, namespace),
@@ -94,7 +93,7 @@ struct Own {
 }
 
 /// The leases that the node has for its claims.
-pub struct Leases {
+pub(crate) struct Leases {
     api: Api<AddressLease>,
     blocks: Api<AddressBlock>,
     node: String,
@@ -105,7 +104,7 @@ pub struct Leases {
 
 impl Leases {
     /// The leases of this node.
-    pub fn new(client: Client, node: &str) -> Self {
+    pub(crate) fn new(client: Client, node: &str) -> Self {
         Self {
             api: Api::all(client.clone()),
             blocks: Api::all(client),
@@ -120,7 +119,7 @@ impl Leases {
     ///
     /// # Errors
     /// Who has it, or where it is in use. What was taken before stays the claim's.
-    pub async fn take(
+    pub(crate) async fn take(
         &self,
         plan: &Plan,
         blocks_of: impl Fn(IpAddr) -> Vec<String>,
@@ -271,7 +270,7 @@ impl Leases {
     }
 
     /// Clears the node of leases that no attachment needs any more, until dropped.
-    pub async fn keep<A: Attach, O: Observer<Owner = Owner>>(&self, attacher: &Attacher<A, O>) {
+    pub(crate) async fn keep<A: Attach, O: Observer<Owner = Owner>>(&self, attacher: &Attacher<A, O>) {
         let mut changes = attacher.changes();
         let mut list_at = Instant::now();
         loop {

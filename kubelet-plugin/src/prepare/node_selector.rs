@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSele
 use netclaim_api::labels::meets_node_requirement;
 
 /// Whether `selector` selects the node with this name and these labels: one of its terms has to.
-pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let by_label = |requirement: &NodeSelectorRequirement| {
         holds(requirement, labels.get(&requirement.key).map(String::as_str))
     };

@@ -23,30 +23,29 @@ use crate::owner::{DeviceRef, OnLink, Owner, Plan, Segment};
 
 /// The node, as plans need it.
 #[derive(Debug, Clone, Copy)]
-pub struct Node<'a> {
+pub(crate) struct Node<'a> {
     /// The Node object's name.
-    pub name: &'a str,
-    /// What it has.
-    pub inventory: &'a Inventory,
+    pub(crate) name: &'a str,
+    pub(crate) inventory: &'a Inventory,
     /// Labels of the claim's namespace; needed where a Network [asks for them](asks_for_namespace).
-    pub namespace_labels: &'a BTreeMap<String, String>,
+    pub(crate) namespace_labels: &'a BTreeMap<String, String>,
 }
 
 /// What is journalled already.
 #[derive(Debug, Clone, Default)]
-pub struct Taken {
+pub(crate) struct Taken {
     /// Plans of this very claim and pod, which stay as they are.
-    pub own: Vec<Plan>,
+    pub(crate) own: Vec<Plan>,
     /// Interface names in the claim's pod.
-    pub names: BTreeSet<IfName>,
+    pub(crate) names: BTreeSet<IfName>,
     /// Segmentation ids on the node.
-    pub segments: BTreeSet<Segment>,
+    pub(crate) segments: BTreeSet<Segment>,
     /// Addresses of the node's blocks.
-    pub addresses: TakenAddresses,
+    pub(crate) addresses: TakenAddresses,
 }
 
 /// Whether the labels of the claim's namespace decide whether it may use its Networks.
-pub fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
+pub(crate) fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
     networks(claim, inventory).any(|(_, spec)| spec.namespace_selector.is_some())
 }
 
@@ -65,7 +64,7 @@ pub(super) fn networks<'a>(
 ///
 /// # Errors
 /// The first problem, with its field or object and what to do, as the user reads it.
-pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, PlanError> {
+pub(crate) fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, PlanError> {
     is_for_node(claim, node)?;
     let mut taken = taken.clone();
     taken.own.iter().for_each(|plan| taken.addresses.add(plan));
@@ -94,7 +93,7 @@ pub fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<Plan>, 
 ///
 /// # Errors
 /// The first device that is not, as the user reads it. The kubelet asks for any claim that is reserved for its pod.
-pub fn is_offered(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
+pub(crate) fn is_offered(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
     is_for_node(claim, node)?;
     claim.devices.iter().try_for_each(|device| {
         offer(&device.device, node).map(drop).map_err(|source| in_request(claim, device, source))

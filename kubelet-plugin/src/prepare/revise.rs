@@ -29,30 +29,29 @@ use crate::owner::{Owner, Plan, Record};
 const FIRST_WORD: Duration = Duration::from_secs(10);
 
 /// Revises plans by what the node has now.
-pub struct Reviser<N> {
+pub(crate) struct Reviser<N> {
     /// What is journalled. The attacher has the reviser, by its observer.
-    pub attacher: Weak<Attacher<N, GateKeeper>>,
+    pub(crate) attacher: Weak<Attacher<N, GateKeeper>>,
     /// What the node has.
-    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
-    /// The node's blocks.
-    pub blocks: watch::Receiver<OwnBlocks>,
+    pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    pub(crate) blocks: watch::Receiver<OwnBlocks>,
     /// Excludes other choices of addresses.
-    pub turn: Arc<Turn>,
+    pub(crate) turn: Arc<Turn>,
     /// Addresses that claims ask for.
-    pub leases: Arc<Leases>,
+    pub(crate) leases: Arc<Leases>,
     /// What `host-local` has handed out.
-    pub reservations: Reservations,
+    pub(crate) reservations: Reservations,
     /// The Node object's name.
-    pub node_name: String,
+    pub(crate) node_name: String,
     /// Plans claims anew, as soon as it is there.
-    pub mender: Arc<Mender>,
+    pub(crate) mender: Arc<Mender>,
 }
 
 /// Who plans a claim anew by what its Network says today.
-pub type Mender = OnceLock<Weak<dyn Mend>>;
+pub(crate) type Mender = OnceLock<Weak<dyn Mend>>;
 
 /// Plans attachments anew that never were.
-pub trait Mend: Send + Sync {
+pub(crate) trait Mend: Send + Sync {
     /// Returns the plan that the attachment would get today, if its Network has changed since and only plugins and addresses differ.
     fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>>;
 }

@@ -18,7 +18,7 @@ use crate::process::metrics::Metrics;
 const BIND_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Serves metrics until dropped, and what the agent lacks.
-pub async fn serve_metrics<E: Display>(
+pub(crate) async fn serve_metrics<E: Display>(
     address: SocketAddr,
     metrics: Arc<Metrics>,
     check_readiness: impl Fn() -> Result<(), E> + Clone + Send + Sync + 'static,
@@ -33,7 +33,7 @@ pub async fn serve_metrics<E: Display>(
 }
 
 /// Serves probes until dropped; `check_readiness` fails with why no pod can be attached.
-pub async fn serve_health<E: Display>(
+pub(crate) async fn serve_health<E: Display>(
     address: SocketAddr,
     check_readiness: impl Fn() -> Result<(), E> + Clone + Send + Sync + 'static,
 ) -> Infallible {

@@ -10,7 +10,7 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(30);
 /// for plugins, and each heap keeps a part of every burst. Call it before there are threads.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code, reason = "glibc has this call, and no crate wraps it")]
-pub fn share_one_heap() {
+pub(crate) fn share_one_heap() {
     // SAFETY: `mallopt` takes two numbers and no pointer, and no other thread runs yet.
     let taken = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     if taken == 0 {
@@ -19,10 +19,10 @@ pub fn share_one_heap() {
 }
 
 #[cfg(not(target_env = "gnu"))]
-pub fn share_one_heap() {}
+pub(crate) fn share_one_heap() {}
 
 /// Returns free memory again and again.
-pub async fn trim_regularly() {
+pub(crate) async fn trim_regularly() {
     loop {
         tokio::time::sleep(TRIM_INTERVAL).await;
         // A trim blocks every thread that allocates, so another thread would not help.

@@ -20,8 +20,7 @@ use crate::owner::{Plan, PodState};
 
 label_values! {
     /// A call of the kubelet.
-    #[allow(missing_docs, reason = "the kubelet's names")]
-    pub enum KubeletCall {
+    pub(crate) enum KubeletCall {
         Prepare = "Prepare",
         Unprepare = "Unprepare",
     }
@@ -29,8 +28,7 @@ label_values! {
 
 label_values! {
     /// The result of a call for one claim.
-    #[allow(missing_docs, reason = "the names say it")]
-    pub enum CallResult {
+    pub(crate) enum CallResult {
         Ok = "Ok",
         Error = "Error",
     }
@@ -38,8 +36,7 @@ label_values! {
 
 label_values! {
     /// A kind of sweep.
-    #[allow(missing_docs, reason = "see crate::runtime::sweep")]
-    pub enum SweepKind {
+    pub(crate) enum SweepKind {
         Gc = "Gc",
         Check = "Check",
         Orphan = "Orphan",
@@ -48,7 +45,7 @@ label_values! {
 
 label_values! {
     /// The result of a sweep for one network, attachment or claim.
-    pub enum SweepResult {
+    pub(crate) enum SweepResult {
         /// Nothing is wrong, or the sweep has corrected it.
         Ok = "Ok",
         /// A CHECK found a fault.
@@ -62,7 +59,7 @@ label_values! {
 
 label_values! {
     /// Why a pod is woken.
-    pub enum WakeCause {
+    pub(crate) enum WakeCause {
         /// The kubelet has registered the driver.
         Registered = "Registered",
         /// A claim of the pod has been released by its earlier pod.
@@ -76,7 +73,7 @@ label_values! {
 
 label_values! {
     /// What became of it.
-    pub enum WakeResult {
+    pub(crate) enum WakeResult {
         /// The kubelet was told to look at the pod.
         Ok = "Ok",
         /// The agent may not wake pods.
@@ -90,7 +87,7 @@ label_values! {
 
 label_values! {
     /// How the wait of a container in its hook ended.
-    pub enum WaitEnd {
+    pub(crate) enum WaitEnd {
         /// All networks of the pod are attached.
         Open = "Open",
         /// The pod goes away.
@@ -102,8 +99,7 @@ label_values! {
 
 label_values! {
     /// An operation of CNI plugins on one attachment.
-    #[allow(missing_docs, reason = "the words of CNI")]
-    pub enum Verb {
+    pub(crate) enum Verb {
         Add = "ADD",
         Del = "DEL",
     }
@@ -111,7 +107,7 @@ label_values! {
 
 label_values! {
     /// How an operation ended.
-    pub enum OperationEnd {
+    pub(crate) enum OperationEnd {
         /// It succeeded.
         Ok = "Ok",
         /// It failed, and is retried.
@@ -127,7 +123,7 @@ label_values! {
 
 label_values! {
     /// How a plugin's process ended.
-    pub enum PluginEnd {
+    pub(crate) enum PluginEnd {
         /// It succeeded.
         Ok = "Ok",
         /// It reported an error, crashed, or could not be started.
@@ -141,8 +137,7 @@ label_values! {
 
 label_values! {
     /// How far an attachment in the journal is.
-    #[allow(missing_docs, reason = "see netclaim_driver::attach::machine")]
-    pub enum InJournal {
+    pub(crate) enum InJournal {
         Planned = "Planned",
         Adding = "Adding",
         Attached = "Attached",
@@ -228,7 +223,7 @@ impl AddressLabels {
 }
 
 /// All metrics.
-pub struct Metrics {
+pub(crate) struct Metrics {
     registry: Registry,
     calls: Family<CallLabels, Counter>,
     sweeps: Family<SweepLabels, Counter>,
@@ -243,46 +238,46 @@ pub struct Metrics {
     journal: Family<JournalLabels, Gauge>,
     dels_failing: Gauge,
     /// 1 when no counters are published because the scheduler cannot work with them.
-    pub without_counters: Gauge,
+    pub(crate) without_counters: Gauge,
     /// 1 when the node's pool is published as it should be.
-    pub pool_published: Gauge,
+    pub(crate) pool_published: Gauge,
     /// Devices that the published pool lacks.
-    pub devices_left_out: Gauge,
+    pub(crate) devices_left_out: Gauge,
     /// 1 while the container runtime is connected by NRI.
-    pub nri_connected: Gauge,
+    pub(crate) nri_connected: Gauge,
     /// Journal files that cannot be read.
-    pub unreadable: Gauge,
+    pub(crate) unreadable: Gauge,
     /// 1 while the journal can be written.
-    pub journal_writable: Gauge,
+    pub(crate) journal_writable: Gauge,
     /// Events that the state machine of attachments refused.
-    pub illegal_moves: Gauge,
+    pub(crate) illegal_moves: Gauge,
     /// Panics in the tasks of pods.
-    pub panics: Gauge,
+    pub(crate) panics: Gauge,
     /// 1 while the node has the hook or a plugin of an earlier agent.
-    pub outdated: Gauge,
+    pub(crate) outdated: Gauge,
     /// How many agents the parent has started before this one.
-    pub restarts: Gauge,
+    pub(crate) restarts: Gauge,
     /// Pods with addresses of blocks that the node has lost.
-    pub without_block: Gauge,
+    pub(crate) without_block: Gauge,
     /// Addresses of sandboxes that live, of which the journal knows nothing.
-    pub forgotten: Gauge,
+    pub(crate) forgotten: Gauge,
 }
 
 /// Measures from its creation to [`Timer::observe`].
-pub struct Timer<'a> {
+pub(crate) struct Timer<'a> {
     start: Instant,
     histogram: &'a Histogram,
 }
 
 impl Timer<'_> {
     /// Records the time that has passed.
-    pub fn observe(self) {
+    pub(crate) fn observe(self) {
         self.histogram.observe(self.start.elapsed().as_secs_f64());
     }
 }
 
 /// Counts attachments, pod by pod.
-pub struct AttachmentCount<'a> {
+pub(crate) struct AttachmentCount<'a> {
     metrics: &'a Metrics,
     /// In the order of [`InJournal::ALL`].
     phases: [i64; InJournal::ALL.len()],
@@ -291,7 +286,7 @@ pub struct AttachmentCount<'a> {
 
 impl AttachmentCount<'_> {
     /// Counts those of a pod.
-    pub fn add(&mut self, pod: &PodState) {
+    pub(crate) fn add(&mut self, pod: &PodState) {
         for record in &pod.records {
             let phase = match record.phase {
                 _ if record.stray.is_some() => InJournal::Stray,
@@ -307,7 +302,7 @@ impl AttachmentCount<'_> {
     }
 
     /// Sets the gauges.
-    pub fn set(self) {
+    pub(crate) fn set(self) {
         for (phase, count) in InJournal::ALL.iter().copied().zip(self.phases) {
             self.metrics.journal.get_or_create(&JournalLabels { phase }).set(count);
         }
@@ -328,7 +323,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Metrics that have these numbers of spans among them.
-    pub fn new(of_spans: Counters) -> Self {
+    pub(crate) fn new(of_spans: Counters) -> Self {
         let mut registry = Registry::new("netclaim");
         let Counters { sent, lost } = of_spans;
         registry.add(
@@ -516,29 +511,29 @@ fn network_of(plan: &Plan) -> String {
 
 impl Metrics {
     /// Counts the result of a call for a claim.
-    pub fn call(&self, call: KubeletCall, ok: bool) {
+    pub(crate) fn call(&self, call: KubeletCall, ok: bool) {
         let result = if ok { CallResult::Ok } else { CallResult::Error };
         self.calls.get_or_create(&CallLabels { call, result }).inc();
     }
 
     /// Counts the result of a sweep.
-    pub fn sweep(&self, sweep: SweepKind, result: SweepResult) {
+    pub(crate) fn sweep(&self, sweep: SweepKind, result: SweepResult) {
         self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
     }
 
     /// Counts a pod that was woken, or was to be woken.
-    pub fn woken(&self, cause: WakeCause, result: WakeResult) {
+    pub(crate) fn woken(&self, cause: WakeCause, result: WakeResult) {
         self.woken.get_or_create(&WakeLabels { cause, result }).inc();
     }
 
     /// Sets whether a Network can serve a pod.
-    pub fn network_available(&self, network: &str, available: bool) {
+    pub(crate) fn network_available(&self, network: &str, available: bool) {
         let labels = NetworkLabels { network: network.to_owned() };
         self.networks.get_or_create(&labels).set(i64::from(available));
     }
 
     /// Forgets a Network that is gone. Its addresses are [forgotten](Self::addresses_gone) when its blocks are.
-    pub fn network_gone(&self, network: &str) {
+    pub(crate) fn network_gone(&self, network: &str) {
         let network = network.to_owned();
         self.networks.remove(&NetworkLabels { network: network.clone() });
         for verb in Verb::ALL.iter().copied() {
@@ -549,7 +544,7 @@ impl Metrics {
     }
 
     /// Measures an ADD or DEL.
-    pub fn operation(&self, plan: &Plan, operation: Operation, end: attach::End, took: Duration) {
+    pub(crate) fn operation(&self, plan: &Plan, operation: Operation, end: attach::End, took: Duration) {
         let verb = match operation {
             Operation::Add => Verb::Add,
             Operation::Del => Verb::Del,
@@ -571,17 +566,17 @@ impl Metrics {
     }
 
     /// Measures the wait of a container in its hook.
-    pub fn gate_wait(&self, outcome: WaitEnd, took: Duration) {
+    pub(crate) fn gate_wait(&self, outcome: WaitEnd, took: Duration) {
         self.waits.get_or_create(&WaitLabels { outcome }).observe(took.as_secs_f64());
     }
 
     /// Starts to count the attachments of all pods.
-    pub fn count_attachments(&self) -> AttachmentCount<'_> {
+    pub(crate) fn count_attachments(&self) -> AttachmentCount<'_> {
         AttachmentCount { metrics: self, phases: [0; InJournal::ALL.len()], dels_failing: 0 }
     }
 
     /// Sets whether the program at `path` is run for a CNI plugin.
-    pub fn plugin(&self, plugin: &str, path: &Path, is_run: bool) {
+    pub(crate) fn plugin(&self, plugin: &str, path: &Path, is_run: bool) {
         let labels = PluginLabels { plugin: plugin.to_owned(), path: path.display().to_string() };
         if is_run {
             self.plugins.get_or_create(&labels).set(1);
@@ -591,14 +586,14 @@ impl Metrics {
     }
 
     /// Forgets the addresses of a Network that is gone.
-    pub fn addresses_gone(&self, network: &str, family: addresses::Family) {
+    pub(crate) fn addresses_gone(&self, network: &str, family: addresses::Family) {
         for state in AddressLabels::STATES {
             self.addresses.remove(&AddressLabels::of(network, family, state));
         }
     }
 
     /// Sets how many addresses the node's blocks of a Network have, and how many of them attachments have.
-    pub fn addresses(&self, network: &str, family: addresses::Family, usable: u64, used: u64) {
+    pub(crate) fn addresses(&self, network: &str, family: addresses::Family, usable: u64, used: u64) {
         for (state, number) in AddressLabels::STATES.into_iter().zip([usable.saturating_sub(used), used]) {
             let labels = AddressLabels::of(network, family, state);
             self.addresses.get_or_create(&labels).set(i64::try_from(number).unwrap_or(i64::MAX));
@@ -606,17 +601,17 @@ impl Metrics {
     }
 
     /// Starts to measure how long an attachment takes.
-    pub fn attach_seconds(&self) -> Timer<'_> {
+    pub(crate) fn attach_seconds(&self) -> Timer<'_> {
         Timer { start: Instant::now(), histogram: &self.attach }
     }
 
     /// Returns what the metrics are.
-    pub fn registry(&self) -> &Registry {
+    pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
     /// Returns all metrics as OpenMetrics text.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         self.registry.render()
     }
 }

@@ -1,10 +1,10 @@
 //! What a long-running program needs: arguments, programs, metrics, memory.
 
-pub mod args;
-pub mod files;
-pub mod http;
-pub mod memory;
-pub mod metrics;
-pub mod mounts;
-pub mod parts;
-pub mod programs;
+pub(crate) mod args;
+pub(crate) mod files;
+pub(crate) mod http;
+pub(crate) mod memory;
+pub(crate) mod metrics;
+pub(crate) mod mounts;
+pub(crate) mod parts;
+pub(crate) mod programs;

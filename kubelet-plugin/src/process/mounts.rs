@@ -12,7 +12,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 const TUNING_DIR: &str = "/run/cni/tuning";
 
 /// Gives CNI plugins writable sysctls and a usable directory for `tuning`. Logs what it cannot do.
-pub fn prepare_for_plugins() {
+pub(crate) fn prepare_for_plugins() {
     if let Err(error) = make_sysctls_writable() {
         tracing::warn!(%error, "/proc/sys stays read-only: plugins that set sysctls will fail");
     }

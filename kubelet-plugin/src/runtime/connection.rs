@@ -20,28 +20,27 @@ const GRACE: Duration = Duration::from_secs(10);
     "not connected to the container runtime by NRI: enable NRI in the runtime's configuration, with the socket {} \
      (--nri-socket), and restart the runtime", socket.display()
 )]
-pub struct NotConnected {
+pub(crate) struct NotConnected {
     /// Where the agent expects the runtime.
-    pub socket: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
 /// Reports to pods that the connection is down.
-pub struct Connection<N, O: Observer> {
+pub(crate) struct Connection<N, O: Observer> {
     /// Whether the connection is up.
-    pub connected: watch::Receiver<bool>,
+    pub(crate) connected: watch::Receiver<bool>,
     /// What a report says.
-    pub reason: NotConnected,
+    pub(crate) reason: NotConnected,
     /// Where the pods wait.
-    pub attacher: Arc<Attacher<N, O>>,
+    pub(crate) attacher: Arc<Attacher<N, O>>,
     /// What a Prepare asks for its pod's sandbox.
-    pub sandboxes: Arc<Sandboxes>,
-    /// The running boot.
-    pub boot_id: String,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) boot_id: String,
 }
 
 impl<N: Attach, O: Observer<Owner = Owner>> Connection<N, O> {
     /// Watches until the agent lets go of the runtime.
-    pub async fn watch(self) {
+    pub(crate) async fn watch(self) {
         let mut connected = self.connected.clone();
         while down_for_long(&mut connected).await.is_some() {
             self.report().await;

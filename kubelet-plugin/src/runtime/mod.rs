@@ -1,9 +1,9 @@
 //! The container runtime's side: sandboxes that come and go, the agent's readiness, which needs the connection, and a sweep for
 //! what no event reports.
 
-pub mod connection;
-pub mod nri_events;
-pub mod readiness;
-pub mod sandboxes;
-pub mod sweep;
-pub mod tasks;
+pub(crate) mod connection;
+pub(crate) mod nri_events;
+pub(crate) mod readiness;
+pub(crate) mod sandboxes;
+pub(crate) mod sweep;
+pub(crate) mod tasks;

@@ -38,27 +38,23 @@ const LATE: Duration = Duration::from_secs(3);
 const ASK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The handler of the runtime's events.
-pub struct RuntimeEvents<N> {
-    /// Who attaches.
-    pub attacher: Arc<Attacher<N, GateKeeper>>,
-    /// Finds pods.
-    pub pods: Arc<NodePods>,
+pub(crate) struct RuntimeEvents<N> {
+    pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
+    pub(crate) pods: Arc<NodePods>,
     /// Has pods woken whose containers were refused.
-    pub waker: Waker,
+    pub(crate) waker: Waker,
     /// The files that containers wait for.
-    pub gate: Arc<GateKeeper>,
-    /// The node's sandboxes.
-    pub sandboxes: Arc<Sandboxes>,
+    pub(crate) gate: Arc<GateKeeper>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
     /// The running boot, to which all sandboxes belong.
-    pub boot_id: String,
-    /// Measures attaching.
-    pub metrics: Arc<Metrics>,
+    pub(crate) boot_id: String,
+    pub(crate) metrics: Arc<Metrics>,
     /// Tasks that retry the inspection of a sandbox, by its id.
-    pub inspecting: SandboxTasks,
+    pub(crate) inspecting: SandboxTasks,
     /// Tasks that decide how a pod's containers wait, by its sandbox's id.
-    pub deciding: SandboxTasks,
+    pub(crate) deciding: SandboxTasks,
     /// Tasks that have a pod woken whose container was refused, by its sandbox's id.
-    pub refused: Arc<SandboxTasks>,
+    pub(crate) refused: Arc<SandboxTasks>,
 }
 
 /// Whether a pod has claims and is not attached yet, so that its sandbox may wait behind another one.

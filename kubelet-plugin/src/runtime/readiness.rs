@@ -19,7 +19,7 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Something that the agent lacks.
 #[derive(Debug, thiserror::Error)]
-pub enum Missing {
+pub(crate) enum Missing {
     #[error("no pod can be attached: {0}")]
     Journal(String),
     #[error(transparent)]
@@ -38,7 +38,7 @@ pub enum Missing {
 
 /// Everything that the agent lacks, a line for each.
 #[derive(Debug)]
-pub struct NotReady(Vec<Missing>);
+pub(crate) struct NotReady(Vec<Missing>);
 
 impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,19 +49,18 @@ impl fmt::Display for NotReady {
 
 /// What readiness depends on.
 #[derive(Clone)]
-pub struct Readiness {
+pub(crate) struct Readiness {
     /// Why the journal refuses writes; `None` while it takes them.
-    pub journal: watch::Receiver<Option<String>>,
+    pub(crate) journal: watch::Receiver<Option<String>>,
     /// Why nothing can be published on this API server; `None` while something can.
-    pub obstacle: watch::Receiver<Option<String>>,
+    pub(crate) obstacle: watch::Receiver<Option<String>>,
     /// Whether the runtime is connected by NRI.
-    pub connected: watch::Receiver<bool>,
+    pub(crate) connected: watch::Receiver<bool>,
     /// What the agent says while it is not.
-    pub not_connected: NotConnected,
+    pub(crate) not_connected: NotConnected,
     /// The file that exists when the kubelet has registered the driver.
-    pub registered: PathBuf,
-    /// The kubelet's --root-dir.
-    pub kubelet_dir: PathBuf,
+    pub(crate) registered: PathBuf,
+    pub(crate) kubelet_dir: PathBuf,
 }
 
 impl Readiness {
@@ -69,7 +68,7 @@ impl Readiness {
     ///
     /// # Errors
     /// Everything that it lacks.
-    pub fn check(&self) -> Result<(), NotReady> {
+    pub(crate) fn check(&self) -> Result<(), NotReady> {
         let journal = self.journal.borrow().clone().map(Missing::Journal);
         let runtime = (!*self.connected.borrow()).then(|| Missing::Runtime(self.not_connected.clone()));
         let registration = (!self.registered.exists())
@@ -81,7 +80,7 @@ impl Readiness {
 }
 
 /// Counts a journal that refuses writes, and tries to write again.
-pub async fn watch_journal(journal: Journal, metrics: Arc<Metrics>) {
+pub(crate) async fn watch_journal(journal: Journal, metrics: Arc<Metrics>) {
     let mut health = journal.health();
     loop {
         let is_writable = health.borrow_and_update().is_none();
@@ -100,7 +99,7 @@ pub async fn watch_journal(journal: Journal, metrics: Arc<Metrics>) {
 }
 
 /// Sets the gauges of the attacher and of the connection, until the runtime's sender is dropped.
-pub async fn update_gauges<N: Attach, O: Observer<Owner = Owner>>(
+pub(crate) async fn update_gauges<N: Attach, O: Observer<Owner = Owner>>(
     mut connected: watch::Receiver<bool>,
     attacher: Arc<Attacher<N, O>>,
     metrics: Arc<Metrics>,

@@ -19,7 +19,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What an inspection finds.
 #[derive(Debug)]
-pub enum Inspection {
+pub(crate) enum Inspection {
     /// The sandbox lives; its network namespace is held open.
     Live(LiveSandbox),
     /// The sandbox has ended.
@@ -32,7 +32,7 @@ pub enum Inspection {
 
 /// The last sandbox of each pod that the runtime has reported, including pods that get a claim later.
 #[derive(Debug, Default)]
-pub struct Sandboxes(Mutex<Reported>);
+pub(crate) struct Sandboxes(Mutex<Reported>);
 
 #[derive(Debug, Default)]
 struct Reported {
@@ -60,48 +60,48 @@ impl Known {
 
 impl Sandboxes {
     /// Replaces all sandboxes by those that the runtime lists.
-    pub fn replace(&self, sandboxes: &[PodSandbox]) {
+    pub(crate) fn replace(&self, sandboxes: &[PodSandbox]) {
         let of_pods = sandboxes.iter().map(|sandbox| (sandbox.uid.clone(), Known::new(sandbox))).collect();
         *self.lock() = Reported { of_pods, disconnected: None, is_listed: true };
     }
 
     /// Adds a sandbox that the runtime has created.
-    pub fn up(&self, sandbox: &PodSandbox) {
+    pub(crate) fn up(&self, sandbox: &PodSandbox) {
         let known = Known { up: Some(Instant::now()), ..Known::new(sandbox) };
         self.lock().of_pods.insert(sandbox.uid.clone(), known);
     }
 
     /// Returns the ids of the sandboxes whose own event was handled at most `ago`, and after the last list.
-    pub fn up_within(&self, ago: Duration) -> HashSet<String> {
+    pub(crate) fn up_within(&self, ago: Duration) -> HashSet<String> {
         let reported = self.lock();
         let recent = |known: &&Known| known.up.is_some_and(|up| up.elapsed() <= ago);
         reported.of_pods.values().filter(recent).map(|known| known.id.clone()).collect()
     }
 
     /// Removes a sandbox that the runtime stops or removes.
-    pub fn gone(&self, sandbox: &PodSandbox) {
+    pub(crate) fn gone(&self, sandbox: &PodSandbox) {
         self.lock().of_pods.retain(|_, known| known.id != sandbox.id);
     }
 
     /// Notes why the runtime reports no sandbox, until it lists them again.
-    pub fn disconnected(&self, reason: &str) {
+    pub(crate) fn disconnected(&self, reason: &str) {
         self.lock().disconnected = Some(reason.to_owned());
     }
 
     /// Whether the pod has a sandbox.
-    pub fn has(&self, pod_uid: &str) -> bool {
+    pub(crate) fn has(&self, pod_uid: &str) -> bool {
         self.lock().of_pods.contains_key(pod_uid)
     }
 
     /// Returns the ids of all sandboxes that live; `None` while the runtime does not say which do.
-    pub fn ids(&self) -> Option<HashSet<String>> {
+    pub(crate) fn ids(&self) -> Option<HashSet<String>> {
         let reported = self.lock();
         let is_known = reported.is_listed && reported.disconnected.is_none();
         is_known.then(|| reported.of_pods.values().map(|known| known.id.clone()).collect())
     }
 
     /// Inspects the pod's sandbox; `None` when it has none.
-    pub fn inspect(&self, pod_uid: &str, boot_id: &str) -> Option<Inspection> {
+    pub(crate) fn inspect(&self, pod_uid: &str, boot_id: &str) -> Option<Inspection> {
         let (known, disconnected) = {
             let reported = self.lock();
             (reported.of_pods.get(pod_uid).cloned(), reported.disconnected.clone())
@@ -118,7 +118,7 @@ impl Sandboxes {
 }
 
 /// Inspects the sandbox `id` of a pod, in the boot `boot_id`.
-pub fn inspect(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id: &str) -> Inspection {
+pub(crate) fn inspect(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id: &str) -> Inspection {
     let path: &Path = match network {
         SandboxNetwork::Namespace(path) => path,
         SandboxNetwork::Host => return Inspection::Unfit(HOST_NETWORK.to_owned()),
@@ -146,7 +146,7 @@ pub fn inspect(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id: &str)
 
 /// Retries `inspect` until it succeeds or the sandbox is no longer `wanted`. The node may have been out of descriptors or
 /// threads, and the runtime reports a sandbox only once.
-pub async fn retry(inspect: impl Fn() -> Inspection, wanted: impl Fn() -> bool) -> Option<Inspection> {
+pub(crate) async fn retry(inspect: impl Fn() -> Inspection, wanted: impl Fn() -> bool) -> Option<Inspection> {
     loop {
         tokio::time::sleep(RETRY_INTERVAL).await;
         if !wanted() {

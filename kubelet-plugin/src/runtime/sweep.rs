@@ -36,36 +36,31 @@ const LOOKS: u32 = 4;
 
 /// How often; zero is never.
 #[derive(Debug, Clone, Copy)]
-pub struct Intervals {
+pub(crate) struct Intervals {
     /// GC of each network.
-    pub gc: Duration,
+    pub(crate) gc: Duration,
     /// CHECK of each attachment.
-    pub check: Duration,
+    pub(crate) check: Duration,
     /// For how long a pod must be gone to be an orphan.
-    pub orphan_after: Duration,
+    pub(crate) orphan_after: Duration,
 }
 
 /// The sweep of a node.
-pub struct Sweep<N, O: Observer<Owner = Owner>> {
-    /// The attachments.
-    pub attacher: Arc<Attacher<N, O>>,
-    /// Finds pods.
-    pub pods: Arc<NodePods>,
+pub(crate) struct Sweep<N, O: Observer<Owner = Owner>> {
+    pub(crate) attacher: Arc<Attacher<N, O>>,
+    pub(crate) pods: Arc<NodePods>,
     /// The sandboxes that live.
-    pub sandboxes: Arc<Sandboxes>,
-    /// The running boot.
-    pub boot_id: String,
-    /// How often.
-    pub intervals: Intervals,
-    /// Counts results.
-    pub metrics: Arc<Metrics>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) boot_id: String,
+    pub(crate) intervals: Intervals,
+    pub(crate) metrics: Arc<Metrics>,
     /// Changes when links do.
-    pub inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
 }
 
 impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     /// Sweeps until `cancel`.
-    pub async fn run(self, cancel: CancellationToken) {
+    pub(crate) async fn run(self, cancel: CancellationToken) {
         let sweeps =
             async { tokio::join!(self.collect(), self.check(), self.check_displaced(), self.find_orphans()) };
         let _ = cancel.run_until_cancelled(sweeps).await;

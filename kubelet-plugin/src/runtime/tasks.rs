@@ -7,11 +7,11 @@ use tokio::task::AbortHandle;
 
 /// One kind of task.
 #[derive(Debug, Default)]
-pub struct SandboxTasks(Mutex<HashMap<String, AbortHandle>>);
+pub(crate) struct SandboxTasks(Mutex<HashMap<String, AbortHandle>>);
 
 impl SandboxTasks {
     /// Starts the task of a sandbox, unless one of it runs.
-    pub fn start(&self, sandbox_id: &str, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn start(&self, sandbox_id: &str, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.running();
         if !tasks.contains_key(sandbox_id) {
             tasks.insert(sandbox_id.to_owned(), tokio::spawn(task).abort_handle());
@@ -19,13 +19,13 @@ impl SandboxTasks {
     }
 
     /// Starts the task of a sandbox; one of it that runs ends.
-    pub fn replace(&self, sandbox_id: &str, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn replace(&self, sandbox_id: &str, task: impl Future<Output = ()> + Send + 'static) {
         self.stop(sandbox_id);
         self.start(sandbox_id, task);
     }
 
     /// Ends the task of a sandbox, if there is one.
-    pub fn stop(&self, sandbox_id: &str) {
+    pub(crate) fn stop(&self, sandbox_id: &str) {
         if let Some(task) = self.running().remove(sandbox_id) {
             task.abort();
         }

@@ -58,7 +58,7 @@ struct Wanted {
 }
 
 /// The task that writes the annotations.
-pub struct AnnotationWriter {
+pub(crate) struct AnnotationWriter {
     client: kube::Client,
     pods: Arc<NodePods>,
     changes: mpsc::UnboundedReceiver<Change>,
@@ -73,7 +73,7 @@ impl AnnotationWriter {
     }
 
     /// Writes until nobody notes anything any more.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         loop {
             let next = self.wanted.values().filter_map(|wanted| wanted.due).min();
             tokio::select! {

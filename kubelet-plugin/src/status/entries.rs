@@ -61,7 +61,7 @@ pub(super) fn entry(record: &Record) -> Option<Entry> {
 }
 
 /// Returns the result of a plan in a sandbox as the API's `NetworkDeviceData`.
-pub fn network_data(plan: &Plan, sandbox: &Sandbox, result: &CniResult) -> NetworkDeviceData {
+pub(crate) fn network_data(plan: &Plan, sandbox: &Sandbox, result: &CniResult) -> NetworkDeviceData {
     let made = Interface::made(&plan.spec, sandbox, result);
     let ips: Vec<String> = made.ips.iter().take(MAX_IPS).map(ToString::to_string).collect();
     NetworkDeviceData {

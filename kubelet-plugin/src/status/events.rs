@@ -13,7 +13,7 @@ const MAX_NOTE: usize = 1024;
 
 /// The events of this agent.
 #[derive(Clone)]
-pub struct Events {
+pub(crate) struct Events {
     client: Client,
     reporter: Reporter,
     pods: Recorder,
@@ -21,13 +21,13 @@ pub struct Events {
 
 impl Events {
     /// Reports as `driver` on `node`.
-    pub fn new(client: Client, driver: &str, node: &str) -> Self {
+    pub(crate) fn new(client: Client, driver: &str, node: &str) -> Self {
         let reporter = Reporter { controller: driver.to_owned(), instance: Some(node.to_owned()) };
         Self { pods: Recorder::new(client.clone(), reporter.clone()), client, reporter }
     }
 
     /// Warns about the node's devices on the Node, and retries for a while.
-    pub fn warn_node(&self, node: ObjectReference, reason: NodeEvent, note: String) {
+    pub(crate) fn warn_node(&self, node: ObjectReference, reason: NodeEvent, note: String) {
         let reason = reason.as_str();
         let event = warning(reason, "Publish", note);
         // A new recorder each time: one that has seen the last event would count it up and drop the new note.
@@ -41,7 +41,7 @@ impl Events {
     }
 
     /// Warns on a pod, without a retry.
-    pub fn warn_pod(&self, pod: &ObjectRef, reason: PodEvent, action: &str, note: String) {
+    pub(crate) fn warn_pod(&self, pod: &ObjectRef, reason: PodEvent, action: &str, note: String) {
         let event = warning(reason.as_str(), action, note);
         let reference = ObjectReference {
             api_version: Some("v1".to_owned()),

@@ -10,6 +10,6 @@ mod events;
 mod network_status;
 mod writer;
 
-pub use entries::network_data;
-pub use events::Events;
-pub use writer::{Refusal, StatusWriter, Update};
+pub(crate) use entries::network_data;
+pub(crate) use events::Events;
+pub(crate) use writer::{Refusal, StatusWriter, Update};

@@ -41,32 +41,21 @@ const MAX_CONFLICTS: u32 = 3;
 
 /// A claim that is refused, with what is needed to say so in its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The claim.
-    pub claim: ObjectRef,
+pub(crate) struct Refusal {
+    pub(crate) claim: ObjectRef,
     /// Our devices in it.
-    pub devices: Vec<DeviceRef>,
+    pub(crate) devices: Vec<DeviceRef>,
     /// What is wrong and what to do.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 /// What is to be reported.
 #[derive(Debug)]
-pub enum Update {
+pub(crate) enum Update {
     /// A pod's attachments changed.
-    Attachments {
-        /// The pod.
-        pod_uid: String,
-        /// Its state now.
-        state: PodState,
-    },
+    Attachments { pod_uid: String, state: PodState },
     /// The DEL of a plan failed and is not retried.
-    GivenUp {
-        /// The plan.
-        plan: Box<Plan>,
-        /// Why.
-        why: String,
-    },
+    GivenUp { plan: Box<Plan>, why: String },
     /// A claim cannot be prepared.
     Refused(Box<Refusal>),
 }
@@ -84,7 +73,7 @@ struct Desired {
 }
 
 /// The writer of claims' statuses and pods' events.
-pub struct StatusWriter {
+pub(crate) struct StatusWriter {
     client: kube::Client,
     driver: String,
     events: Events,
@@ -98,7 +87,7 @@ pub struct StatusWriter {
 
 impl StatusWriter {
     /// Writes entries of `driver`, which is also the field manager.
-    pub fn new(client: kube::Client, driver: &str, events: Events) -> Self {
+    pub(crate) fn new(client: kube::Client, driver: &str, events: Events) -> Self {
         Self {
             client,
             driver: driver.to_owned(),
@@ -113,19 +102,19 @@ impl StatusWriter {
 
     /// Has the writes be part of the claims' traces.
     #[must_use]
-    pub fn traced(self, spans: Arc<Spans>) -> Self {
+    pub(crate) fn traced(self, spans: Arc<Spans>) -> Self {
         Self { spans, ..self }
     }
 
     /// Has the pods annotated, too. Returns the task that does it.
-    pub fn annotate(&mut self, pods: Arc<NodePods>) -> AnnotationWriter {
+    pub(crate) fn annotate(&mut self, pods: Arc<NodePods>) -> AnnotationWriter {
         let (annotations, writer) = AnnotationWriter::new(self.client.clone(), pods);
         self.annotations = Some(annotations);
         writer
     }
 
     /// Writes until all senders of updates are dropped.
-    pub async fn run(mut self, mut updates: mpsc::UnboundedReceiver<Update>) {
+    pub(crate) async fn run(mut self, mut updates: mpsc::UnboundedReceiver<Update>) {
         let mut writes = JoinSet::new();
         loop {
             let due = self.start_due(&mut writes);

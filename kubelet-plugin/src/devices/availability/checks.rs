@@ -19,7 +19,7 @@ pub(super) const UNREADY_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) const MESSAGE_LIFETIME: Duration = Duration::from_secs(60);
 
 /// Networks whose plugins cannot serve an ADD now.
-pub type Unavailable = BTreeMap<NetworkName, Unhealthy>;
+pub(crate) type Unavailable = BTreeMap<NetworkName, Unhealthy>;
 
 /// The checks of all Networks of the node.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use self::chain::chains;
 use self::checks::Checks;
-pub use self::checks::Unavailable;
+pub(crate) use self::checks::Unavailable;
 use super::subscription::Subscription;
 use crate::inventory::Inventory;
 use crate::process::metrics::Metrics;
@@ -45,20 +45,19 @@ const UNWATCHED: &str =
 const MAX_ASKED: usize = 2;
 
 /// The checks of a node's Networks.
-pub struct Availability {
-    /// What runs plugins.
-    pub plugins: Arc<CniPlugins>,
+pub(crate) struct Availability {
+    pub(crate) plugins: Arc<CniPlugins>,
     /// The Node object's name.
-    pub node: String,
+    pub(crate) node: String,
     /// How often plugins are asked; zero is never.
-    pub period: Duration,
+    pub(crate) period: Duration,
     /// The gauge of each Network.
-    pub metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Availability {
     /// Keeps `unavailable` up to date with the Networks of `inventory`, until the sender of inventories is dropped.
-    pub async fn watch(
+    pub(crate) async fn watch(
         self,
         mut inventory: watch::Receiver<Option<Arc<Inventory>>>,
         unavailable: watch::Sender<Arc<Unavailable>>,
