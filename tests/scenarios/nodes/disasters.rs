@@ -75,7 +75,7 @@ fn run(test: &Test<'_>, pods: &[String]) -> Result<()> {
 }
 
 /// A gauge of a node's agent.
-fn gauge(test: &Test<'_>, node: &str, name: &str) -> Result<u64> {
+pub(crate) fn gauge(test: &Test<'_>, node: &str, name: &str) -> Result<u64> {
     let metrics = test.cluster.ask_agent_of(node, "/metrics")?;
     let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     Ok(line.with_context(|| format!("no {name}"))?.trim().parse()?)

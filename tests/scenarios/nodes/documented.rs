@@ -1,37 +1,46 @@
-//! What the pages about tasks show, applied as it is there.
+//! What the pages about tasks show, applied as it is there, with what their readers then see.
+//!
+//! The pages about bonds, virtual functions and VLANs for single pods need links that this machine's kernel may not have: their
+//! objects are checked (`api/tests/examples.rs`), and `make test-qemu` makes such links.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{list, text};
-use netclaim_tests::{Test, eventually, project};
+use ipnet::IpNet;
+use netclaim_tests::objects::{
+    attachment, claim_template, class_of_network, list, pod, pod_of_template, text,
+};
+use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
-/// Every object of a page, with an image that the nodes have.
-fn objects_of(page: &str) -> Result<Vec<Value>> {
-    let page = project("docs/tasks").join(page);
-    let written = fs::read_to_string(&page)?;
-    let mut objects = Vec::new();
-    for block in written.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
-        let found: Vec<Value> = serde_saphyr::from_multiple(block).context(page.display().to_string())?;
-        objects.extend(found);
-    }
-    for object in &mut objects {
-        let spec = if object["kind"] == "Pod" { "/spec" } else { "/spec/template/spec" };
-        let Some(pod) = object.pointer_mut(spec) else { continue };
-        pod["terminationGracePeriodSeconds"] = json!(1);
-        for container in pod["containers"].as_array_mut().into_iter().flatten() {
-            container["image"] = json!("localhost/busybox:1");
-            container["imagePullPolicy"] = json!("Never");
-            // For ping: not every runtime grants it by default.
-            container["securityContext"] = json!({"capabilities": {"add": ["NET_RAW"]}});
-        }
-    }
-    Ok(objects)
+use crate::addresses::no_duplicates;
+use crate::disasters::gauge;
+use crate::page::Page;
+use crate::placement::NodeLabel;
+
+/// The routes of a pod by one of its interfaces.
+fn routes(test: &Test<'_>, pod: &str) -> Result<String> {
+    test.kubectl(&["exec", pod, "--", "ip", "route", "show", "dev", "net1"])
+}
+
+/// Waits until all pods of the scenario are ready.
+fn all_run(test: &Test<'_>) -> Result<()> {
+    test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s"]).map(drop)
+}
+
+/// A pod for one node.
+fn on(node: &str, mut pod: Value) -> Value {
+    pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+    pod
 }
 
 pub fn macvlan_across_nodes_works_as_its_page_shows(test: &Test<'_>) -> Result<()> {
-    test.create(objects_of("macvlan.md")?)?;
+    let page = Page::of(test, "macvlan.md")?;
+    let [networks, wide, attachments, ping, neighbours] = page.checks()?;
+    test.create(page.objects()?)?;
     test.kubectl(&["wait", "--for=condition=Available", "deployment/talk", "--timeout=120s"])?;
     let pods = test.cluster.get(&["-n", test.namespace(), "pods", "-l", "app=talk"])?;
     let pods: Vec<String> = list(&pods["items"]).map(|pod| text(&pod["metadata"]["name"])).collect();
@@ -43,14 +52,28 @@ pub fn macvlan_across_nodes_works_as_its_page_shows(test: &Test<'_>) -> Result<(
         ensure!(last.is_none_or(|last| last > 31) && address.starts_with("10.20."), "{pod} has {address}");
         let routes = test.kubectl(&["exec", pod, "--", "ip", "route"])?;
         ensure!(routes.contains("10.21.0.0/16 via 10.20.0.1 dev net1"), "{routes}");
+        ensure!(page.line(&wide, pod)?.contains(&test.node_of(pod)?), "{wide} does not say where {pod} is");
+        let shown = page.line(&attachments, pod)?;
+        let expected = ["net1", "lan", &format!("{address}/22"), &test.node_of(pod)?, "True", "Attached"];
+        ensure!(shown.get(1..) == Some(&expected.map(str::to_owned)), "{shown:?}");
     }
+    ensure!(page.line(&networks, "lan")?.contains(&"True".to_owned()), "{:?}", page.line(&networks, "lan")?);
     test.ping(one, other, "net1")?;
     test.ping(other, one, "net1")?;
+    // The page has such names of pods, and such an address.
+    let with_names = |command: &str| -> Result<String> {
+        Ok(command.replace("talk-5c9f6d7c8b-6x2lq", one).replace("10.20.0.66", &test.ip(other, "net1")?))
+    };
+    page.run(&with_names(&ping)?)?;
+    let neighbours = page.run(&with_names(&neighbours)?)?;
+    ensure!(neighbours.contains(&test.interface(other, "net1")?.mac), "{neighbours}");
     test.kubectl(&["delete", "deployment", "talk", "--cascade=foreground", "--timeout=60s"]).map(drop)
 }
 
 pub fn pods_keep_their_addresses_as_the_page_about_them_shows(test: &Test<'_>) -> Result<()> {
-    test.create(objects_of("static-addresses.md")?)?;
+    let page = Page::of(test, "static-addresses.md")?;
+    let [attachments, leases] = page.checks()?;
+    test.create(page.objects()?)?;
     let has = |name: &str, address: &str| {
         eventually(120, &format!("{name} has its address"), || {
             test.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=1s"])?;
@@ -63,9 +86,269 @@ pub fn pods_keep_their_addresses_as_the_page_about_them_shows(test: &Test<'_>) -
     for (replica, address) in [(0, "10.30.3.10"), (1, "10.30.3.11"), (2, "10.30.3.12")] {
         has(&format!("web-{replica}"), address)?;
     }
+    let shown = page.line(&attachments, "db")?;
+    ensure!(shown.contains(&"10.30.3.77/22".to_owned()), "{shown:?}");
+    let shown = page.line(&leases, "plc.10.30.3.77")?;
+    ensure!(shown.contains(&"db".to_owned()) && shown.contains(&test.node_of("db")?), "{shown:?}");
     test.kubectl(&["delete", "pod", "web-1", "--timeout=60s"])?;
     has("web-1", "10.30.3.11")?;
     test.ping("db", "web-1", "net1")?;
     test.kubectl(&["delete", "statefulset", "web", "--cascade=foreground", "--timeout=60s"])?;
     test.delete_pod("db")
+}
+
+/// A Network's blocks by node, as a page's command shows them.
+fn blocks_of(page: &Page<'_>, command: &str, network: &str) -> Result<BTreeMap<String, Vec<IpNet>>> {
+    let mut blocks: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
+    for line in page.run(command)?.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [_, of, node, block, ..] = words.as_slice()
+            && *of == network
+        {
+            blocks.entry((*node).to_owned()).or_default().push(block.parse()?);
+        }
+    }
+    Ok(blocks)
+}
+
+/// An object as a page's command prints it in YAML.
+fn yaml(page: &Page<'_>, command: &str) -> Result<Value> {
+    Ok(serde_saphyr::from_str(&page.run(command)?)?)
+}
+
+pub fn addresses_for_the_whole_cluster_work_as_their_page_shows(test: &Test<'_>) -> Result<()> {
+    let page = Page::of(test, "addresses.md")?;
+    let [blocks, network] = page.checks()?;
+    // The page about VLANs has a Network on such a link, too. A veth pair of the name does where the kernel has no VLANs.
+    let vlans = Page::of(test, "vlan.md")?.objects()?.into_iter().take(2);
+    let _links = ["eth1.60", "eth1.61", "eth1.100"]
+        .map(|link| Plugged::on(test, "node1", link))
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
+    let classes = ["dual", "plant-a", "plant-b"].map(|network| class_of_network(network, network));
+    let templates = ["dual", "plant-a", "plant-b", "vlan100"].map(|class| claim_template(class, class));
+    let dual = ["node0", "node1"].map(|node| on(node, pod_of_template(node, "dual")));
+    // Only node1 offers these.
+    let others = ["plant-a", "plant-b", "vlan100"].map(|template| pod_of_template(template, template));
+    test.create(
+        page.objects()?.into_iter().chain(vlans).chain(classes).chain(templates).chain(dual).chain(others),
+    )?;
+    all_run(test)?;
+
+    let dual = ["node0", "node1"].map(str::to_owned);
+    let owners = no_duplicates(test, &dual, 2)?;
+    let leased = blocks_of(&page, &blocks, "dual")?;
+    for (address, pod) in &owners {
+        let ip: IpAddr = address.split('/').next().unwrap_or_default().parse()?;
+        let of_node = leased.get(pod).with_context(|| format!("{pod} has no block: {leased:?}"))?;
+        ensure!(of_node.iter().any(|block| block.contains(&ip)), "{pod} has {ip}, but {of_node:?}");
+        let not_for_pods =
+            ["10.30.0.0/29", "10.30.0.8/31", "10.30.1.0/28", "10.30.3.0/24", "fd00:30::f000/116"];
+        for none in not_for_pods {
+            ensure!(!none.parse::<IpNet>()?.contains(&ip), "{pod} has {ip} of {none}");
+        }
+    }
+    let sizes: BTreeSet<u8> = leased.values().flatten().map(IpNet::prefix_len).collect();
+    ensure!(sizes == BTreeSet::from([27, 122]), "the blocks are {leased:?}");
+    for pod in &dual {
+        let routes = routes(test, pod)?;
+        ensure!(routes.contains("10.31.0.0/16 via 10.30.0.1"), "{routes}");
+    }
+    test.ping("node0", "node1", "net1")?;
+    test.ping6("node0", "node1", "net1")?;
+
+    eventually(30, "the Network shows its totals", || {
+        let shown = yaml(&page, &network)?["status"].clone();
+        let number =
+            |field: &str| shown["addresses"][field].as_u64().with_context(|| format!("no {field}: {shown}"));
+        ensure!(number("size")? == number("leased")? + number("free")? && number("used")? <= 2, "{shown}");
+        let available =
+            |condition: &Value| condition["type"] == "AddressesAvailable" && condition["status"] == "True";
+        ensure!(list(&shown["conditions"]).any(available), "{shown}");
+        Ok(())
+    })?;
+    for node in &dual {
+        for family in ["ipv4", "ipv6"] {
+            let used = format!("netclaim_addresses{{network=\"dual\",family=\"{family}\",state=\"used\"}}");
+            eventually(10, &format!("{node} counts its pod"), || {
+                let counted = gauge(test, node, &used)?;
+                ensure!(counted == 1, "{used} {counted}");
+                Ok(())
+            })?;
+        }
+    }
+
+    let of_pool = no_duplicates(test, &["plant-a", "plant-b"].map(str::to_owned), 1)?;
+    let pool: IpNet = "10.60.0.0/20".parse()?;
+    for (address, pod) in of_pool {
+        let ip: IpAddr = address.split('/').next().unwrap_or_default().parse()?;
+        let own = blocks_of(&page, &blocks, &pod)?;
+        ensure!(own.values().flatten().any(|block| block.contains(&ip)), "{pod} has {ip}, but {own:?}");
+        ensure!(pool.contains(&ip) && test.node_of(&pod)? == "node1", "{pod} has {ip}");
+    }
+    ensure!(test.ip("vlan100", "net1")?.starts_with("10.100."), "{}", test.ip("vlan100", "net1")?);
+    // Its pods go before the links do.
+    test.kubectl(&["delete", "pods", "--all", "--timeout=60s"]).map(drop)
+}
+
+pub fn bandwidth_is_granted_and_kept_as_its_page_shows(test: &Test<'_>) -> Result<()> {
+    let page = Page::of(test, "bandwidth.md")?;
+    let [status, consumed, queues] = page.checks()?;
+    let objects = page.objects()?;
+    let camera =
+        objects.iter().find(|object| object["kind"] == "Pod").context("the page has no pod")?.clone();
+    test.create(objects)?;
+    test.runs("camera")?;
+    let node = test.node_of("camera")?;
+    // Five such pods fit on a node. The sixth stays Pending, or goes to another node.
+    let another = |name: &str| {
+        let mut pod = camera.clone();
+        pod["metadata"]["name"] = json!(name);
+        pod
+    };
+    let more = ["camera-2", "camera-3", "camera-4", "camera-5"];
+    test.create(more.map(|name| on(&node, another(name))))?;
+    all_run(test)?;
+    test.create([on(&node, another("stays")), another("goes")])?;
+    test.runs("goes")?;
+    ensure!(test.node_of("goes")? != node, "six such pods are on {node}");
+    test.is_unschedulable("stays")?;
+
+    // It fails if anything is wrong on the cluster, on which other scenarios are at work.
+    let shown = page.line(&format!("{status} || true"), "video")?;
+    ensure!(shown.last().is_some_and(|bandwidth| bandwidth == "12G/30G"), "{shown:?}");
+    for pod in ["camera", "goes"] {
+        let consumed = page.run(&consumed.replace("NAME", &page.claim_of(pod)?))?;
+        ensure!(serde_json::from_str::<Value>(&consumed)?["bandwidth"] == "2G", "{pod}: {consumed}");
+        let words: Vec<&str> = queues.split_whitespace().collect();
+        let netns = test.sandbox(pod)?.netns;
+        let queues = test.cluster.node().in_network(&netns, &words)?;
+        ensure!(queues.contains("tbf") && queues.contains("rate 2Gbit"), "{pod}: {queues}");
+    }
+    Ok(())
+}
+
+pub fn claims_set_parameters_as_their_page_shows(test: &Test<'_>) -> Result<()> {
+    let page = Page::of(test, "parameters.md")?;
+    let [describe, claim] = page.checks()?;
+    let mut wrong = claim_template("wrong", "office");
+    wrong["spec"]["spec"]["devices"]["config"] =
+        json!([attachment(json!({"parameters": {"nameservers": ["10.40.0.53", "10.40.0"]}}))]);
+    let pods = ["office", "wrong"].map(|template| pod_of_template(template, template));
+    test.create(
+        page.objects()?.into_iter().chain([class_of_network("office", "office"), wrong]).chain(pods),
+    )?;
+    test.runs_with("office", &["net1"])?;
+    let interface = test.interface("office", "net1")?;
+    ensure!(interface.mtu == 1500, "{interface:?}");
+    let routes = routes(test, "office")?;
+    ensure!(routes.contains("10.51.0.0/16 via 10.40.0.1") && !routes.contains("10.50.0.0/16"), "{routes}");
+
+    let shown = yaml(&page, &claim.replace("NAME", &page.claim_of("office")?))?;
+    let dns = &shown["status"]["devices"][0]["data"]["dns"];
+    let expected = json!({"nameservers": ["10.40.0.53", "10.40.0.54"], "search": ["web.office.example"]});
+    ensure!(*dns == expected, "{dns}");
+    let refused = "claim config[0].parameters.nameservers[1]: \"10.40.0\" is not an IPv4 address: write for example 10.20.0.5";
+    test.event("wrong", &[refused])?;
+    test.has_not_started("wrong")?;
+    // As the page about addresses says of its IPAM.
+    let described = page.run(&describe)?;
+    ensure!(described.contains("AcceptedWithWarnings"), "{described}");
+    Ok(())
+}
+
+/// What a program on a node says of its links, until it is dropped.
+struct Facts<'a> {
+    test: &'a Test<'a>,
+    files: Vec<PathBuf>,
+}
+
+impl<'a> Facts<'a> {
+    fn of(test: &'a Test<'a>) -> Self {
+        Self { test, files: Vec::new() }
+    }
+
+    /// Writes a file as the page says: in full under another name, and then renamed.
+    fn write(&mut self, node: &str, link: &str, facts: &str) -> Result<()> {
+        let folder = self.test.cluster.node_named(node)?.path("/run/netclaim/links.d");
+        let (new, file) = (folder.join(format!(".{link}")), folder.join(format!("{link}.json")));
+        fs::write(&new, facts)?;
+        fs::rename(new, &file)?;
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+impl Drop for Facts<'_> {
+    fn drop(&mut self) {
+        for file in &self.files {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+pub fn links_are_described_and_given_away_whole_as_their_pages_show(test: &Test<'_>) -> Result<()> {
+    // The links of the tests are veth pairs, which report 10 Gbit/s.
+    let uplinks =
+        Page::of(test, "uplinks.md")?.with(&[("mlx5_core", "veth"), ("minSpeed: 25G", "minSpeed: 10G")])?;
+    let whole = Page::of(test, "whole-links.md")?.with(&[("25000000000", "10000000000")])?;
+    let [policies, describe, offers, node_events] = uplinks.checks()?;
+    let [links, attachments, on_node] = whole.checks()?;
+
+    let rack = NodeLabel { test, key: "rack".to_owned() };
+    rack.set("node2", "a")?;
+    let mut facts = Facts::of(test);
+    for (node, link) in [("node0", "eth1"), ("node0", "eth2"), ("node1", "eth1"), ("node1", "eth2")] {
+        facts.write(node, link, uplinks.json()?)?;
+    }
+    let fabric = test.network("a", |network| {
+        network["spec"]["uplink"] = json!({"attributes": {"physicalNetwork": {"string": "storage-a"}}});
+    })?;
+    test.create(uplinks.objects()?)?;
+    let attribute = |device: &Value, name: &str| text(&device["attributes"][name]["string"]);
+    for device in ["nic-eth1", "macvlan-eth1"] {
+        test.is_published_on("node2", device, |device| {
+            attribute(device, "physicalNetwork") == "storage-a"
+                && device["capacity"]["bandwidth"]["value"] == "40G"
+        })?;
+    }
+    test.is_published_on("node2", &format!("net-{fabric}"), |device| attribute(device, "uplink") == "eth1")?;
+    let accepted = uplinks.line(&policies, "storage-fabric")?;
+    ensure!(accepted.contains(&"True".to_owned()), "{accepted:?}");
+    ensure!(uplinks.run(&describe)?.contains("storage-a"), "{}", uplinks.run(&describe)?);
+    let offered = uplinks.run(&offers.replace("NODE", "node2"))?;
+    ensure!(offered.contains("name: node2/eth1"), "{offered}");
+    uplinks.run(&node_events.replace("NODE", "node2"))?;
+    for device in ["nic-eth1", "nic-eth2"] {
+        test.is_published_on("node0", device, |device| attribute(device, "switch") == "tor-7")?;
+    }
+
+    // Whichever link the one pod gets, the links of a switch on one of the nodes are left for the other.
+    let mut two = pod("two", &["net"]);
+    two["spec"]["resourceClaims"] =
+        json!([{"name": "net", "resourceClaimTemplateName": "two-on-one-switch"}]);
+    test.create(whole.objects()?.into_iter().chain([two]))?;
+    all_run(test)?;
+    let node = test.node_of("two")?;
+    ensure!(["node0", "node1"].contains(&node.as_str()), "the two links are of {node}");
+    test.interface("two", "net2")?;
+
+    let mtu = test.interface("capture", "net1")?.mtu;
+    ensure!(mtu == 9000, "its MTU is {mtu}");
+    let shown = whole.line(&attachments, "capture")?;
+    let link =
+        shown.iter().find(|word| ["eth1", "eth2"].contains(&word.as_str())).context("no link is shown")?;
+    let node = test.node_of("capture")?;
+    let device = format!("nic-{link}");
+    ensure!(whole.run(&links)?.contains(&device), "{}", whole.run(&links)?);
+    let command = on_node.replace("LINK", link);
+    let there = || test.cluster.on(&node, &command.split_whitespace().collect::<Vec<_>>());
+    let gone = there().err().with_context(|| format!("{link} is on the node and in the pod"))?;
+    ensure!(format!("{gone:#}").contains("does not exist"), "{gone:#}");
+    test.kubectl(&["delete", "pods", "--all", "--timeout=60s"])?;
+    eventually(20, &format!("{link} is back as it was"), || {
+        let shown = there()?;
+        ensure!(shown.contains("mtu 1500"), "{shown}");
+        Ok(())
+    })
 }

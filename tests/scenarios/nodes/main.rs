@@ -15,6 +15,7 @@ mod disasters;
 mod documented;
 mod explaining;
 mod lost_nodes;
+mod page;
 mod placement;
 mod segments;
 mod views;
@@ -56,6 +57,9 @@ fn main() -> ExitCode {
                 pods_on_different_nodes_reach_each_other,
                 macvlan_across_nodes_works_as_its_page_shows,
                 pods_keep_their_addresses_as_the_page_about_them_shows,
+                addresses_for_the_whole_cluster_work_as_their_page_shows,
+                bandwidth_is_granted_and_kept_as_its_page_shows,
+                claims_set_parameters_as_their_page_shows,
                 a_pod_starts_soon_that_needs_more_addresses_than_its_node_has_left,
                 a_pod_that_needs_more_addresses_than_there_are_is_told_so,
                 a_pod_waits_until_an_address_is_free_on_any_node,
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
                 a_network_with_the_same_range_on_each_node_gets_a_warning,
                 pods_of_whereabouts_keep_their_addresses_when_its_pool_is_taken_over;
             alone:
+                links_are_described_and_given_away_whole_as_their_pages_show,
                 sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other,
                 pods_start_without_the_controller_while_blocks_last,
                 a_controller_that_dies_while_it_leases_hands_out_nothing_twice,

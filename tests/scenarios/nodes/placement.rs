@@ -96,13 +96,13 @@ pub fn labels_of_a_cluster_wide_network_go_soon_after_the_agent(test: &Test<'_>)
 }
 
 /// A label of Nodes, which no Node has any more when it is dropped.
-struct NodeLabel<'a> {
-    test: &'a Test<'a>,
-    key: String,
+pub(crate) struct NodeLabel<'a> {
+    pub(crate) test: &'a Test<'a>,
+    pub(crate) key: String,
 }
 
 impl NodeLabel<'_> {
-    fn set(&self, node: &str, value: &str) -> Result<()> {
+    pub(crate) fn set(&self, node: &str, value: &str) -> Result<()> {
         let label = format!("{}={value}", self.key);
         self.test.cluster.kubectl(&["label", "node", node, "--overwrite", &label]).map(drop)
     }
