@@ -20,6 +20,8 @@ use crate::wait::{eventually, holds};
 const SOON: u64 = 60;
 /// Seconds for which a pod must stay without a node: more than publishing a change of devices takes.
 const UNSCHEDULED: u64 = 3;
+/// The reason of the kubelet's event about a claim that was refused.
+const REFUSED_CLAIM: &str = "FailedPrepareDynamicResources";
 /// Seconds for which a pod that is refused must stay without a container: more than the kubelet's first retries take.
 const REFUSED: u64 = 3;
 
@@ -167,8 +169,20 @@ impl Test<'_> {
     /// (`deploy/manifests/kubelets-rbac.yaml`): its retry would take 60 to 90 s.
     pub fn claim_was_not_refused(&self, pod: &str) -> Result<()> {
         let events = self.events(pod)?;
-        let refused = events.iter().any(|event| event.contains("FailedPrepareDynamicResources"));
+        let refused = events.iter().any(|event| event.contains(REFUSED_CLAIM));
         ensure!(!refused, "a claim of {pod} was refused: {events:#?}");
+        Ok(())
+    }
+
+    /// As [`Self::claim_was_not_refused`], for all pods of the scenario by one read.
+    pub fn no_claim_was_refused(&self) -> Result<()> {
+        let events = self.cluster.get(&["-n", self.namespace(), "events"])?;
+        let refused = list(&events["items"]).filter(|event| text(&event["reason"]) == REFUSED_CLAIM);
+        let shown = |event: &Value| {
+            format!("{}: {}", text(&event["involvedObject"]["name"]), text(&event["message"]))
+        };
+        let refused: Vec<String> = refused.map(shown).collect();
+        ensure!(refused.is_empty(), "claims were refused: {refused:#?}");
         Ok(())
     }
 

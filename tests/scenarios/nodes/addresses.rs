@@ -90,15 +90,19 @@ pub fn sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other(
         pod
     });
     test.create([claim_template("net", &network)].into_iter().chain(pods))?;
+    // Sixty pods at once take their time. None may take the minute after which a kubelet retries: addresses that a node lacks keep
+    // pods Pending, and are no reason to refuse a claim.
     test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=300s"])?;
+    test.no_claim_was_refused()?;
     let owners = no_duplicates(test, &names, 2)?;
     let nodes: BTreeSet<String> = names.iter().map(|pod| test.node_of(pod)).collect::<Result<_>>()?;
     ensure!(nodes.len() == 3, "the pods are on {nodes:?}");
     every_pair_pings(test, &names, &owners)
 }
 
-/// How many pods ping before the neighbour tables are emptied: all nodes share that of one kernel, with 1,024 places.
-const PINGING: usize = 8;
+/// How many pods ping before the neighbour tables are emptied: all nodes share that of one kernel, with 1,024 places, and other clusters on
+/// the machine have entries there, too. A pod that pings costs 120.
+const PINGING: usize = 4;
 
 /// Makes sure that every pod reaches every address.
 fn every_pair_pings(test: &Test<'_>, pods: &[String], owners: &BTreeMap<String, String>) -> Result<()> {
