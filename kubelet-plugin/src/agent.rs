@@ -173,6 +173,7 @@ impl Agent {
             turn: Arc::clone(&self.turn),
             metrics: Arc::clone(&self.metrics),
             reservations: self.reservations.clone(),
+            idle_after: self.args.block_idle_after,
         };
         let reviser = Reviser {
             attacher: Arc::downgrade(&self.attacher),

@@ -16,7 +16,7 @@ const FIRST: Duration = Duration::from_secs(60);
 const SCARCE: Duration = Duration::from_secs(10);
 /// Differences from the last report that are otherwise never reported: totals are for people.
 const SMALL: u64 = 4;
-/// How long a block must be empty, or `wanted` too high, before that is acted upon.
+/// How long a block must be empty, or `wanted` too high, before that is acted upon, by default.
 pub const IDLE: Duration = Duration::from_secs(300);
 /// The time whose attachments say how many are to come: a block takes some seconds at worst.
 const RATE_WINDOW: Duration = Duration::from_secs(60);
@@ -57,8 +57,10 @@ pub struct Report {
 }
 
 /// What is remembered of one family of a Network.
-#[derive(Debug, Default, Clone, Hash)]
+#[derive(Debug, Clone, Hash)]
 pub struct Demand {
+    /// How long a block must be empty, or `wanted` too high, before that is acted upon.
+    idle_after: Duration,
     /// Number of attachments at the last look, and since when.
     used: Option<(u64, Instant)>,
     /// When attachments came, with their number.
@@ -69,14 +71,25 @@ pub struct Demand {
     too_much: Option<Instant>,
 }
 
+impl Default for Demand {
+    fn default() -> Self {
+        Self::new(IDLE)
+    }
+}
+
 impl Demand {
+    /// Remembers nothing yet. Blocks are given back after they have been empty for so long.
+    pub fn new(idle_after: Duration) -> Self {
+        Self { idle_after, used: None, arrivals: VecDeque::new(), empty: BTreeMap::new(), too_much: None }
+    }
+
     /// Decides what to do about these blocks of one family. `is_scarce`: some node needs addresses, and no block is free.
     pub fn look(&mut self, blocks: &[BlockNow], is_scarce: bool, now: Instant) -> Decision {
         let mut decision = Decision::default();
         // What the node wants stays on the block that has it: the controller takes the largest number of all blocks. Without
         // any, it is written to the first one, which `max_by_key` finds from behind.
         let Some(bearer) = blocks.iter().rev().max_by_key(|block| block.reported_wanted) else {
-            *self = Self::default();
+            *self = Self::new(self.idle_after);
             return decision;
         };
         let (usable, used) =
@@ -96,11 +109,11 @@ impl Demand {
             self.too_much = None;
         } else if wanted > used + 2 * reserve + largest {
             let since = *self.too_much.get_or_insert(now);
-            if now >= since + IDLE {
+            if now >= since + self.idle_after {
                 next_wanted = Some(used + reserve);
                 self.too_much = None;
             } else {
-                soonest(&mut decision.next, since + IDLE);
+                soonest(&mut decision.next, since + self.idle_after);
             }
         } else {
             self.too_much = None;
@@ -181,10 +194,10 @@ impl Demand {
             if !can_go || decision.give_back.is_some() {
                 continue;
             }
-            if now >= since + IDLE {
+            if now >= since + self.idle_after {
                 decision.give_back = Some(block.name.clone());
             } else {
-                soonest(&mut decision.next, since + IDLE);
+                soonest(&mut decision.next, since + self.idle_after);
             }
         }
     }
@@ -264,6 +277,15 @@ mod tests {
         let (mut demand, alone) = (Demand::default(), [wanting(6, block("a", 0))]);
         demand.look(&alone, false, now);
         assert_eq!(demand.look(&alone, false, now + 10 * IDLE).give_back, None);
+    }
+
+    #[test]
+    fn an_admin_chooses_when_an_empty_block_is_given_back() {
+        let (mut demand, now) = (Demand::new(IDLE / 10), Instant::now());
+        let blocks = [wanting(6, block("a", 2)), block("b", 0)];
+        let first = demand.look(&blocks, false, now);
+        assert_eq!((first.give_back, first.next), (None, Some(now + IDLE / 10)));
+        assert_eq!(demand.look(&blocks, false, now + IDLE / 10).give_back.as_deref(), Some("b"));
     }
 
     #[test]

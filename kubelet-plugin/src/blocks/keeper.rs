@@ -24,7 +24,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::demand::{BlockNow, Demand, IDLE, Report};
+use super::demand::{BlockNow, Demand, Report};
 use crate::devices::addresses::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::owner::{Addresses, Owner, Plan, Record};
@@ -56,6 +56,8 @@ pub(crate) struct BlockKeeper {
     pub(crate) metrics: Arc<Metrics>,
     /// What `host-local` has handed out.
     pub(crate) reservations: Reservations,
+    /// How long a block must be empty before it is given back.
+    pub(crate) idle_after: Duration,
 }
 
 /// What attachments have of one block.
@@ -193,7 +195,8 @@ impl BlockKeeper {
                     (sum.0.saturating_add(block.usable), sum.1 + block.used)
                 });
                 self.metrics.addresses(network.as_str(), family, usable, used);
-                let demand = memory.demands.entry((network.clone(), family)).or_default();
+                let demand = memory.demands.entry((network.clone(), family));
+                let demand = demand.or_insert_with(|| Demand::new(self.idle_after));
                 let decision = demand.look(&blocks, leased.is_scarce, Instant::now());
                 for (name, report) in decision.reports {
                     done &= self.report(&name, report, lost).await;
@@ -224,7 +227,7 @@ impl BlockKeeper {
         let (now, mut done) = (Instant::now(), true);
         memory.strangers.retain(|uid, _| own.values().any(|block| block.uid == *uid && is_stranger(block)));
         for (name, block) in own.iter().filter(|(_, block)| is_stranger(block)) {
-            let due = *memory.strangers.entry(block.uid.clone()).or_insert(now) + IDLE;
+            let due = *memory.strangers.entry(block.uid.clone()).or_insert(now) + self.idle_after;
             if now >= due {
                 done &= self.give_back(name, own, "its Network is not for this node").await;
             } else {

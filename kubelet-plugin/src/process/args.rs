@@ -81,8 +81,13 @@ pub struct Args {
 
     /// How long a Node object must be gone before other nodes may get its blocks of addresses, in seconds; as the controller has
     /// it. An agent that has not heard of its blocks for half of that time gives out no addresses
-    #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value = "600", value_parser = gone_after)]
+    #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value = "600", value_parser = delay)]
     pub node_gone_after: Duration,
+
+    /// How long a block of addresses must be empty, or the node have asked for too many, before the agent gives back what it does
+    /// not need, in seconds
+    #[arg(long, env = "NETCLAIM_BLOCK_IDLE_AFTER", default_value = "300", value_parser = delay)]
+    pub block_idle_after: Duration,
 
     /// Whether the agent wakes pods that wait until the kubelet retries, after 10 to 90 s, by an annotation of theirs
     #[arg(long, env = "NETCLAIM_WAKE_PODS", default_value = "true", action = clap::ArgAction::Set)]
@@ -139,7 +144,7 @@ enum InvalidValue {
     #[error("use whole seconds up to 86400, a day; 0 switches it off")]
     Interval,
     #[error("use whole seconds from 10 to 86400, a day")]
-    GoneAfter,
+    Delay,
 }
 
 fn variable(text: &str) -> Result<(String, String), InvalidValue> {
@@ -164,10 +169,10 @@ fn interval(text: &str) -> Result<Duration, InvalidValue> {
     }
 }
 
-fn gone_after(text: &str) -> Result<Duration, InvalidValue> {
+fn delay(text: &str) -> Result<Duration, InvalidValue> {
     match text.parse() {
         Ok(seconds @ 10..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err(InvalidValue::GoneAfter),
+        _ => Err(InvalidValue::Delay),
     }
 }
 
@@ -270,6 +275,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+    use crate::blocks::demand::IDLE;
 
     #[test]
     fn every_flag_has_an_environment_variable_named_like_it() {
@@ -291,6 +297,7 @@ mod tests {
         assert_eq!(args.calls_socket(), PathBuf::from("/var/lib/kubelet/plugins/netclaim.dev/dra.sock"));
         assert_eq!(args.cni_bin_dir, [PathBuf::from("/opt/cni/bin")]);
         assert_eq!(args.cni_env, [("GOMAXPROCS".to_owned(), "1".to_owned())]);
+        assert_eq!(args.block_idle_after, IDLE);
     }
 
     #[test]

@@ -185,6 +185,55 @@ pub fn an_idle_block_goes_to_the_node_of_a_pod_that_waits(test: &Test<'_>) -> Re
     test.runs_with("p", &["net1"])
 }
 
+/// Seconds after which a node gives an empty block back in the next scenario. Elsewhere it stays at five minutes, in which no block moves
+/// without need.
+const IDLE_AFTER: u64 = 10;
+
+pub fn an_empty_block_is_given_back_after_the_idle_time_and_another_node_gets_it(
+    test: &Test<'_>,
+) -> Result<()> {
+    // Five blocks of eight addresses: one on each node, and two more on the node of a pod with nine.
+    let range =
+        json!({"subnet": test.subnet(0), "rangeStart": test.address(0, 8), "rangeEnd": test.address(0, 47)});
+    let network = network(test, json!({"ranges": [range], "blockSize": {"ipv4": 29}}), 3)?;
+    let of = |node: &str| -> Result<BTreeSet<String>> {
+        let of_node = blocks(test, &network)?.into_iter().filter(|block| block.node == node);
+        Ok(of_node.map(|block| block.name).collect())
+    };
+    let run_on = |node: &str| -> Result<()> {
+        let [claim, mut pod] = many(&network, 9);
+        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        test.create([claim, pod])?;
+        test.runs("many")
+    };
+    run_on("node0")?;
+    let had = eventually(30, "node0 has all blocks that were free", || {
+        let had = of("node0")?;
+        ensure!(had.len() == 3, "it has {had:?}");
+        Ok(had)
+    })?;
+    let set = |setting: &str| {
+        test.cluster.set_agent_env(&[setting])?;
+        test.cluster.agent_ready()
+    };
+    set(&format!("NETCLAIM_BLOCK_IDLE_AFTER={IDLE_AFTER}"))?;
+    let shown = || -> Result<()> {
+        test.delete_pod("many")?;
+        let kept = eventually(60, "node0 has one block left", || {
+            let left = of("node0")?;
+            ensure!(left.len() == 1, "it has {left:?}");
+            Ok(left)
+        })?;
+        run_on("node2")?;
+        let given = of("node2")?;
+        ensure!(given.intersection(&had).next().is_some(), "node0 had {had:?}, node2 has {given:?}");
+        ensure!(given.is_disjoint(&kept), "node0 and node2 have {kept:?}");
+        test.delete_pod("many")
+    };
+    let (shown, back) = (shown(), set("NETCLAIM_BLOCK_IDLE_AFTER-"));
+    shown.and(back)
+}
+
 pub fn idle_blocks_go_to_the_one_node_on_which_pods_wait(test: &Test<'_>) -> Result<()> {
     // Three blocks of 2, 4 and 4 addresses, one on each node.
     let range = json!({"subnet": test.subnet(0).replace("/24", "/28"),

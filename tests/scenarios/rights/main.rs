@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
 use std::process::Command;
 
 use netclaim_tests::objects::{list, text};
@@ -15,13 +14,6 @@ use netclaim_tests::{Access, helm, output, project};
 use serde_json::Value;
 
 const LANES: [&str; 3] = ["cluster", "install", "nodes"];
-
-/// Rights that the programs need and that no scenario surely makes them use: account, group, resource, verb, and when it is used. What
-/// happens then has a unit test.
-const NOT_IN_THE_LANES: [(&str, &str, &str, &str, &str); 1] = [
-    // `an_empty_block_is_given_back_after_a_while_but_not_the_last_one`
-    ("netclaim-agent", "netclaim.dev", "addressblocks", "delete", "a block was empty for five minutes"),
-];
 
 /// What the programs asked for in all lanes.
 fn asked() -> BTreeSet<Access> {
@@ -96,21 +88,7 @@ fn shown<'a>(accesses: impl Iterator<Item = &'a Access>) -> String {
 #[test]
 fn every_right_is_used() {
     let (granted, asked) = (all_granted(), asked());
-    let mut unused: BTreeSet<Access> = granted.difference(&asked).cloned().collect();
-    for (account, group, resource, verb, when) in NOT_IN_THE_LANES {
-        let [account, group, resource, verb] = [account, group, resource, verb].map(str::to_owned);
-        if unused.remove(&Access {
-            account: account.clone(),
-            group,
-            resource: resource.clone(),
-            verb: verb.clone(),
-        }) {
-            // Not by println!, which the test harness keeps to itself.
-            let line = format!("\nSKIPPED CASE: {account}: {verb} {resource}: only when {when}\n");
-            std::io::stderr().write_all(line.as_bytes()).unwrap();
-        }
-    }
-    let unused = shown(unused.iter());
+    let unused = shown(granted.difference(&asked));
     assert!(unused.is_empty(), "granted and never used by any scenario:\n{unused}");
 }
 
