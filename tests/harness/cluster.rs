@@ -76,6 +76,16 @@ impl Cluster {
         self.kubectl.with_file_name(name)
     }
 
+    /// The version of Kubernetes that the cluster was started with, as `$NETCLAIM_KUBERNETES` names it.
+    pub fn kubernetes(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.dir.join("kubernetes"))?.trim().to_owned())
+    }
+
+    /// Replaces services by those of another version of Kubernetes, one after the other (`tests/node/upgrade.sh`).
+    pub fn replace_kubernetes(&self, version: &str, services: &[&str]) -> Result<()> {
+        self.script("upgrade.sh", &[&[version], services].concat()).map(drop)
+    }
+
     /// Ends the cluster in `dir`, if there is one. Its logs stay.
     pub fn stop(dir: &Path) -> Result<()> {
         script("down.sh", dir, &[]).map(drop)

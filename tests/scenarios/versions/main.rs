@@ -18,9 +18,11 @@ mod endpoints;
 // Each API server must support the manifests' policies and rights, too.
 #[path = "../cluster/rights.rs"]
 mod rights;
+mod upgrade;
 
 use endpoints::*;
 use rights::*;
+use upgrade::*;
 
 /// How long an idle agent is watched.
 const IDLE: Duration = Duration::from_secs(20);
@@ -48,7 +50,8 @@ fn main() -> ExitCode {
             the_agent_changes_only_the_labels_of_networks_of_its_own_node,
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes,
-            a_burst_of_pods_has_no_claim_refused;
+            a_burst_of_pods_has_no_claim_refused,
+            kubernetes_is_upgraded_and_goes_back_under_running_pods;
     ])
 }
 
@@ -69,7 +72,11 @@ fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
 
 /// Reads the slices of a pool, which must be complete.
 fn slices_of(test: &Test<'_>, pool: &str) -> Result<Vec<Value>> {
-    let mut slices = test.cluster.slices()?;
+    of_pool(test.cluster.slices()?, pool)
+}
+
+/// Returns the slices of a pool, which must be complete.
+fn of_pool(mut slices: Vec<Value>, pool: &str) -> Result<Vec<Value>> {
     slices.retain(|slice| slice["spec"]["pool"]["name"] == pool);
     let first = slices.first().context("the pool has no slices")?;
     for slice in &slices {
