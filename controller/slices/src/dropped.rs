@@ -4,7 +4,7 @@
 //! whatever reason, the answer is adopted: it counts as published until something else is desired.
 //!
 //! A probe is the dry run of a slice with every gated field. It shows what the server stores before anything is
-//! published, and again after the watch failed, because the server may have been upgraded.
+//! published, and again after the watch failed or when the server has another version.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -261,6 +261,11 @@ impl Adopted {
             self.answers.insert(name.to_owned(), (sent, answer));
         }
         self.learn(lost, &kept)
+    }
+
+    /// Returns the version of the server, if it is known.
+    pub(crate) fn version(&self) -> Option<KubernetesVersion> {
+        self.version
     }
 
     /// Sets the version of the server; `None` if it is unknown, when the scheduler is assumed to handle counters.

@@ -177,6 +177,10 @@ const MAX_DELAY: Duration = Duration::from_secs(1);
 /// A request that takes longer counts as failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Interval of looks at the API server's version. A watch that an API server ends in good order goes on at another one, which
+/// may have been upgraded, without an error.
+const VERSION_INTERVAL: Duration = Duration::from_secs(300);
+
 /// The most expensive plan costs as much as this many writes.
 const MAX_COST: u32 = 10;
 
@@ -197,7 +201,16 @@ enum Probe {
     /// The server may have been replaced or upgraded.
     Due,
     Failed(Failures),
-    Done,
+    /// The server's version is read again at this time.
+    Done {
+        look_at: Instant,
+    },
+}
+
+impl Probe {
+    fn done() -> Self {
+        Self::Done { look_at: Instant::now() + VERSION_INTERVAL }
+    }
 }
 
 struct Worker {
@@ -232,7 +245,11 @@ impl Worker {
                 _ if !self.observed.is_ready() => None,
                 Probe::Due => Some(Instant::now()),
                 Probe::Failed(failures) => Some(failures.retry_at),
-                Probe::Done => None,
+                Probe::Done { .. } => None,
+            };
+            let look_at = match &self.probe {
+                Probe::Done { look_at } => Some(*look_at),
+                Probe::Due | Probe::Failed(_) => None,
             };
             tokio::select! {
                 event = events.next() => match event {
@@ -252,6 +269,9 @@ impl Worker {
                     if self.probe().await {
                         gather.changed();
                     }
+                }
+                () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
+                    self.probe = self.look_at_version().await;
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     gather.acted();
@@ -292,7 +312,7 @@ impl Worker {
                 return false;
             }
         }
-        self.probe = Probe::Done;
+        self.probe = Probe::done();
         // An upgraded server may accept what it refused before.
         let refused = std::mem::take(&mut self.refused).into_values().any(|devices| !devices.is_empty());
         let again = answer.is_some_and(|answer| self.adopted.probed(&slice.spec, &answer));
@@ -305,10 +325,19 @@ impl Worker {
         again || refused
     }
 
+    /// Reads the API server's version. A probe is due if it has changed since the last one.
+    async fn look_at_version(&self) -> Probe {
+        match timeout(REQUEST_TIMEOUT, self.client.apiserver_version()).await {
+            Ok(Ok(info)) if info.git_version.parse().ok() != self.adopted.version() => Probe::Due,
+            // The watch fails, too, when the server is away.
+            _ => Probe::done(),
+        }
+    }
+
     fn retry_probe(&mut self, error: &(dyn std::error::Error + 'static)) {
         let before = match self.probe {
             Probe::Failed(failures) => Some(failures),
-            Probe::Due | Probe::Done => None,
+            Probe::Due | Probe::Done { .. } => None,
         };
         if before.is_none() {
             tracing::warn!(error, "cannot probe what the API server stores, will retry");

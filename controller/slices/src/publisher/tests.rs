@@ -608,6 +608,23 @@ async fn an_old_version_is_reported_until_the_server_is_upgraded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_version_behind_a_watch_that_goes_on_is_seen_within_minutes() {
+    let server = Server::default();
+    server.state().git_version = Some("v1.36.6");
+    server.state().drops_taints = true;
+    let handle = start(&server);
+    processed(&handle, |status| status.server.is_some()).await;
+    server.edit(|state| {
+        state.git_version = Some("v1.37.1");
+        state.drops_taints = false;
+    });
+    let begin = Instant::now();
+    processed(&handle, |status| status.server == Some(all_features())).await;
+    assert!(begin.elapsed() <= VERSION_INTERVAL, "{:?}", begin.elapsed());
+    assert_eq!(server.state().probes, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pool_of_many_slices_is_rewritten_within_a_second() {
     let server = Server::default();
     let handle = start(&server);
