@@ -7,11 +7,18 @@
 #                       the host's end of the links to the nodes
 #   10.97.SLOT.0/24     divided among the nodes: the first address of a part is the node,
 #                       the sixteenth and up are pods. A single node has all.
+#   fd96:SLOT::/112     the same two networks of a cluster with IPv6
+#   fd97:SLOT::/64
 #   127.96.SLOT.1       etcd
 #   netclaimSLOT        the host's end of the link to node0; netclaimSLOT-1 to node1 …
 #   netclaim-SLOT       the cgroup that every process of the cluster lives in; each node
 #                       has a cgroup of its own in it
 # The link to DIR in $slots reserves the slot until it is removed or the machine reboots.
+#
+# $NETCLAIM_STACK chooses the address families of a new cluster; DIR/stack has those of an existing one.
+#   ipv4                the default
+#   dual                both, IPv4 first: the API server has the IPv4 address
+#   ipv6                IPv6 alone
 #
 # The names of node0's services and files have no number: kubelet, DIR/log/kubelet.log,
 # DIR/node. node1 has kubelet1, DIR/log/kubelet1.log, DIR/node1.
@@ -29,8 +36,21 @@ cluster_dir() {
   dir=$(realpath -m "$1")
   slot=$(cat "$dir/slot" 2>/dev/null) || slot=
   nodes=$(cat "$dir/nodes" 2>/dev/null) || nodes=1
-  api_ip=10.96.$slot.1 services_net=10.96.$slot.0/24 etcd_ip=127.96.$slot.1 cgroup=netclaim-$slot
+  stack=$(cat "$dir/stack" 2>/dev/null) || stack=ipv4
+  host_ips=$(of_stack "10.96.$slot.1" "fd96:$slot::1") api_ip=${host_ips%,*} etcd_ip=127.96.$slot.1
+  services_nets=$(of_stack "10.96.$slot.0/24" "fd96:$slot::/112") dns_ips=$(of_stack "10.96.$slot.10" "fd96:$slot::a")
+  api_url=https://$api_ip cgroup=netclaim-$slot
+  [[ $api_ip != *:* ]] || api_url=https://[$api_ip]
   select_node 0
+}
+
+# of_stack IPV4 IPV6: prints the one of the cluster's family, or both, separated by a comma.
+of_stack() {
+  case $stack in
+  ipv4) echo "$1" ;;
+  dual) echo "$1,$2" ;;
+  ipv6) echo "$2" ;;
+  esac
 }
 
 # select_node NUMBER: sets the names of a node: its own, the ending of its services' and files' names, its addresses and
@@ -41,8 +61,10 @@ select_node() {
   size=$((256 >> (prefix - 24)))
   node=node$1 ending=$1 link=netclaim$slot-$1
   (($1 > 0)) || ending='' link=netclaim$slot
-  node_ip=10.97.$slot.$(($1 * size + 1)) pods_net=10.97.$slot.$(($1 * size))/$prefix
-  first_pod_ip=10.97.$slot.$(($1 * size + 16))
+  # A cluster with IPv6 has one node.
+  node_ips=$(of_stack "10.97.$slot.$(($1 * size + 1))" "fd97:$slot::1")
+  pods_nets=$(of_stack "10.97.$slot.$(($1 * size))/$prefix" "fd97:$slot::/64")
+  first_pod_ips=$(of_stack "10.97.$slot.$(($1 * size + 16))" "fd97:$slot::10")
 }
 
 # each_node COMMAND...: runs the command for one node after the other.
@@ -82,7 +104,7 @@ cluster_of() {
   use_runtime "$(<"$dir/runtime")"
   use_kubernetes "$(<"$dir/kubernetes")"
   PATH=$kubernetes_bin:$runtime_bin:$PATH
-  export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net,.svc
+  export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_nets,.svc
   export CONTAINERD_NAMESPACE=k8s.io CONTAINER_RUNTIME_ENDPOINT=unix://$runtime_socket # of ctr and crictl
   unset XDG_RUNTIME_DIR # the login session's folder, which the node does not have
 }

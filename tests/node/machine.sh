@@ -70,15 +70,39 @@ kernel/keys/root_maxbytes 25000000"
     mount --make-rshared /' - "$disk" "$log" "$runtime_root" "$cgroup" "$node"
 }
 
+# give_address LINK OWN PEER [COMMAND...]: gives a link the address OWN, and the route to PEER. COMMAND runs `ip` elsewhere.
+give_address() {
+  case $2 in
+  # No other machine can have the address: it is not probed for a second before its use.
+  *:*) "${@:4}" ip addr add "$2/128" peer "$3/128" dev "$1" nodad ;;
+  *) "${@:4}" ip addr add "$2/32" peer "$3/32" dev "$1" ;;
+  esac
+}
+
+# each_family FUNCTION: calls it for each of the cluster's families, with host_ip, node_ip and pods_net of the family.
+each_family() {
+  local n host_ip node_ip pods_net of_host of_node of_pods
+  IFS=, read -ra of_host <<<"$host_ips"
+  IFS=, read -ra of_node <<<"$node_ips"
+  IFS=, read -ra of_pods <<<"$pods_nets"
+  for n in "${!of_host[@]}"; do
+    host_ip=${of_host[n]} node_ip=${of_node[n]} pods_net=${of_pods[n]}
+    "$@"
+  done
+}
+
 # link_host SERVICE NAME: creates the link from the host, which has the API server's address, to NAME of the service.
 link_host() {
   ip link del "$link" 2>/dev/null || true
   ip link add "$link" type veth peer name "$2" netns "$(svc_pid "$1")"
   ip link set "$link" up
-  ip addr add "$api_ip/32" peer "$node_ip/32" dev "$link"
-  ip route add "$pods_net" via "$node_ip" dev "$link"
+  each_family address_host
   # The host is the router between the nodes' eth0, for packets from these links alone.
   sysctl -qw "net.ipv4.conf.$link.forwarding=1"
+}
+address_host() {
+  give_address "$link" "$host_ip" "$node_ip"
+  ip route add "$pods_net" via "$node_ip" dev "$link"
 }
 
 # make_segments: creates the two networks that the uplinks of the nodes are plugged into: one bridge for all eth1, another
@@ -103,14 +127,18 @@ link_node() {
   wire_pid=$(svc_pid wire)
   link_host "node$ending" eth0
   in_node sysctl -qw net.ipv4.ip_forward=1
+  [[ $stack == ipv4 ]] || in_node sysctl -qw net.ipv6.conf.all.forwarding=1
   in_node ip link set lo up
   in_node ip link set eth0 up
-  in_node ip addr add "$node_ip/32" peer "$api_ip/32" dev eth0
-  in_node ip route add default via "$api_ip" dev eth0
+  each_family address_node
   for name in $(uplinks); do
     # No link of a pod may have this index: busybox's ip would take it for the pod's link.
     in_node ip link add "$name" index "10${name#eth}" type veth peer name "$node-$name" netns "$wire_pid"
     in_node ip link set "$name" up
     nsenter --target "$wire_pid" --net ip link set "$node-$name" master "$name" up
   done
+}
+address_node() {
+  give_address eth0 "$node_ip" "$host_ip" in_node
+  in_node ip route add default via "$host_ip" dev eth0
 }

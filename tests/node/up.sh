@@ -8,9 +8,10 @@
 # service "wire" joins all eth1, another joins all eth2. Only node0 and node1 have an eth2.
 #
 # NETCLAIM_NODES is the number of nodes of a new cluster (1..8, default 1); they are node0, node1 and so on. NETCLAIM_SLOT
-# chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_RUNTIME chooses the container runtime of a new
-# cluster (see runtime.sh), NETCLAIM_KUBERNETES its version (see use_kubernetes in lib.sh). With
-# NETCLAIM_API_ONLY=1 only etcd and the API server start, for objects of nodes that do not exist; svc.sh starts others.
+# chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_STACK chooses the address families of a new
+# cluster (see cluster.sh), NETCLAIM_RUNTIME its container runtime (see runtime.sh), NETCLAIM_KUBERNETES its version (see
+# use_kubernetes in lib.sh). With NETCLAIM_API_ONLY=1 only etcd and the API server start, for objects of nodes that do not
+# exist; svc.sh starts others.
 set -euo pipefail
 # shellcheck source=cluster.sh
 . "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
@@ -37,8 +38,15 @@ if [[ -n ${running:-} ]]; then
   [[ ${NETCLAIM_KUBERNETES:-$kubernetes} == "$kubernetes" ]] ||
     die "the cluster in $dir has Kubernetes $kubernetes: $here/down.sh $dir first"
   [[ ${NETCLAIM_NODES:-$nodes} == "$nodes" ]] || die "the cluster in $dir has $nodes nodes: $here/down.sh $dir first"
+  [[ ${NETCLAIM_STACK:-$stack} == "$stack" ]] || die "the cluster in $dir has the addresses $stack: $here/down.sh $dir first"
 else
   ((${NETCLAIM_NODES:=1} >= 1 && NETCLAIM_NODES <= most_nodes)) || die "NETCLAIM_NODES=$NETCLAIM_NODES: 1 to $most_nodes nodes"
+  case ${NETCLAIM_STACK:=ipv4} in
+  ipv4) ;;
+  # The host is the router between nodes, and older kernels forward IPv6 between all of its links or none.
+  dual | ipv6) ((NETCLAIM_NODES == 1)) || die "NETCLAIM_STACK=$NETCLAIM_STACK: with IPv6 a cluster has one node" ;;
+  *) die "NETCLAIM_STACK=$NETCLAIM_STACK: ipv4, dual or ipv6" ;;
+  esac
   use_runtime "${NETCLAIM_RUNTIME:-containerd}"
   use_kubernetes "${NETCLAIM_KUBERNETES:-newest}"
   [[ ! -e $dir/slot ]] || "$here/down.sh" "$dir"
@@ -49,7 +57,8 @@ NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes "$here/build.sh"
 free_slot() {
   local owner
   owner=$(readlink "$slots/$1") && [[ $(cat "$owner/slot" 2>/dev/null) == "$1" ]] && return 1
-  [[ -z $(ip -4 route show root "10.96.$1.0/24") && -z $(ip -4 route show root "10.97.$1.0/24") ]]
+  [[ -z $(ip -4 route show root "10.96.$1.0/24") && -z $(ip -4 route show root "10.97.$1.0/24") &&
+    -z $(ip -6 route show root "fd96:$1::/112") && -z $(ip -6 route show root "fd97:$1::/64") ]]
 }
 
 take_slot() {
@@ -62,6 +71,7 @@ take_slot() {
     if free_slot "$n"; then
       echo "$n" >"$dir/slot"
       echo "$NETCLAIM_NODES" >"$dir/nodes"
+      echo "$NETCLAIM_STACK" >"$dir/stack"
       ln -sfn "$dir" "$slots/$n"
       break
     fi
@@ -131,7 +141,7 @@ X
 # the rights of RBAC and the Node authorizer: with more, the tests would not find missing rights.
 identity() {
   certificate "$2" "${4:+/O=$4}/CN=$3" clientAuth
-  jq -n --arg server "https://$api_ip" --rawfile ca "$dir/pki/ca.crt" --rawfile crt "$dir/pki/$2.crt" \
+  jq -n --arg server "$api_url" --rawfile ca "$dir/pki/ca.crt" --rawfile crt "$dir/pki/$2.crt" \
     --rawfile key "$dir/pki/$2.key" '{
       apiVersion: "v1", kind: "Config", "current-context": "netclaim",
       clusters: [{name: "netclaim", cluster: {server: $server, "certificate-authority-data": ($ca | @base64)}}],
@@ -159,7 +169,7 @@ make_identities() (
 write_configuration() {
   cat >"$dir/env" <<X
 # The clients of the cluster in $dir: . $dir/env
-export KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_net
+export KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_nets
 export PATH=$kubernetes_bin:\$PATH
 X
   cat >"$dir/audit.yaml" <<X
@@ -173,10 +183,11 @@ X
 }
 
 write_node_configuration() {
-  cat >"$dir/node$ending/cni/net.d/10-pods.conflist" <<X
-{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
- "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "$pods_net", "rangeStart": "$first_pod_ip"}]]}}]}
-X
+  jq -n --arg nets "$pods_nets" --arg first "$first_pod_ips" --arg routes "$(of_stack 0.0.0.0/0 ::/0)" '{
+      cniVersion: "1.0.0", name: "pods", plugins: [{type: "ptp", ipam: {type: "host-local",
+        routes: [{dst: ($routes / ",")[]}],
+        ranges: [[$nets / ",", $first / ","] | transpose[] | [{subnet: .[0], rangeStart: .[1]}]]}}]}' \
+    >"$dir/node$ending/cni/net.d/10-pods.conflist"
   # syncFrequency stays at its default, a minute, so that the tests wait as long as users do.
   # A kubelet removes the cgroups of pods that it does not know: each has its own root.
   cat >"$dir/kubelet$ending.yaml" <<X
@@ -190,7 +201,7 @@ enforceNodeAllocatable: []
 containerRuntimeEndpoint: unix://$runtime_socket
 volumePluginDir: /var/lib/kubelet/volumeplugins
 clusterDomain: cluster.local
-clusterDNS: [10.96.$slot.10] # no server: without an address every pod gets a warning
+clusterDNS: [$dns_ips] # no server: without an address every pod gets a warning
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $dir/pki/ca.crt}}
 authorization: {mode: Webhook}
 makeIPTablesUtilChains: false
@@ -210,7 +221,7 @@ define_services() {
   # The API server listens on the address of the service "kubernetes", so that pods reach it (KUBERNETES_SERVICE_HOST)
   # without a kube-proxy. For the same reason it asks webhooks at the addresses of their pods.
   svc_define apiserver "$bin/kube-apiserver" --etcd-servers "http://$etcd_ip:2379" --v=1 \
-    --bind-address "$api_ip" --secure-port 443 --service-cluster-ip-range "$services_net" \
+    --bind-address "$api_ip" --secure-port 443 --service-cluster-ip-range "$services_nets" \
     --cert-dir "$pki" --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" \
     --client-ca-file "$pki/ca.crt" --kubelet-preferred-address-types InternalIP \
     --kubelet-client-certificate "$pki/apiserver-kubelet.crt" --kubelet-client-key "$pki/apiserver-kubelet.key" \
@@ -234,7 +245,7 @@ define_node_services() {
   svc_define "node$ending" sleep infinity
   svc_define "runtime$ending" env "PATH=$runtime_bin:$PATH" "$@"
   svc_define "kubelet$ending" "$kubernetes_bin/kubelet" --config "$dir/kubelet$ending.yaml" \
-    --kubeconfig "$dir/pki/kubelet$ending.conf" --v=2 --hostname-override "$node" --node-ip "$node_ip"
+    --kubeconfig "$dir/pki/kubelet$ending.conf" --v=2 --hostname-override "$node" --node-ip "$node_ips"
 }
 
 port_open() { : <"/dev/tcp/$1/$2"; }
