@@ -92,6 +92,15 @@ test-versions: tools ## Publishing and scheduling on each supported version of K
 	    NETCLAIM_KUBERNETES=$$version cargo test --workspace --test versions --locked || failed+=" $$version"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
+.PHONY: test-stacks
+test-stacks: tools ## netclaim on a cluster with IPv4 and IPv6, and on one with IPv6 alone (root; 10 minutes)
+	tests/node/build.sh
+	tests/programs/build.sh helm >/dev/null
+	@failed=; for stack in dual ipv6; do \
+	  echo "==> a cluster with the addresses $$stack"; \
+	  NETCLAIM_STACK=$$stack cargo test --workspace --test stacks --locked || failed+=" $$stack"; \
+	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
+
 .PHONY: test-scale
 test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, status, scheduler, addresses (root; an hour)
 	tests/node/build.sh
@@ -104,7 +113,7 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 test-released test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE := release
 
 .PHONY: test-all
-test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-multus ## make test, and then what takes longer (root)
+test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-stacks test-multus ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
 test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)

@@ -96,6 +96,13 @@ impl Cluster {
         &self.dir
     }
 
+    /// The cluster's address families: `ipv4`, `dual` or `ipv6` (`tests/node/cluster.sh`).
+    pub fn stack(&self) -> Result<String> {
+        let file = self.dir.join("stack");
+        let stack = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()));
+        Ok(stack?.trim().to_owned())
+    }
+
     /// The first node, `node0`, seen from outside. Functions that name no node are about this one.
     #[allow(clippy::indexing_slicing)] // a cluster has at least one node
     pub fn node(&self) -> Arc<Node> {

@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use crate::agent::{AGENT, CONTROLLER, FAILPOINTS};
 use crate::cluster::{Cluster, SYSTEM, project};
 use crate::command::output;
+use crate::helm::{self, Helm};
 
 /// Seconds that CNI plugins get on this cluster: a plugin that hangs must not make the tests hang.
 const CNI_TIMEOUT: u32 = 10;
@@ -17,6 +18,10 @@ const STATUS_PERIOD: u32 = 3;
 
 /// Seconds after which the blocks of addresses of a deleted node go to others: scenarios cannot wait for 10 minutes.
 const NODE_GONE_AFTER: u32 = 40;
+
+/// What docs/install.md says for a cluster with IPv6 alone.
+pub const FOR_IPV6: &str =
+    "agent.metricsAddress=[::]:9177,controller.metricsAddress=[::]:9178,webhook.address=[::]:9443";
 
 /// Whether netclaim runs as users have it (`$NETCLAIM_AS_RELEASED`): without fail points, and with its own times.
 fn as_released() -> bool {
@@ -27,7 +32,6 @@ impl Cluster {
     pub(crate) fn install(&self, image: &Path) -> Result<()> {
         let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
         self.program("busybox", &std::fs::read(busybox.trim())?)?;
-        eprintln!("==> installing netclaim: kubectl apply -k deploy/manifests");
         let installed = self.kubectl(&["get", "-n", SYSTEM, AGENT]).is_ok();
         let sum = output(Command::new("sha256sum").arg(image))?;
         let known = self.dir().join("image.sha256");
@@ -35,7 +39,13 @@ impl Cluster {
         if new_image {
             self.load_image(image)?;
         }
-        self.apply_manifests()?;
+        match self.stack()?.as_str() {
+            "ipv4" => {
+                eprintln!("==> installing netclaim: kubectl apply -k deploy/manifests");
+                self.apply_manifests()?;
+            }
+            stack => self.install_chart(stack)?,
+        }
         if !as_released() {
             self.shorten_waits()?;
         }
@@ -46,6 +56,17 @@ impl Cluster {
         std::fs::write(known, sum)?;
         self.agent_ready()?;
         self.controller_ready()
+    }
+
+    /// Installs the chart with the webhook and what a cluster of this stack needs.
+    fn install_chart(&self, stack: &str) -> Result<()> {
+        let mut values = "webhook.enabled=true".to_owned();
+        if stack == "ipv6" {
+            values = format!("{values},{FOR_IPV6}");
+        }
+        eprintln!("==> installing netclaim: helm upgrade --install --set {values}");
+        let args = ["--install", "--create-namespace", "--set", &values];
+        Helm::new(self)?.release_of(&helm::chart(), "dev", "upgrade", &args).map(drop)
     }
 
     /// Gives the programs shorter times than users have, and the agent its fail points.

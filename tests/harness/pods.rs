@@ -114,7 +114,8 @@ impl Test<'_> {
                 let lines: Vec<&str> = log.lines().collect();
                 for name in interfaces {
                     ensure!(lines.contains(name), "{pod} began without {name}: it found {lines:?}");
-                    for ip in self.interface(pod, name)?.ips {
+                    let interface = self.interface(pod, name)?;
+                    for ip in interface.ips.iter().chain(&interface.ipv6) {
                         let there = lines.iter().any(|line| {
                             let words: Vec<&str> = line.split_whitespace().collect();
                             words.contains(name) && words.contains(&ip.as_str())

@@ -7,7 +7,7 @@
 //! The Collector is the project's own program, of the modules in `tests/programs/otelcol`.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -201,7 +201,7 @@ pub struct Certificates(PathBuf);
 
 impl Certificates {
     /// Makes them, for a server at an IP address.
-    pub fn make(folder: &Path, server: &str) -> Result<Self> {
+    pub fn make(folder: &Path, server: IpAddr) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let made = Self(folder.to_owned());
         made.certificate("ca", &[])?;

@@ -1,7 +1,7 @@
 //! Traces: what an OpenTelemetry Collector gets of a pod's start and end, and what pods notice of a collector that is away.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -40,11 +40,11 @@ struct Traced<'a> {
 }
 
 /// The machine's address for the node: the API server's.
-fn host(test: &Test<'_>) -> Result<String> {
+fn host(test: &Test<'_>) -> Result<IpAddr> {
     let server = ["config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"];
     let server = test.cluster.kubectl(&server)?;
-    let host = server.trim().trim_start_matches("https://").split(':').next();
-    Ok(host.context("no API server")?.to_owned())
+    let host = server.trim().trim_start_matches("https://");
+    Ok(host.trim_matches(['[', ']']).parse()?)
 }
 
 impl<'a> Traced<'a> {
@@ -55,8 +55,9 @@ impl<'a> Traced<'a> {
 
     /// Has the agent send traces to this port of the machine, by `http` or `https`, with more variables.
     fn by(test: &'a Test<'a>, scheme: &str, port: u16, more: &[(&'static str, String)]) -> Result<Self> {
+        let address = SocketAddr::new(host(test)?, port);
         let variables = [
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", format!("{scheme}://{}:{port}", host(test)?)),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", format!("{scheme}://{address}")),
             ("OTEL_EXPORTER_OTLP_HEADERS", format!("{HEADER}={SECRET}")),
             ("OTEL_BSP_SCHEDULE_DELAY", "200".to_owned()),
         ];
@@ -211,8 +212,8 @@ pub fn the_agent_sends_traces_by_tls_only_to_a_collector_with_a_certificate_of_i
 ) -> Result<()> {
     // The agent has this folder of its node.
     let folder = "/var/lib/cni/netclaim-test-traces-tls";
-    let certificates = Certificates::make(&test.cluster.node().path(folder), &host(test)?)?;
-    let of_another_ca = Certificates::make(&test.cluster.dir().join("another-ca"), &host(test)?)?;
+    let certificates = Certificates::make(&test.cluster.node().path(folder), host(test)?)?;
+    let of_another_ca = Certificates::make(&test.cluster.dir().join("another-ca"), host(test)?)?;
     let mut collector = Collector::start(test, Some(&of_another_ca))?;
     let files = [
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", format!("{folder}/ca.crt")),
