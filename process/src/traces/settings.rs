@@ -173,7 +173,8 @@ impl Settings {
 
 /// How to reach the collector, and its address for the log.
 fn connection(env: &Env<'_>, endpoint: Variable) -> Result<(Endpoint, String), SettingsError> {
-    const WANTED: &str = "use http://HOST:4317, or https://HOST:4317 for TLS";
+    const WANTED: &str =
+        "use http://HOST:4317, or https://HOST:4317 for TLS, with an IPv6 address in brackets";
     if endpoint.value.contains('@') {
         let wanted = "put no user into the address, but a header into OTEL_EXPORTER_OTLP_HEADERS";
         return Err(SettingsError::Secret { variable: endpoint.name, place: 1, wanted });
@@ -317,6 +318,14 @@ mod tests {
     }
 
     #[test]
+    fn an_ipv6_address_is_in_brackets() {
+        for address in ["http://[fd00::7]:4317", "https://[fd00::7]:4317"] {
+            let settings = read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", address)]).unwrap().unwrap();
+            assert_eq!(settings.address, address);
+        }
+    }
+
+    #[test]
     fn the_defaults_are_those_of_the_specification() {
         let settings = read(&[ENDPOINT]).unwrap().unwrap();
         let (delay, timeout) = (Duration::from_secs(5), Duration::from_secs(30));
@@ -349,6 +358,7 @@ mod tests {
             ("OTEL_TRACES_EXPORTER", "zipkin", "use otlp or none"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317", "use http://HOST:4317"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "unix:///run/collector", "use http://HOST:4317"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://fd00::7:4317", "an IPv6 address in brackets"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/v1/traces", "without a path"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "use grpc"),
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip", "use none"),
