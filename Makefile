@@ -66,9 +66,10 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- disasters::
 
 .PHONY: test-released
-test-released: tools ## Pods get their networks from what is released: its profile, without fail points, with the times that users have (root)
+test-released: tools ## Pods get their networks from what is released: its profile, without fail points, with users' times, its chart and manifests (root)
 	tests/node/build.sh
 	NETCLAIM_AS_RELEASED=1 cargo test --workspace --test cluster --locked -- attaching::
+	NETCLAIM_AS_RELEASED=1 cargo test --workspace --test install --locked -- the_files_of_a_release
 
 .PHONY: test-runtimes
 test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)

@@ -4,7 +4,7 @@
 #
 #   netclaim-VERSION.oci.tar          the image, for amd64 and arm64
 #   cni-plugins-VERSION.oci.tar       the reference plugins' image, likewise, with the plugins' version
-#   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image
+#   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image (chart.sh)
 #   netclaim.yaml                     the same for kubectl apply -f
 #   netclaim-VERSION-deploy.tar.gz    deploy/ for kubectl apply -k, with what is optional: monitoring, examples
 #   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as a plugin of kubectl; manual pages, completion scripts; for /usr/local
@@ -34,18 +34,11 @@ install_auditable() {
   cargo install --quiet --locked --version "$auditable_version" cargo-auditable --root "$1"
 }
 
-# version FILE KEY: the value of a line of a YAML file.
-version() { awk -v key="$2:" '$1 == key { print $2; exit }' "$1"; }
-
 machines
 auditable=$(artifact cargo-auditable "$root/deploy/release/build.sh" -- "$auditable_version" "$machine")
 make_once "$auditable" "installing cargo-auditable $auditable_version (once)" install_auditable
 export PATH=$auditable/bin:$PATH NETCLAIM_AUDITABLE=1 NETCLAIM_PROFILE=release
 version=$(cargo metadata --no-deps --format-version 1 --locked | jq -r '.packages[] | select(.name == "netclaim-cli").version')
-chart=deploy/helm/netclaim
-for key in version appVersion; do
-  [[ $(version "$chart/Chart.yaml" "$key") == "$version" ]] || die "$chart/Chart.yaml: $key is not that of Cargo.toml, $version"
-done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -88,17 +81,7 @@ done
 )
 deploy/plugins/build.sh "$out/cni-plugins-$plugins_version.oci.tar" "$registry/cni-plugins:$plugins_version" "${architectures[@]}"
 
-helm=$(tests/programs/build.sh helm)
-cp -r "$chart" "$work/netclaim"
-sed -i -e "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" \
-  -e "0,/^  # -- Image with all/s|It has to be set.*|By default that of the release.|" "$work/netclaim/values.yaml"
-"$helm" package "$work/netclaim" --destination "$out" >/dev/null
-{
-  cat deploy/manifests/namespace.yaml
-  "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version 1.37.0
-} >"$out/netclaim.yaml"
-grep -q "image: $registry/netclaim:$version$" "$out/netclaim.yaml" ||
-  die "netclaim.yaml does not name the image $registry/netclaim:$version"
+deploy/release/chart.sh "$out" "$registry" "$version"
 mkdir "$work/deploy"
 cp -r deploy/{crds,examples,host-mounts,manifests,monitoring,whereabouts-stopped} "$work/deploy/"
 sed -i "s|^  newTag: dev$|  newName: $registry/netclaim\n  newTag: $version|" "$work/deploy/manifests/kustomization.yaml"

@@ -17,6 +17,7 @@ mod left;
 mod migrate;
 mod plugins;
 mod quick_start;
+mod released;
 mod status;
 mod tenants;
 mod upgrade;
@@ -29,6 +30,7 @@ use kubeconform::*;
 use migrate::*;
 use plugins::*;
 use quick_start::*;
+use released::*;
 use status::*;
 use tenants::*;
 use upgrade::*;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
                 netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants,
                 helm_takes_over_upgrades_rolls_back_and_uninstalls,
                 the_quick_start_works_as_it_is_written,
+                the_files_of_a_release_install_netclaim,
                 plugins_come_from_an_image,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
                 the_webhook_refuses_what_netclaim_could_not_serve,

@@ -1,0 +1,30 @@
+#!/bin/bash
+# chart.sh OUT REGISTRY VERSION: packs the chart of a release into the folder OUT, and writes what it renders for kubectl apply -f, with
+# REGISTRY/netclaim:VERSION as the image. Needs Go, which builds Helm where it is missing.
+set -euo pipefail
+# shellcheck source=../../tests/node/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../../tests/node/lib.sh"
+[[ $# == 3 ]] || die "usage: chart.sh OUT REGISTRY VERSION"
+out=$(realpath "$1") registry=$2 version=$3
+cd "$root"
+chart=deploy/helm/netclaim
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# value FILE KEY: the value of a line of a YAML file.
+value() { awk -v key="$2:" '$1 == key { print $2; exit }' "$1"; }
+
+for key in version appVersion; do
+  [[ $(value "$chart/Chart.yaml" "$key") == "$version" ]] || die "$chart/Chart.yaml: $key is not that of Cargo.toml, $version"
+done
+helm=$(tests/programs/build.sh helm)
+cp -r "$chart" "$work/netclaim"
+sed -i -e "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" \
+  -e "0,/^  # -- Image with all/s|It has to be set.*|By default that of the release.|" "$work/netclaim/values.yaml"
+"$helm" package "$work/netclaim" --destination "$out" >/dev/null
+{
+  cat deploy/manifests/namespace.yaml
+  "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version 1.37.0
+} >"$out/netclaim.yaml"
+grep -q "image: $registry/netclaim:$version$" "$out/netclaim.yaml" ||
+  die "netclaim.yaml does not name the image $registry/netclaim:$version"
