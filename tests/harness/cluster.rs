@@ -261,6 +261,20 @@ impl Cluster {
         Ok(())
     }
 
+    /// Cuts a node off from the API server and from other nodes' pods (`tests/node/link.sh`), until [`Self::reconnect`], or until the
+    /// scenario has ended. Its programs go on.
+    pub fn cut_off(&self, name: &str) -> Result<()> {
+        self.node_named(name)?.set_cut_off(true);
+        self.script("link.sh", &["--node", name, "down"]).map(drop)
+    }
+
+    /// Connects a node again.
+    pub fn reconnect(&self, name: &str) -> Result<()> {
+        self.script("link.sh", &["--node", name, "up"])?;
+        self.node_named(name)?.set_cut_off(false);
+        Ok(())
+    }
+
     /// Writes a CNI plugin into every node's `/opt/cni/bin`. Its shell is the static busybox there: the agent's image has
     /// none.
     pub(crate) fn plugin(&self, name: &str, script: &str) -> Result<()> {
@@ -297,6 +311,11 @@ impl Cluster {
         for node in self.all_nodes() {
             if self.service("pid", &node.service("node")).is_err() {
                 self.power_on(&node.name())?;
+            }
+            if node.is_cut_off() {
+                self.reconnect(&node.name())?;
+                // Its Node object may be deleted.
+                self.service("restart", &node.service("kubelet"))?;
             }
             services.extend(["runtime", "kubelet"].map(|kind| node.service(kind)));
         }

@@ -24,6 +24,7 @@ pub struct Node {
     number: usize,
     pid: i32,
     off: AtomicBool,
+    cut_off: AtomicBool,
     root: PathBuf,
     runtime: Runtime,
     /// Mount points at the start.
@@ -84,6 +85,7 @@ impl Node {
             number,
             pid,
             off: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
             root: format!("/proc/{pid}/root").into(),
             runtime,
             mounts: mounts(pid).unwrap_or_default().into_keys().collect(),
@@ -113,6 +115,15 @@ impl Node {
 
     pub(crate) fn is_on(&self) -> bool {
         !self.off.load(Ordering::SeqCst)
+    }
+
+    /// Notes whether the node reaches the API server.
+    pub(crate) fn set_cut_off(&self, yes: bool) {
+        self.cut_off.store(yes, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::SeqCst)
     }
 
     /// Links of the node itself (`tests/node/machine.sh`).

@@ -102,8 +102,12 @@ link_host() {
 }
 address_host() {
   give_address "$link" "$host_ip" "$node_ip"
-  ip route add "$pods_net" via "$node_ip" dev "$link"
+  route_family
 }
+
+# route_pods: creates the host's routes to the selected node's pods, which go when their link goes down.
+route_pods() { each_family route_family; }
+route_family() { ip route replace "$pods_net" via "$node_ip" dev "$link"; }
 
 # make_segments: creates the two networks that the uplinks of the nodes are plugged into: one bridge for all eth1, another
 # for all eth2.

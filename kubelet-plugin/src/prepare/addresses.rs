@@ -206,7 +206,11 @@ pub(crate) fn revised(
     now: Now<'_>,
     taken: &TakenAddresses,
 ) -> Result<Option<Plan>, DeviceError> {
-    let Now { network, of_node, node, .. } = now;
+    let Now { network, of_node, own, node, .. } = now;
+    // That of a claim, too: once the Node object is gone for long, the claim may serve a pod on another node.
+    if own.is_stale && (plan.owner.addresses.is_some() || of_node.is_some()) {
+        return Err(DeviceError::Stale { network: network.to_string(), node: node.to_owned() });
+    }
     let planned = plan.owner.addresses.clone().unwrap_or_default();
     let Some((of_node, pool)) = of_node.and_then(|of_node| Some((of_node, of_node.pool.as_ref()?))) else {
         return match of_node.filter(|_| plan.owner.addresses.is_none()) {
@@ -228,9 +232,6 @@ pub(crate) fn revised(
         let mut plan = with(plan, now, Addresses { leases, ..Addresses::default() }, &ipam)?;
         plan.spec.capability_args.ips = None;
         return Ok(Some(plan));
-    }
-    if of_node.is_stale {
-        return Err(DeviceError::Stale { network: network.to_string(), node: node.to_owned() });
     }
     let others = taken.of(network);
     let is_kept = |choice: &Choice| {
@@ -446,7 +447,7 @@ mod tests {
 
     fn revise(plan: &Plan, of_node: &NodeAddresses, taken: &TakenAddresses) -> Result<Option<Plan>, String> {
         let (network, spec) = storage();
-        let own = OwnBlocks { known: Some(BTreeMap::new()), is_stale: false };
+        let own = OwnBlocks { known: Some(BTreeMap::new()), is_stale: of_node.is_stale };
         let now = Now { network: &network, spec: Some(&spec), of_node: Some(of_node), own: &own, node: "n" };
         revised(plan, now, taken).map_err(|error| error.to_string())
     }
@@ -499,6 +500,32 @@ mod tests {
         assert!(error.starts_with("no IPv4 address of Network \"storage\" is free on node n"), "{error}");
         let stale = NodeAddresses { is_stale: true, ..of_node(&[]) };
         assert!(revise(&plan, &stale, &none).expect_err("stale").contains("has not heard"));
+    }
+
+    #[test]
+    fn no_plan_with_addresses_is_carried_out_while_other_nodes_may_soon_have_them() {
+        let none = TakenAddresses::default();
+        let of_block = planned(&["10.20.0.16/30", "fd00::40/122"], &none);
+        let mut asking = of_block.clone();
+        let ip = "10.20.0.200".parse().expect("an address");
+        let asked = AskedAddress { lease: "l".to_owned(), pool: None, ip: Some(ip), mac: None };
+        asking.owner.addresses = Some(Addresses { leases: vec![asked], ..Addresses::default() });
+        let stale = NodeAddresses { is_stale: true, ..of_node(&[]) };
+        let network = storage().0;
+        let own = ["10.20.0.16/30", "fd00::40/122"];
+        let own = own.map(|cidr| crate::inventory::fixtures::own_block("storage", cidr));
+        let known = own.into_iter().map(|block| (block.spec.name(), block)).collect();
+        let own = OwnBlocks { known: Some(known), is_stale: true };
+        for plan in [&of_block, &asking] {
+            assert!(revise(plan, &stale, &none).expect_err("stale").contains("has not heard"));
+            let without_network = Now { network: &network, spec: None, of_node: None, own: &own, node: "n" };
+            let error = revised(plan, without_network, &none).expect_err("stale").to_string();
+            assert!(error.contains("has not heard"), "{error}");
+        }
+        let mut own_ipam = of_block;
+        own_ipam.owner.addresses = None;
+        let without_network = Now { network: &network, spec: None, of_node: None, own: &own, node: "n" };
+        assert_eq!(revised(&own_ipam, without_network, &none), Ok(None));
     }
 
     #[test]

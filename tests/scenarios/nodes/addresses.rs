@@ -412,7 +412,7 @@ pub fn a_claim_keeps_the_address_that_it_asked_for_on_every_node(test: &Test<'_>
 }
 
 /// A claim for an address that needs none of a node.
-fn asking_alone(name: &str, class: &str, ip: &str) -> Value {
+pub(crate) fn asking_alone(name: &str, class: &str, ip: &str) -> Value {
     let mut claim = asking(name, class, ip);
     claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = json!({"requests": {"addresses": "0"}});
     claim

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netclaim_tests::objects::text;
+use netclaim_tests::objects::{pod, text};
 use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually, holds, long, output, programs};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::addresses::network as leased;
+use crate::addresses::{asking_alone, network as leased, with_addresses};
+use crate::lost_nodes::forget;
 
 /// Seconds until kubelets have noticed, all of them, which pods are gone: they look once a minute.
 const NOTICED: u64 = 180;
@@ -19,10 +20,16 @@ const COLLECTED: u64 = 5;
 
 /// The addresses of `net1` in all sandboxes of the scenario, also of pods that the API server does not know. Fails if one is in two.
 fn addresses(test: &Test<'_>) -> Result<BTreeMap<String, String>> {
+    addresses_beside(test, None)
+}
+
+/// As [`addresses`], without those of one pod.
+fn addresses_beside(test: &Test<'_>, left_out: Option<&str>) -> Result<BTreeMap<String, String>> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for node in test.cluster.nodes() {
         let sandboxes = node.tasks()?.into_iter().filter(|task| task.container.is_none());
-        for sandbox in sandboxes.filter(|sandbox| sandbox.namespace == test.namespace()) {
+        let of_test = sandboxes.filter(|sandbox| sandbox.namespace == test.namespace());
+        for sandbox in of_test.filter(|sandbox| left_out != Some(&sandbox.pod)) {
             // A sandbox may end meanwhile.
             let Ok(interfaces) = node.interfaces_of(&sandbox.netns) else { continue };
             let Some(interface) = interfaces.get("net1") else { continue };
@@ -43,11 +50,22 @@ fn meanwhile_unique(
     test: &Test<'_>,
     seconds: u64,
     what: &str,
+    holds: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    meanwhile_unique_beside(test, None, seconds, what, holds)
+}
+
+/// As [`meanwhile_unique`], for addresses of other pods than one.
+fn meanwhile_unique_beside(
+    test: &Test<'_>,
+    left_out: Option<&str>,
+    seconds: u64,
+    what: &str,
     mut holds: impl FnMut() -> Result<()>,
 ) -> Result<()> {
     let mut duplicate = None;
     let result = eventually(seconds, what, || {
-        match addresses(test) {
+        match addresses_beside(test, left_out) {
             Err(error) if error.to_string().starts_with("DUPLICATE") => {
                 duplicate = Some(error);
                 return Ok(());
@@ -61,9 +79,14 @@ fn meanwhile_unique(
 
 /// Waits until the pods run, and makes sure that no address is ever in two pods.
 fn run(test: &Test<'_>, pods: &[String]) -> Result<()> {
-    meanwhile_unique(test, NOTICED, "the pods run", || {
+    run_beside(test, None, pods)
+}
+
+/// As [`run`], for addresses of other pods than one.
+fn run_beside(test: &Test<'_>, left_out: Option<&str>, pods: &[String]) -> Result<()> {
+    meanwhile_unique_beside(test, left_out, NOTICED, "the pods run", || {
         // What the API server says may be from before a loss of power.
-        let has_address: BTreeSet<String> = addresses(test)?.into_values().collect();
+        let has_address: BTreeSet<String> = addresses_beside(test, left_out)?.into_values().collect();
         pods.iter().try_for_each(|pod| {
             let is_there = has_address.iter().any(|holder| holder.starts_with(&format!("{pod} on ")));
             ensure!(is_there, "{pod} has no address");
@@ -188,11 +211,15 @@ impl Drop for Snapshot<'_> {
     }
 }
 
+/// The log of a node's agents. `kubectl logs` needs the kubelet.
+fn agent_log(test: &Test<'_>, node: &str) -> Result<String> {
+    let find = "cat /var/log/pods/netclaim-system_netclaim-agent-*/agent/*.log";
+    test.cluster.on(node, &["bash", "-c", find])
+}
+
 /// The pods, as NAMESPACE/NAME, that a node's agent names because the node does not have the blocks of their addresses.
 fn named_without_block(test: &Test<'_>, node: &str) -> Result<Vec<String>> {
-    // `kubectl logs` needs the kubelet.
-    let find = "cat /var/log/pods/netclaim-system_netclaim-agent-*/agent/*.log";
-    let log = test.cluster.on(node, &["bash", "-c", find])?;
+    let log = agent_log(test, node)?;
     let line = log.lines().rfind(|line| line.contains("has lost, and that other nodes may hand out"));
     let line = line.context("the log names no pods")?;
     let pods = line.split_once("pods=\"").and_then(|(_, rest)| rest.split('"').next());
@@ -446,6 +473,150 @@ pub fn a_node_object_that_was_deleted_by_mistake_costs_no_address(test: &Test<'_
     run(test, &again)?;
     // The kubelet releases the claims of the pods that were deleted with the Node object when it next looks.
     meanwhile_unique(test, NOTICED, "nothing is left of the deleted pods", || test.nodes_are_clean())
+}
+
+/// crictl on node2.
+struct Crictl<'a> {
+    test: &'a Test<'a>,
+    program: String,
+}
+
+impl<'a> Crictl<'a> {
+    fn new(test: &'a Test<'a>) -> Result<Self> {
+        let program = programs::built_or_skipped(test, "crictl")?;
+        Ok(Self { test, program: program.to_str().context("its path is no text")?.to_owned() })
+    }
+
+    fn run(&self, args: &[&str]) -> Result<String> {
+        self.test.cluster.on("node2", &[&[self.program.as_str()], args].concat())
+    }
+
+    /// Kills a pod's sandbox, and makes the next one in the kubelet's place. Without the API server the kubelet makes none, because it
+    /// reads the pod's claims first.
+    fn replace_sandbox(&self, pod: &str) -> Result<()> {
+        let (test, cluster) = (self.test, self.test.cluster);
+        let kubelet_log = || std::fs::read_to_string(cluster.dir().join("log/kubelet2.log"));
+        let (before, old) = (kubelet_log()?.len(), test.sandbox(pod)?);
+        let inspected: Value = serde_json::from_str(&self.run(&["inspectp", &old.id])?)?;
+        let mut config = inspected["info"]["config"].clone();
+        config["metadata"]["attempt"] = json!(1);
+        test.kill(&old)?;
+        eventually(60, &format!("the kubelet cannot read the claim of {pod}"), || {
+            let of_pod = format!("pod=\"{}/{pod}\"", test.namespace());
+            let fails =
+                |line: &str| line.contains("Failed to prepare dynamic resources") && line.contains(&of_pod);
+            ensure!(kubelet_log()?[before..].lines().any(fails), "it does not say so");
+            Ok(())
+        })?;
+        ensure!(test.sandbox(pod).is_err(), "the kubelet has made a sandbox");
+        let file = format!("/run/{pod}.json");
+        let on_host = cluster.node_named("node2")?.path(&file);
+        std::fs::write(&on_host, config.to_string())?;
+        self.run(&["runp", &file])?;
+        std::fs::remove_file(on_host)?;
+        ensure!(test.sandbox(pod)?.id != old.id, "the old sandbox of {pod} is alive");
+        Ok(())
+    }
+}
+
+pub fn a_node_that_is_cut_off_and_deleted_hands_out_no_address(test: &Test<'_>) -> Result<()> {
+    if !long() {
+        return test.skip("it takes minutes: make test-faults");
+    }
+    let crictl = Crictl::new(test)?;
+    // Three blocks, with ten addresses: .2 and .3, .4 to .7, and .8 to .11. The gateway is .1.
+    let asked = test.address(0, 13);
+    let network = test.network("a", |network| {
+        let ranges = json!([{"subnet": test.subnet(0).replace("/24", "/28")}]);
+        let reserved = json!([format!("{}/30", test.address(0, 12))]);
+        with_addresses(network, json!({"ranges": ranges, "blockSize": {"ipv4": 30}, "reserved": reserved}));
+        network["spec"]["allow"] = json!({"ips": true});
+    })?;
+    let of_claim = |name: &str, node: &str| {
+        let mut pod = pod(name, &["asks"]);
+        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        pod
+    };
+    test.create([asking_alone("asks", &network, &asked), of_claim("asks", "node2")])?;
+    for name in ["stays", "anew"] {
+        test.pod_on("node2", name, &network)?;
+    }
+    let old = ["stays", "anew", "asks"].map(str::to_owned);
+    run(test, &old)?;
+    let kept = test.ip("stays", "net1")?;
+    let uid = |name: &str| -> Result<String> { Ok(text(&test.get("pod", name)?["metadata"]["uid"])) };
+    let uids = [uid("anew")?, uid("asks")?];
+
+    let before = agent_log(test, "node2")?.len();
+    let has_said = |words: &[&str]| -> Result<()> {
+        let log = agent_log(test, "node2")?;
+        let says = |line: &str| words.iter().all(|word| line.contains(word));
+        ensure!(log[before..].lines().any(says), "the agent has not said {words:?}");
+        Ok(())
+    };
+    test.cluster.cut_off("node2")?;
+    forget(test, "node2")?;
+    // They need all addresses, so that the last of them wait for those of node2.
+    let others = names("others", 10);
+    for name in &others {
+        test.pod(name, &network)?;
+    }
+    // As documented, this pod keeps its address, also when another one gets that.
+    let left_out = Some("stays");
+    meanwhile_unique_beside(test, left_out, NOTICED, "the agent misses the API server", || {
+        has_said(&["no word of the API server about this node's AddressBlocks for 20 s"])
+    })?;
+    for name in ["anew", "asks"] {
+        crictl.replace_sandbox(name)?;
+    }
+    meanwhile_unique_beside(test, left_out, 60, "the ADD of both sandboxes is refused", || {
+        uids.iter()
+            .try_for_each(|uid| has_said(&[uid, "attachment failed", "node2 has not heard of its blocks"]))
+    })?;
+    run_beside(test, left_out, &others)?;
+    test.create([of_claim("second", "node0")])?;
+    meanwhile_unique_beside(test, left_out, NOTICED, "the claim serves a pod of another node", || {
+        let ip = test.ip("second", "net1")?;
+        ensure!(ip == asked, "its address is {ip}");
+        Ok(())
+    })?;
+    for name in ["anew", "asks"] {
+        let interfaces = test.interfaces(name)?;
+        ensure!(!interfaces.contains_key("net1"), "{name} has {interfaces:?}");
+        test.has_not_started(name)?;
+    }
+    ensure!(test.ip("stays", "net1")? == kept, "its address is {}, not {kept}", test.ip("stays", "net1")?);
+    ensure!(addresses_beside(test, left_out)?.contains_key(&kept), "no other pod has {kept}");
+
+    // As the page says, this shows on the node which sandboxes have addresses.
+    let agent = crictl.run(&["ps", "-q", "--name", "^agent$"])?;
+    let listed =
+        crictl.run(&["exec", "--sync", agent.trim(), "/usr/bin/netclaimctl", "cni", "attachments"])?;
+    let of_network: Vec<&str> = listed.lines().filter(|line| line.contains(&network)).collect();
+    let sandbox = test.sandbox("stays")?.id;
+    let is_named = |line: &&str| line.contains(&sandbox) && line.ends_with(&format!(" {kept}/28"));
+    ensure!(of_network.len() == 1 && of_network.iter().all(is_named), "{listed}");
+    // No kubelet has made these.
+    for name in ["anew", "asks"] {
+        crictl.run(&["stopp", &test.sandbox(name)?.id])?;
+    }
+
+    test.cluster.reconnect("node2")?;
+    test.cluster.service("restart", "kubelet2")?;
+    meanwhile_unique_beside(test, left_out, NOTICED, "the pods of before have ended", || {
+        old.iter().try_for_each(|name| {
+            ensure!(test.sandbox(name).is_err(), "{name} runs");
+            Ok(())
+        })
+    })?;
+    test.cluster.agent_ready()?;
+    // The one that is left needs one block of three.
+    for name in &others[1..] {
+        test.kubectl(&["delete", "pod", name, "--wait=false"])?;
+    }
+    test.pod_on("node2", "back", &network)?;
+    run(test, &["back".to_owned(), others[0].clone()])?;
+    meanwhile_unique(test, NOTICED, "nothing is left", || test.nodes_are_clean())
 }
 
 /// The kubelet of node2 under another name of the node, until it is dropped.

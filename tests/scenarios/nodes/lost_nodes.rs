@@ -100,10 +100,15 @@ pub fn slices_return_after_a_node_has_registered_again(test: &Test<'_>) -> Resul
     test.interface("other", "net1").map(drop)
 }
 
-/// Powers a node off, and deletes it and its pods as an operator does when a machine is broken. The controller may have been on it:
-/// without that, another one comes when the pods of the lost node are collected, more than a minute later.
+/// Powers a node off, and deletes it and its pods.
 pub fn lose(test: &Test<'_>, node: &str) -> Result<()> {
     test.cluster.power_off(node)?;
+    forget(test, node)
+}
+
+/// Deletes a node and its pods as an operator does when a machine is broken. The controller may have been on it: without that, another
+/// one comes when the pods of the lost node are collected, more than a minute later.
+pub fn forget(test: &Test<'_>, node: &str) -> Result<()> {
     test.cluster.kubectl(&["delete", "node", node])?;
     let force = ["delete", "pods", "--all-namespaces", "--grace-period=0", "--force", "--field-selector"];
     test.cluster.kubectl(&[force.as_slice(), &[&format!("spec.nodeName={node}")]].concat()).map(drop)

@@ -108,6 +108,7 @@ fn main() -> ExitCode {
                 a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone,
                 nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice,
                 a_node_object_that_was_deleted_by_mistake_costs_no_address,
+                a_node_that_is_cut_off_and_deleted_hands_out_no_address,
                 a_renamed_node_gives_no_address_to_two_pods;
         ],
     )
