@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{
     attachment, claim, claim_template, class_of_network, list, network, pod, request, text,
 };
-use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, eventually};
+use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
 pub fn two_pods_of_a_claim_template_reach_each_other(test: &Test<'_>) -> Result<()> {

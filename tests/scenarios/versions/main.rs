@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use netclaim_slices::KubernetesVersion;
 use netclaim_tests::objects::{list, text};
-use netclaim_tests::{AGENT_USER, AuditLog, Cluster, SYSTEM, Test, eventually, scenarios, suite};
+use netclaim_tests::{AGENT_USER, AuditLog, Cluster, Test, eventually, scenarios, suite};
 use serde_json::{Value, json};
 
 #[path = "../cluster/endpoints.rs"]
