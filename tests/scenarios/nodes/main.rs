@@ -43,7 +43,7 @@ fn main() -> ExitCode {
                 pods_run_only_on_nodes_with_the_networks_uplink,
                 pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it,
                 networks_and_policies_apply_to_the_nodes_that_their_selectors_select,
-                a_map_of_labels_in_a_node_selector_selects_no_node,
+                a_node_selector_that_is_empty_or_misspelt_is_refused,
                 the_last_free_interface_goes_to_one_pod,
                 a_pod_goes_to_a_node_with_enough_bandwidth,
                 pods_with_claims_are_spread_over_the_nodes,
