@@ -34,7 +34,8 @@ pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
         status = "AddressBlockStatus",
         selectable = ".spec.node",
         selectable = ".spec.network",
-        doc = "A block of addresses that one node has leased for one Network. The controller makes and removes it.",
+        doc = "Internal to netclaim, without a promise for its fields. A block of addresses that one node has leased for one Network. The controller \
+               makes and removes it.",
         printcolumn = r#"{"name":"Network","type":"string","jsonPath":".spec.network"}"#,
         printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
         printcolumn = r#"{"name":"Block","type":"string","jsonPath":".spec.cidr"}"#,
@@ -60,9 +61,12 @@ pub struct AddressBlockSpec {
     /// Addresses of the block that the node may hand out: those that were neither reserved nor excluded nor held by others when
     /// the block was leased. What becomes usable later is not the node's. By default, all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<String>", length(max = 65536))]
+    #[schemars(with = "Vec<String>", length(max = MAX_BLOCK_RANGES))]
     pub ranges: Vec<Span>,
 }
+
+/// The most ranges of a block: with more, the object would not fit into etcd.
+pub const MAX_BLOCK_RANGES: usize = 4096;
 
 /// The most addresses that a node may want: more than pods fit on one.
 pub const MAX_WANTED: i64 = 65536;

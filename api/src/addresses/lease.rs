@@ -36,7 +36,8 @@ pub const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
         shortname = "addrlease",
         category = "netclaim",
         status = "AddressLeaseStatus",
-        doc = "One address that a claim or a pod has for as long as it lives. Nodes make it, the controller removes it.",
+        doc = "Internal to netclaim, without a promise for its fields. One address that a claim or a pod has for as long as it lives. Nodes make it, \
+               the controller removes it.",
         selectable = ".spec.network",
         selectable = ".status.node",
         printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address"}"#,
@@ -50,7 +51,9 @@ pub const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
     )
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = json!([{"rule": "self == oldSelf", "message": "a lease cannot be changed: delete it when its holder is gone"}])))]
+#[schemars(extend("x-kubernetes-validations" = json!([
+    {"rule": "self == oldSelf", "message": "a lease cannot be changed: delete it when its holder is gone"},
+    {"rule": "has(self.address) != has(self.mac)", "message": "set either address or mac"}])))]
 pub struct AddressLeaseSpec {
     /// Name of the AddressPool that the address is of; not set if it is of the Network's own ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]

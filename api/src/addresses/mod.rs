@@ -25,7 +25,10 @@ pub mod spans;
 
 #[cfg(feature = "crd")]
 pub use block::AddressBlock;
-pub use block::{AddressBlockSpec, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, MAX_WANTED, block_name};
+pub use block::{
+    AddressBlockSpec, AddressBlockStatus, BLOCK_FINALIZER, BlockHolder, MAX_BLOCK_RANGES, MAX_WANTED,
+    block_name,
+};
 #[cfg(feature = "crd")]
 pub use lease::AddressLease;
 pub use lease::{

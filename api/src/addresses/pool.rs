@@ -55,7 +55,7 @@ pub struct NetworkAddresses {
     pub block_size: Option<BlockSize>,
     /// Addresses that only claims get that ask for them by `ips`, as in `exclude`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<String>", length(max = MAX_SPANS))]
+    #[schemars(with = "Vec<String>", length(max = MAX_SPANS), extend("x-kubernetes-list-type" = "set"))]
     pub reserved: Vec<Span>,
 }
 
@@ -107,7 +107,7 @@ pub struct AddressPoolSpec {
     pub block_size: Option<BlockSize>,
     /// Addresses that only claims get that ask for them by `ips`, as in `exclude`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<String>", length(max = MAX_SPANS))]
+    #[schemars(with = "Vec<String>", length(max = MAX_SPANS), extend("x-kubernetes-list-type" = "set"))]
     pub reserved: Vec<Span>,
 }
 
@@ -133,7 +133,7 @@ pub struct AddressRange {
     pub gateway: Option<IpAddr>,
     /// Addresses that no pod gets: `10.20.0.7`, `10.20.0.0/28` or `10.20.0.7-10.20.0.9`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<String>", length(max = MAX_SPANS))]
+    #[schemars(with = "Vec<String>", length(max = MAX_SPANS), extend("x-kubernetes-list-type" = "set"))]
     pub exclude: Vec<Span>,
 }
 

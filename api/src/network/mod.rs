@@ -36,7 +36,7 @@ use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, Quantity};
         validation = kube::core::Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?$')").message(
             "the name must be a DNS label of at most 58 bytes, because net-NAME is the name of its devices"
         ),
-        printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.interfaces","description":"names of the links that carry the network; empty if attributes select them"}"#,
+        printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.interfaces[0]","description":"first name of the link that carries the network; empty if attributes select it"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether claims can use the network"}"#,
         printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
         printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status","description":"whether a node can serve the network now"}"#,

@@ -64,7 +64,7 @@ pub struct UplinkPolicySpec {
     pub share_node_links: bool,
     /// How pods may use the links, such as `[macvlan, ipvlan]`. By default, all that the kernel supports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_MODES))]
+    #[schemars(length(max = MAX_MODES), extend("x-kubernetes-list-type" = "set"))]
     pub modes: Vec<LinkUse>,
     /// Attributes of the links' devices, which selectors and constraints of claims can use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

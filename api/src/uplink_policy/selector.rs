@@ -19,27 +19,27 @@ const MAX_ENTRIES: usize = 32;
 pub struct LinkSelector {
     /// Interface names, including alternative names: `eth1`, `ens*`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_ENTRIES))]
+    #[schemars(length(max = MAX_ENTRIES), extend("x-kubernetes-list-type" = "set"))]
     pub names: Vec<Pattern>,
     /// Kernel drivers, or the kinds of virtual links: `mlx5_core`, `bond`, `veth`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_ENTRIES))]
+    #[schemars(length(max = MAX_ENTRIES), extend("x-kubernetes-list-type" = "set"))]
     pub drivers: Vec<Pattern>,
     /// PCI vendor and device ids: `8086:1572`, `15b3:*`.
     #[serde(rename = "pciIDs", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_ENTRIES))]
+    #[schemars(length(max = MAX_ENTRIES), extend("x-kubernetes-list-type" = "set"))]
     pub pci_ids: Vec<Pattern>,
     /// PCI addresses: `0000:3b:00.1`, `0000:3b:*`.
     #[serde(rename = "pciBusIDs", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_ENTRIES))]
+    #[schemars(length(max = MAX_ENTRIES), extend("x-kubernetes-list-type" = "set"))]
     pub pci_bus_ids: Vec<Pattern>,
     /// MAC addresses: `02:00:00:00:00:01`, `02:00:*`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_ENTRIES))]
+    #[schemars(length(max = MAX_ENTRIES), extend("x-kubernetes-list-type" = "set"))]
     pub macs: Vec<Pattern>,
     /// Networks in CIDR notation: a link must have an IP address in one of them, such as `10.1.0.0/16`.
     #[serde(deserialize_with = "nets", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_ENTRIES), with = "Vec<String>")]
+    #[schemars(length(max = MAX_ENTRIES), with = "Vec<String>", extend("x-kubernetes-list-type" = "set"))]
     pub addresses: Vec<IpNet>,
     /// The lowest speed of a link, in bits per second, such as `25G`.
     #[serde(skip_serializing_if = "Option::is_none")]

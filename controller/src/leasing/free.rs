@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netclaim_api::addresses::spans::{contains, merge, within};
-use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec, Family, Span, before, nth_after};
+use netclaim_api::addresses::{
+    AddressBlockSpec, AddressPoolSpec, Family, MAX_BLOCK_RANGES, Span, before, nth_after,
+};
 use tokio::time::Instant;
 
 /// The blocks of a pool that exist, of any size.
@@ -161,7 +163,8 @@ impl<'a, I: Iterator<Item = IpNet>> Free<'a, I> {
         if self.taken.overlap(cidr).is_some() {
             return None;
         }
-        let ranges = self.usable.left(cidr, self.held);
+        let mut ranges = self.usable.left(cidr, self.held);
+        ranges.truncate(MAX_BLOCK_RANGES);
         let usable = size(ranges.iter().copied());
         (usable > 0).then_some(FreeBlock { cidr, ranges, usable })
     }

@@ -61,7 +61,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
         ensure!(leased > 0, "{status}");
         let (leased, free) = (leased.to_string(), free.to_string());
         let cells = [
-            ("UPLINK", "[\"eth1\"]"),
+            ("UPLINK", "eth1"),
             ("ACCEPTED", "True"),
             ("REASON", "Accepted"),
             ("AVAILABLE", "True"),
