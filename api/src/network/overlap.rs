@@ -119,27 +119,25 @@ fn common(one: &[Range], other: &[Range]) -> Option<(Range, Range)> {
 
 /// Whether pods of both can be on one layer 2.
 fn meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
-    let apart = match (&one.node_selector, &other.node_selector) {
-        (Some(one), Some(other)) => one.0.contradicts(&other.0),
-        _ => false,
-    };
     let tags = (tag(one), tag(other));
-    !apart && tags.0.is_some() && tags.0 == tags.1 && same_link(one, other)
+    !on_other_nodes(one, other) && tags.0.is_some() && tags.0 == tags.1 && same_link(one, other)
 }
 
 /// Whether it cannot be excluded that pods of both are on one layer 2.
 pub fn may_meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
-    let apart = match (&one.node_selector, &other.node_selector) {
-        (Some(one), Some(other)) => one.0.contradicts(&other.0),
-        _ => false,
-    };
     let same_tag = tag(one).zip(tag(other)).is_none_or(|(one, other)| one == other);
     let is_open = |one: &UplinkSelector, other: &UplinkSelector| {
         one.interfaces.is_empty() != other.interfaces.is_empty()
     };
     let unknown =
         one.uplink.as_ref().zip(other.uplink.as_ref()).is_some_and(|(one, other)| is_open(one, other));
-    !apart && same_tag && (unknown || same_link(one, other))
+    !on_other_nodes(one, other) && same_tag && (unknown || same_link(one, other))
+}
+
+/// Whether no node can match the node selectors of both.
+fn on_other_nodes(one: &NetworkSpec, other: &NetworkSpec) -> bool {
+    let selectors = one.node_selector.as_ref().zip(other.node_selector.as_ref());
+    selectors.is_some_and(|(one, other)| one.0.contradicts(&other.0))
 }
 
 fn same_link(one: &NetworkSpec, other: &NetworkSpec) -> bool {

@@ -96,7 +96,7 @@ pub(super) fn of_cdi(node: &str, snapshot: &Snapshot) -> Option<String> {
 
 /// Returns which plugins are not on the node, for its devices that lack one. `closed` has the taints of devices that take no new pods.
 pub(super) fn of_plugins(
-    node: &String,
+    node: &str,
     closed: &BTreeMap<String, BTreeSet<String>>,
     snapshot: &Snapshot,
 ) -> Vec<String> {

@@ -55,12 +55,6 @@ impl DroppedField {
         Self::BindsToNode,
     ];
 
-    /// All fields.
-    pub const ALL: [Self; 7] = {
-        let [a, b, c, d, e, f] = Self::GATED;
-        [a, b, c, d, e, f, Self::Other]
-    };
-
     /// Returns the path of the field in the slice.
     #[must_use]
     pub fn path(self) -> &'static str {
@@ -96,12 +90,6 @@ pub struct ServerFeatures {
 }
 
 impl ServerFeatures {
-    /// Whether the field is stored as sent.
-    #[must_use]
-    pub fn stores(&self, field: DroppedField) -> bool {
-        !self.dropped.contains(&field)
-    }
-
     /// Returns these features on a server of this version.
     #[must_use]
     pub fn of(self, version: KubernetesVersion) -> Self {
@@ -133,11 +121,6 @@ impl ServerFeatures {
     pub fn walks_shares(&self) -> bool {
         let walks = KubernetesVersion::FIRST_TO_COUNT..KubernetesVersion::FIRST_TO_LOOK_UP_SHARES;
         self.version.is_some_and(|version| walks.contains(&version))
-    }
-
-    /// Returns the fields that are not stored.
-    pub fn dropped(&self) -> impl Iterator<Item = DroppedField> {
-        self.dropped.iter().copied()
     }
 }
 
@@ -230,14 +213,13 @@ fn compared(
 pub(crate) struct Adopted {
     /// By slice: what was sent, and what came back instead; canonical.
     answers: BTreeMap<String, (ResourceSliceSpec, ResourceSliceSpec)>,
-    dropped: BTreeSet<DroppedField>,
-    version: Option<KubernetesVersion>,
+    server: ServerFeatures,
 }
 
 impl Adopted {
     /// Returns what the server stores, as far as is known.
     pub(crate) fn features(&self) -> ServerFeatures {
-        ServerFeatures { dropped: self.dropped.clone(), version: self.version }
+        self.server.clone()
     }
 
     /// Whether the slice `stored` is the best that the server stores for `desired`.
@@ -265,12 +247,12 @@ impl Adopted {
 
     /// Returns the version of the server, if it is known.
     pub(crate) fn version(&self) -> Option<KubernetesVersion> {
-        self.version
+        self.server.version
     }
 
     /// Sets the version of the server; `None` if it is unknown, when the scheduler is assumed to handle counters.
     pub(crate) fn set_version(&mut self, version: Option<KubernetesVersion>) {
-        self.version = version;
+        self.server.version = version;
     }
 
     /// Takes in the server's answer to a [`probe`]. Returns the same as [`Self::record`].
@@ -282,21 +264,22 @@ impl Adopted {
     }
 
     fn learn(&mut self, lost: BTreeSet<DroppedField>, kept: &BTreeSet<DroppedField>) -> bool {
-        for field in lost.difference(&self.dropped) {
+        let dropped = &mut self.server.dropped;
+        for field in lost.difference(dropped) {
             let (field, gate) = (field.path(), field.gate().unwrap_or("unknown"));
             tracing::warn!(field, gate, "the API server does not store a field as sent");
         }
-        let back: Vec<_> = self.dropped.intersection(kept).copied().collect();
-        self.dropped.extend(lost);
+        let back: Vec<_> = dropped.intersection(kept).copied().collect();
+        dropped.extend(lost);
         for field in &back {
             tracing::info!(field = field.path(), "the API server stores a field that it dropped before");
-            self.dropped.remove(field);
+            dropped.remove(field);
         }
         if !back.is_empty() {
             self.answers.clear();
         }
         if self.answers.is_empty() {
-            self.dropped.remove(&DroppedField::Other);
+            dropped.remove(&DroppedField::Other);
         }
         !back.is_empty()
     }

@@ -247,8 +247,8 @@ impl<O: Owner> Journal<O> {
     }
 }
 
-/// Gives a file or directory this mode, where it is there and has another one: the kubelet makes the state directory for everybody. A read-only disk must not keep an
-/// agent from its debts, so it is no error if that fails.
+/// Gives a file or directory this mode, where it is there and has another one: the kubelet makes the state directory for
+/// everybody. A read-only disk must not keep an agent from its debts, so it is no error if that fails.
 pub fn for_its_owner(path: &Path, mode: u32) {
     let set = match fs::metadata(path) {
         Ok(found) if found.permissions().mode() & 0o7777 != mode => {

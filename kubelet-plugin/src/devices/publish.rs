@@ -141,8 +141,9 @@ impl Devices {
                 // exclude each other.
                 changed = changed_features(&mut status, features.as_ref()) => {
                     let Some(changed) = changed else { return };
-                    self.obstacle.send_replace(server_features::obstacle(&changed));
-                    reporter.report_features(&changed);
+                    let obstacle = server_features::obstacle(&changed);
+                    reporter.report_features(&changed, obstacle.as_deref());
+                    self.obstacle.send_replace(obstacle);
                     features = Some(changed);
                 }
                 () = cancel.cancelled() => break,

@@ -22,11 +22,11 @@ pub(super) struct PublishReporter {
 }
 
 impl PublishReporter {
-    /// Reports what the API server lacks.
-    pub(super) fn report_features(&self, server: &ServerFeatures) {
+    /// Reports what the API server lacks; `obstacle` is why nothing can be published on it.
+    pub(super) fn report_features(&self, server: &ServerFeatures, obstacle: Option<&str>) {
         self.metrics.without_counters.set(server.without_counters().is_some().into());
-        let obstacle = server_features::obstacle(server);
-        let Some(note) = obstacle.or_else(|| server_features::note(server)) else { return };
+        let note = obstacle.map(str::to_owned).or_else(|| server_features::note(server));
+        let Some(note) = note else { return };
         tracing::warn!("{note}");
         self.events.warn_node(self.node(), NodeEvent::ServerLacksFeatures, note);
     }
