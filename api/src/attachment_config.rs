@@ -26,7 +26,7 @@ pub struct AttachmentConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpRequest>,
     /// Addresses of the first replica of a StatefulSet, such as `10.20.0.5`; replica N gets the Nth address after each. So claims
-    /// from one template have addresses of their own that stay. The Network must have them in `addresses.reserved`.
+    /// from one template have addresses of their own that stay. The ClaimNetwork must have them in `addresses.reserved`.
     #[serde(default, deserialize_with = "ips", skip_serializing_if = "Vec::is_empty", rename = "replicaIPs")]
     #[schemars(with = "Vec<String>")]
     pub replica_ips: Vec<IpAddr>,

@@ -1,5 +1,5 @@
 //! Attributes that people declare: of uplinks in an [`UplinkPolicy`](crate::uplink_policy) or a file on the node, of
-//! networks in a [`Network`](crate::network).
+//! networks in a [`ClaimNetwork`](crate::network).
 
 use std::collections::BTreeMap;
 use std::fmt;

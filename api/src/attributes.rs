@@ -102,15 +102,15 @@ macro_rules! capacities {
 }
 
 attributes! {
-    /// Name of the Network; empty for a link's own devices.
+    /// Name of the ClaimNetwork; empty for a link's own devices.
     ///
-    /// devices of Networks
+    /// devices of ClaimNetworks
     NETWORK = "network": String,
-    /// Name of the link on the node; empty for Networks without an uplink.
+    /// Name of the link on the node; empty for ClaimNetworks without an uplink.
     ///
     /// devices with an uplink
     UPLINK = "uplink": String,
-    /// How pods use the link: `nic`, `macvlan`, `ipvlan`, or the type of the Network's first plugin.
+    /// How pods use the link: `nic`, `macvlan`, `ipvlan`, or the type of the ClaimNetwork's first plugin.
     ///
     /// all
     MODE = "mode": String,
@@ -151,31 +151,31 @@ attributes! {
 capacities! {
     /// Bandwidth in bit/s ([who gets how much](../tasks/bandwidth.md)).
     ///
-    /// Networks with `capacity.bandwidth`, and a link's own devices
+    /// ClaimNetworks with `capacity.bandwidth`, and a link's own devices
     ///
     /// 0 or more
     BANDWIDTH = "bandwidth",
     /// Attachments for which there are addresses on the node.
     ///
-    /// Networks whose addresses the node counts, or with `capacity.addresses`
+    /// ClaimNetworks whose addresses the node counts, or with `capacity.addresses`
     ///
     /// 1 or more; also 0 for [an address that the claim asks for](../tasks/static-addresses.md)
     ADDRESSES = "addresses",
     /// Interfaces that may exist at once.
     ///
-    /// Networks with `capacity.interfaces`. On Kubernetes 1.37 also 4096 of each shared device that counts nothing ([why](kubernetes-versions.md))
+    /// ClaimNetworks with `capacity.interfaces`. On Kubernetes 1.37 also 4096 of each shared device that counts nothing ([why](kubernetes-versions.md))
     ///
     /// 1 or more
     INTERFACES = "interfaces",
     /// Segmentation ids, of which the node chooses one.
     ///
-    /// Networks that hand out segmentation ids
+    /// ClaimNetworks that hand out segmentation ids
     ///
     /// 1
     SEGMENTS = "segments",
     /// The segmentation id of that number, such as `segment120`, which the claim chooses.
     ///
-    /// Networks that let claims choose segmentation ids
+    /// ClaimNetworks that let claims choose segmentation ids
     ///
     /// 1
     SEGMENT_ID = "segmentID",

@@ -90,7 +90,7 @@ pub(crate) fn whereabouts_problems(config: &Map<String, Value>, allow: &Allow) -
             // Plugins written in Go read keys in any case.
             Value::String(text) if key.eq_ignore_ascii_case("type") && may_be_whereabouts(text, allow) => {
                 let problem = "whereabouts loses addresses under netclaim, because its reconciler frees those that no pod's \
-                               network-status lists: have a Network hand out the range by spec.addresses or an AddressPool, and \
+                               network-status lists: have a ClaimNetwork hand out the range by spec.addresses or an AddressPool, and \
                                write \"ipam\": \"${addresses}\"; docs/migrate-from-multus.md says how pods keep their addresses";
                 vec![Invalid::new("", problem)]
             }
@@ -129,7 +129,7 @@ pub(crate) fn may_be(text: &str, value: &str, allow: &Allow) -> bool {
     }
 }
 
-/// The most plugins of a chain. The `ipam` of a Network's addresses may be written into each.
+/// The most plugins of a chain. The `ipam` of a ClaimNetwork's addresses may be written into each.
 const MAX_PLUGINS: usize = 32;
 /// The most placeholders of a configuration, `$${` included.
 const MAX_PLACEHOLDERS: usize = 256;

@@ -147,7 +147,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::network::NetworkSpec;
+    use crate::network::ClaimNetworkSpec;
     use crate::uplink_policy::UplinkPolicySpec;
 
     fn fields<T: DeserializeOwned>(value: &Value) -> Vec<String> {
@@ -175,7 +175,7 @@ mod tests {
             "scope": "node", "addresses": {"ranges": [{}, {"subnet": "10.0.0.0/24", "gateway": 1}]},
             "attributes": {"a": {"int": "1"}, "b": {"real": 1}, "c-": {"int": 1}}});
         assert_eq!(
-            fields::<NetworkSpec>(&network),
+            fields::<ClaimNetworkSpec>(&network),
             [
                 "addresses.ranges[0]",
                 "addresses.ranges[1].gateway",
@@ -196,14 +196,14 @@ mod tests {
         assert_eq!(fields::<UplinkPolicySpec>(&json!({"links": 7, "publish": 1})), ["links", "publish"]);
         assert_eq!(fields::<UplinkPolicySpec>(&json!({"publish": "Never"})), [""]);
         assert_eq!(fields::<UplinkPolicySpec>(&json!([])).len(), 1);
-        assert_eq!(fields::<NetworkSpec>(&Value::Null), [""]);
+        assert_eq!(fields::<ClaimNetworkSpec>(&Value::Null), [""]);
     }
 
     #[test]
     fn wrong_types_are_named_as_in_yaml() {
         let network = json!({"cni": [], "uplink": 7, "scope": 1.5, "allow": {"ips": "yes", "parameters": {
             "a": {"type": "string", "maxLength": -1}}}, "nodeSelector": {"matchLabels": {"a": null}}});
-        let errors = decode::<NetworkSpec>(&network).expect_err("errors");
+        let errors = decode::<ClaimNetworkSpec>(&network).expect_err("errors");
         assert_eq!(
             errors.iter().map(|error| error.problem.as_str()).collect::<Vec<_>>(),
             [
@@ -221,7 +221,7 @@ mod tests {
     fn errors_without_end_are_cut() {
         let many: Vec<u32> = (0..10_000).collect();
         assert_eq!(
-            fields::<NetworkSpec>(&json!({"cni": {}, "uplink": {"interfaces": many}})).len(),
+            fields::<ClaimNetworkSpec>(&json!({"cni": {}, "uplink": {"interfaces": many}})).len(),
             MAX_ERRORS
         );
     }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `nic-LINK` | the whole link, moved into one pod | no |
 //! | `macvlan-LINK`, `ipvlan-LINK` | a child of the link in each pod | yes |
-//! | `net-NETWORK` | a [`Network`](crate::network::Network) | yes, unless its plugin takes the whole link |
+//! | `net-NETWORK` | a [`ClaimNetwork`](crate::network::ClaimNetwork) | yes, unless its plugin takes the whole link |
 //!
 //! If a link's name is not a DNS label (`eth0.100`, `ETH1`), `-` replaces every other character, and eight hex digits of
 //! the name's SHA-256 follow. Two links therefore never share a device name.
@@ -23,7 +23,7 @@ use crate::{IfName, Invalid, LinkUse, NetworkName};
 pub enum DeviceName {
     /// One use of a link, with the link's [label](link_label). The link's name cannot always be read from the label.
     Link(LinkUse, String),
-    /// A Network.
+    /// A ClaimNetwork.
     Network(NetworkName),
 }
 
@@ -78,7 +78,7 @@ const OF_CLUSTER: &str = "networks";
 /// Longest name of a pool (`PoolNameMaxLength`).
 const MAX_POOL: usize = 253;
 
-/// Returns the name of the pool in which the controller publishes a Network of scope `Cluster`. A node's pool has the
+/// Returns the name of the pool in which the controller publishes a ClaimNetwork of scope `Cluster`. A node's pool has the
 /// node's name, which never contains `/`.
 pub fn cluster_pool(network: &NetworkName) -> String {
     format!("{OF_CLUSTER}/{network}")
@@ -142,7 +142,7 @@ mod tests {
         for other in ["n1.example2", "n1.example2/eth1", "networks/lab", "n1", ""] {
             assert!(!is_pool_of(other, "n1.example"), "{other}");
         }
-        // A node of this name cannot publish a Network of the cluster.
+        // A node of this name cannot publish a ClaimNetwork of the cluster.
         assert!(!is_pool_of("networks/eth1", "networks") && is_pool_of("networks", "networks"));
         assert_eq!(link_pool("networks", &link), None);
         assert_eq!(link_pool(&"n".repeat(240), &link), None, "too long");

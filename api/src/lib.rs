@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   UplinkPolicy (CRD) ──────────────────────────┐
-//!   Network (CRD) ───────────┐                     ├── attributes, capacities, device names
+//!   ClaimNetwork (CRD) ───────────┐                     ├── attributes, capacities, device names
 //!   CNIConfig (class) ───────┼─> merge, validate ──┤
 //!   AttachmentConfig         │   resolve templates └── a conflist and its capability arguments
 //!   (class, then claim) ─────┘

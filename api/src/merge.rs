@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::addresses::nth_after;
 use crate::capability::capability_args;
 use crate::conflist::{as_conflist, link_use_of, plain_conflist, plugins, whereabouts_problems};
-use crate::network::{ADDRESSES, NetworkSpec};
+use crate::network::{ADDRESSES, ClaimNetworkSpec};
 use crate::opaque::Opaque;
 use crate::{Allow, AttachmentConfig, IfName, Invalid, IpRequest, LinkUse, NetworkName, Quantity, template};
 
@@ -50,8 +50,8 @@ impl Layer {
 /// Where the CNI configuration of a device comes from if no class has one.
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'a> {
-    /// The device is a Network, with this name and spec.
-    Network(&'a NetworkName, &'a NetworkSpec),
+    /// The device is a ClaimNetwork, with this name and spec.
+    Network(&'a NetworkName, &'a ClaimNetworkSpec),
     /// The device is an uplink: the whole link, a macvlan child in bridge mode or an ipvlan child in L2 mode.
     Uplink(LinkUse),
 }
@@ -67,7 +67,7 @@ pub struct Merged {
     pub args: BTreeMap<String, String>,
     /// Capability arguments; a plugin of the conflist declares each of them.
     pub capability_args: CapabilityArgs,
-    /// Addresses that a class or the claim asks for, of a Network whose `addresses` serve them.
+    /// Addresses that a class or the claim asks for, of a ClaimNetwork whose `addresses` serve them.
     pub asked: Asked,
     template: Template,
 }
@@ -149,11 +149,11 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
     Ok(Merged { if_name, parameters, args, capability_args, asked, template })
 }
 
-/// Takes the addresses out of the settings that the Network's `addresses` serve: no plugin has to take them.
+/// Takes the addresses out of the settings that the ClaimNetwork's `addresses` serve: no plugin has to take them.
 fn asked(base: Base<'_>, settings: &mut AttachmentConfig) -> Result<Asked, Invalid> {
     let is_served = matches!(base, Base::Network(_, spec) if spec.addresses.is_some());
     if !is_served {
-        let problem = "needs a Network with spec.addresses: use ips";
+        let problem = "needs a ClaimNetwork with spec.addresses: use ips";
         return if settings.replica_ips.is_empty() {
             Ok(Asked::None)
         } else {
@@ -172,9 +172,9 @@ fn asked(base: Base<'_>, settings: &mut AttachmentConfig) -> Result<Asked, Inval
 pub const CNI_OF_CLAIM: &str = "a CNIConfig may only come from a DeviceClass, because it runs as root on the node: use an \
                                 AttachmentConfig, or ask the admin for a class";
 
-/// Returns what is wrong with a CNIConfig for the device of a Network.
+/// Returns what is wrong with a CNIConfig for the device of a ClaimNetwork.
 pub fn cni_of_network(network: &str) -> String {
-    format!("a CNIConfig needs an uplink device, but this is Network {network:?}, which has its own")
+    format!("a CNIConfig needs an uplink device, but this is ClaimNetwork {network:?}, which has its own")
 }
 
 /// What is wrong with two ways to ask for addresses.
@@ -205,11 +205,11 @@ fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Templ
             (conflist, config.allow.clone(), "the DeviceClass".to_owned(), "config")
         }
         (None, Base::Network(name, spec)) => {
-            let owner = format!("Network {:?}", name.as_str());
+            let owner = format!("ClaimNetwork {:?}", name.as_str());
             (spec.cni_with(&json!(ADDRESSES)), spec.allow.clone(), owner, "spec.cni")
         }
         (None, Base::Uplink(link_use)) => {
-            let owner = "an uplink without a Network".to_owned();
+            let owner = "an uplink without a ClaimNetwork".to_owned();
             (plain_conflist(link_use, limited), Allow::default(), owner, "config")
         }
     };
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    fn network(allow: Value) -> NetworkSpec {
+    fn network(allow: Value) -> ClaimNetworkSpec {
         serde_json::from_value(json!({
             "uplink": {"interfaces": ["eth1"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(resolved("private"), Ok(()));
         let error = resolved("passthru").expect_err("refused");
         assert!(
-            error.starts_with("Network \"storage\": spec.cni: mode passthru takes the whole link"),
+            error.starts_with("ClaimNetwork \"storage\": spec.cni: mode passthru takes the whole link"),
             "{error}"
         );
     }
@@ -348,12 +348,12 @@ mod tests {
     fn a_field_that_a_tenant_may_not_set_is_refused_by_name() {
         assert_eq!(
             refused(json!({}), json!({"ips": ["10.0.0.1"]})),
-            "claim config[0].ips: Network \"storage\" does not allow claims to set it: remove it, or have the admin set allow.ips"
+            "claim config[0].ips: ClaimNetwork \"storage\" does not allow claims to set it: remove it, or have the admin set allow.ips"
         );
         assert!(refused(json!({}), json!({"args": {"a": "b"}})).starts_with("claim config[0].args:"));
         assert_eq!(
             refused(json!({"parameters": {"vlan": {"type": "integer"}}}), json!({"parameters": {"vlam": 1}})),
-            "claim config[0].parameters.vlam: Network \"storage\" has no such parameter; it has: vlan"
+            "claim config[0].parameters.vlam: ClaimNetwork \"storage\" has no such parameter; it has: vlan"
         );
         assert_eq!(
             refused(
@@ -546,7 +546,7 @@ mod tests {
             merged.resolve("netclaim-storage", template::Scope::new()).expect_err("refused").to_string();
         assert_eq!(
             error,
-            "Network \"storage\": spec.cni.plugins[0].ipam.addresses[0].address: \"10.0.0.5000/24\" is no network \
+            "ClaimNetwork \"storage\": spec.cni.plugins[0].ipam.addresses[0].address: \"10.0.0.5000/24\" is no network \
              in CIDR notation; write address and prefix length, such as 10.0.0.0/24 or fd00::/64; spec.cni.plugins[0].vlanId: 5000 is \
              out of range; write a number from 0 to 4094"
         );
@@ -565,7 +565,7 @@ mod tests {
         assert_eq!(resolved("ever"), Ok(()));
         let error = resolved("abouts").expect_err("refused");
         let expected =
-            "Network \"storage\": spec.cni.plugins[0].delegate.ipam.type: whereabouts loses addresses";
+            "ClaimNetwork \"storage\": spec.cni.plugins[0].delegate.ipam.type: whereabouts loses addresses";
         assert!(error.starts_with(expected), "{error}");
     }
 

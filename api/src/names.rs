@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Invalid;
 
-/// Name of a [`Network`](crate::network::Network): a DNS label of at most 58 bytes, because `net-NAME` is the
+/// Name of a [`ClaimNetwork`](crate::network::ClaimNetwork): a DNS label of at most 58 bytes, because `net-NAME` is the
 /// name of its device, and that must be a DNS label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -33,7 +33,7 @@ impl TryFrom<String> for NetworkName {
             return Ok(Self(name));
         }
         let problem = format!(
-            "{name:?} cannot name a Network: use at most {} lower-case letters, digits and \"-\", \
+            "{name:?} cannot name a ClaimNetwork: use at most {} lower-case letters, digits and \"-\", \
              with a letter or digit at both ends",
             Self::MAX
         );

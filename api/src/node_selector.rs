@@ -1,4 +1,4 @@
-//! `spec.nodeSelector` of Networks and UplinkPolicies.
+//! `spec.nodeSelector` of ClaimNetworks and UplinkPolicies.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -65,7 +65,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Reasons of `Accepted`, the condition of Networks, AddressPools and UplinkPolicies. The last two are also reasons of the
+    /// Reasons of `Accepted`, the condition of ClaimNetworks, AddressPools and UplinkPolicies. The last two are also reasons of the
     /// controller's events.
     AcceptedReason {
         /// The object is in force.
@@ -74,7 +74,7 @@ reasons! {
         ///
         /// Read the message: it names each field and what is likely to be wrong. Nothing has to be done if it is meant.
         AcceptedWithWarnings,
-        /// The object cannot be used as it is written. Pods cannot claim such a Network. Nodes keep the blocks of addresses that
+        /// The object cannot be used as it is written. Pods cannot claim such a ClaimNetwork. Nodes keep the blocks of addresses that
         /// they have of such a pool, and follow the last good version of such a policy.
         ///
         /// Correct every field that the message names.
@@ -83,22 +83,22 @@ reasons! {
 }
 
 reasons! {
-    /// Reasons of `Available`, which says where an accepted Network can be used now.
+    /// Reasons of `Available`, which says where an accepted ClaimNetwork can be used now.
     AvailableReason {
-        /// Every node that publishes the Network takes new pods.
+        /// Every node that publishes the ClaimNetwork takes new pods.
         Everywhere,
         /// Some nodes take no new pods.
         ///
         /// The message names the nodes with the taints of their devices and the DeviceTaintRules, and the nodes without an
         /// uplink. See [what each taint means](../architecture.md#devices-and-counters).
         NotEverywhere,
-        /// No node that the Network selects has its uplink.
+        /// No node that the ClaimNetwork selects has its uplink.
         ///
         /// Compare `spec.uplink` and `spec.nodeSelector` with the links of the nodes. An event on the Node (`UplinkOfTheNode`) says
-        /// why a link that the Network names is not offered. See
+        /// why a link that the ClaimNetwork names is not offered. See
         /// [which links are published](../architecture.md#which-links-are-published).
         NoNode,
-        /// Every node that publishes the Network has a problem, so new pods stay Pending.
+        /// Every node that publishes the ClaimNetwork has a problem, so new pods stay Pending.
         ///
         /// As for `NotEverywhere`.
         Nowhere,
@@ -112,13 +112,13 @@ reasons! {
         Free,
         /// A node needs a block of addresses, and none is free.
         ///
-        /// Add a range to the Network's `addresses` or to its AddressPool. `kubectl get addressblocks.netclaim.dev` shows which nodes have what.
+        /// Add a range to the ClaimNetwork's `addresses` or to its AddressPool. `kubectl get addressblocks.netclaim.dev` shows which nodes have what.
         Exhausted,
         /// All addresses are reserved, so that nodes need no blocks: only claims get one that ask for it.
         ///
         /// Ask as [static addresses](../tasks/static-addresses.md) says, or reserve fewer.
         OnlyReserved,
-        /// The AddressPool that the Network names does not exist or is not accepted.
+        /// The AddressPool that the ClaimNetwork names does not exist or is not accepted.
         ///
         /// Create or correct the pool. Nodes keep the blocks that they have.
         PoolMissing,
@@ -146,7 +146,7 @@ reasons! {
         CheckFailed,
         /// The claim cannot be prepared on its node.
         ///
-        /// Correct what the message names: a field of the claim or of its class, or a Network that is gone. The kubelet retries
+        /// Correct what the message names: a field of the claim or of its class, or a ClaimNetwork that is gone. The kubelet retries
         /// after 60 to 90 s.
         Refused,
     }
@@ -184,8 +184,8 @@ reasons! {
 reasons! {
     /// Reasons of the agent's events on the Node.
     NodeEvent {
-        /// A Network names a link that carries the node's own traffic, or a link that it does not get. The message says whether
-        /// pods share the link, or why not. It also says if another Network hands out the same addresses on the link under another
+        /// A ClaimNetwork names a link that carries the node's own traffic, or a link that it does not get. The message says whether
+        /// pods share the link, or why not. It also says if another ClaimNetwork hands out the same addresses on the link under another
         /// name of it, or if a link that pods could have has got a default route or the node's address, and is not offered any more.
         ///
         /// Nothing, if that is meant. Otherwise name another link, write the UplinkPolicy that the message names, or take the route
@@ -198,14 +198,14 @@ reasons! {
         ServerLacksFeatures,
         /// A device is not published, because the API server or the scheduler would refuse the whole pool with it.
         ///
-        /// Read the message: it names the device and the value. Correct the Network or the UplinkPolicy that the value is from.
+        /// Read the message: it names the device and the value. Correct the ClaimNetwork or the UplinkPolicy that the value is from.
         DeviceLeftOut,
     }
 }
 
 impl ConditionReason for AcceptedReason {
     const TYPE: &'static str = "Accepted";
-    const OBJECTS: &'static str = "Networks, AddressPools and UplinkPolicies";
+    const OBJECTS: &'static str = "ClaimNetworks, AddressPools and UplinkPolicies";
 
     fn status(self) -> bool {
         self != Self::Invalid
@@ -214,7 +214,7 @@ impl ConditionReason for AcceptedReason {
 
 impl ConditionReason for AvailableReason {
     const TYPE: &'static str = "Available";
-    const OBJECTS: &'static str = "accepted Networks";
+    const OBJECTS: &'static str = "accepted ClaimNetworks";
 
     fn status(self) -> bool {
         matches!(self, Self::Everywhere | Self::NotEverywhere)
@@ -223,7 +223,7 @@ impl ConditionReason for AvailableReason {
 
 impl ConditionReason for AddressesReason {
     const TYPE: &'static str = "AddressesAvailable";
-    const OBJECTS: &'static str = "accepted Networks with `addresses`";
+    const OBJECTS: &'static str = "accepted ClaimNetworks with `addresses`";
 
     fn status(self) -> bool {
         matches!(self, Self::Free | Self::OnlyReserved)

@@ -11,18 +11,18 @@ use crate::Invalid;
 /// The largest id: a VNI has 24 bits (RFC 7348). Plugins that take a VLAN id have a lower limit.
 pub const MAX_ID: u32 = (1 << 24) - 1;
 
-/// The most ids that a Network may list if claims choose: each id is a capacity of its device, which has room for 32
+/// The most ids that a ClaimNetwork may list if claims choose: each id is a capacity of its device, which has room for 32
 /// attributes and capacities.
 pub const MAX_CHOICES: usize = 12;
 
 /// The most entries of `ids`.
 const MAX_RANGES: usize = 64;
 
-/// The segmentation ids of a Network. Its CNI configuration uses them as `${segmentation.id}`.
+/// The segmentation ids of a ClaimNetwork. Its CNI configuration uses them as `${segmentation.id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Segmentation {
-    /// Ids and ranges of ids, such as `100` and `200-299`. If several Networks list an id for one uplink, the first Network
+    /// Ids and ranges of ids, such as `100` and `200-299`. If several ClaimNetworks list an id for one uplink, the first ClaimNetwork
     /// by name has it there.
     #[schemars(length(min = 1, max = MAX_RANGES))]
     pub ids: Vec<IdRange>,
@@ -140,7 +140,7 @@ impl Segmentation {
         if self.chosen_by == ChosenBy::Claim && many > MAX_CHOICES as u64 {
             let problem = format!(
                 "lists {many} ids, but a device has room for {MAX_CHOICES} that claims choose from: list fewer, make \
-                 several Networks, or let the Node choose"
+                 several ClaimNetworks, or let the Node choose"
             );
             problems.push(Invalid::new("ids", problem));
         }

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `netclaim.dev/link-down` | the uplink passes no frames |
 //! | `netclaim.dev/link-in-use` | another program uses the link in a way that excludes the device's, or a pod does in one that is offered no more |
-//! | `netclaim.dev/link-in-pod` | a pod has the whole link of the Network: others wait until it ends |
+//! | `netclaim.dev/link-in-pod` | a pod has the whole link of the ClaimNetwork: others wait until it ends |
 //! | `netclaim.dev/link-missing` | the uplink is gone, or is no longer an uplink, while claims hold the device |
-//! | `netclaim.dev/withdrawn` | the Network is gone or no longer accepted, or the link is no longer offered so, while claims hold the device |
-//! | `netclaim.dev/exhausted` | other claims hold all addresses or ids of the Network on the node |
-//! | `netclaim.dev/plugin-missing` | a plugin of the Network is not on the node |
-//! | `netclaim.dev/kernel-lacks` | the node's kernel cannot make the kind of link that a plugin of the Network makes |
+//! | `netclaim.dev/withdrawn` | the ClaimNetwork is gone or no longer accepted, or the link is no longer offered so, while claims hold the device |
+//! | `netclaim.dev/exhausted` | other claims hold all addresses or ids of the ClaimNetwork on the node |
+//! | `netclaim.dev/plugin-missing` | a plugin of the ClaimNetwork is not on the node |
+//! | `netclaim.dev/kernel-lacks` | the node's kernel cannot make the kind of link that a plugin of the ClaimNetwork makes |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |
 //! | `netclaim.dev/limited` | a plugin's STATUS says that pods would have limited connectivity (CNI error 51) |
 //!
@@ -71,9 +71,9 @@ impl Reason {
             Self::LinkInUse => "the uplink is in a use that excludes this one",
             Self::LinkInPod => "a pod has the whole uplink",
             Self::LinkMissing => "the uplink is gone, or is no longer an uplink",
-            Self::Withdrawn => "the Network or this use of the link is no longer offered",
+            Self::Withdrawn => "the ClaimNetwork or this use of the link is no longer offered",
             Self::Exhausted => "all addresses or ids that the node has are taken",
-            Self::PluginMissing => "a plugin of the Network is not on the node",
+            Self::PluginMissing => "a plugin of the ClaimNetwork is not on the node",
             Self::KernelLacks => "the node's kernel cannot make the kind of link that a plugin makes",
             Self::NotReady => "a plugin reports that it cannot serve",
             Self::Limited => "a plugin reports that pods would have limited connectivity",

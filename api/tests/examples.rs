@@ -3,7 +3,7 @@
 
 use netclaim_api::LinkUse;
 use netclaim_api::merge::{Author, Base, Layer, merge};
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::opaque::Opaque;
 use serde_json::Value;
 
@@ -26,9 +26,9 @@ fn opaque_parameters(value: &Value, found: &mut Vec<Value>) {
 fn the_networks_of_the_documentation_are_valid() {
     let mut networks = 0;
     for page in pages() {
-        for document in documents(&page).into_iter().filter(|document| document["kind"] == "Network") {
+        for document in documents(&page).into_iter().filter(|document| document["kind"] == "ClaimNetwork") {
             let name = document["metadata"]["name"].as_str().expect("a name").to_owned();
-            let spec: NetworkSpec = serde_json::from_value(document["spec"].clone()).expect("decodes");
+            let spec: ClaimNetworkSpec = serde_json::from_value(document["spec"].clone()).expect("decodes");
             let found = (spec.problems(&name), spec.warnings(&name));
             assert_eq!(found, (vec![], vec![]), "{}: {name}", page.display());
             networks += 1;
@@ -58,8 +58,8 @@ fn the_parameters_of_the_documentation_are_allowed() {
     let page = root().join("docs/tasks/parameters.md");
     let documents = documents(&page);
     let is_office = |document: &&Value| document["metadata"]["name"] == "office";
-    let office = documents.iter().find(is_office).expect("the Network");
-    let spec: NetworkSpec = serde_json::from_value(office["spec"].clone()).expect("decodes");
+    let office = documents.iter().find(is_office).expect("the ClaimNetwork");
+    let spec: ClaimNetworkSpec = serde_json::from_value(office["spec"].clone()).expect("decodes");
     let name = "office".parse().expect("a name");
     let mut found = Vec::new();
     documents.iter().for_each(|document| opaque_parameters(document, &mut found));

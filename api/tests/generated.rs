@@ -6,7 +6,7 @@ use std::path::Path;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 use netclaim_api::addresses::{AddressBlock, AddressLease, AddressPool};
-use netclaim_api::network::Network;
+use netclaim_api::network::ClaimNetwork;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_api::{AttachmentConfig, CniConfig};
 use schemars::Schema;
@@ -24,7 +24,7 @@ fn assert_fresh(path: &str, content: &str) {
 /// The CRDs, with the source of each.
 fn crds() -> [(&'static str, CustomResourceDefinition); 5] {
     [
-        ("network/mod", Network::crd()),
+        ("network/mod", ClaimNetwork::crd()),
         ("uplink_policy/mod", UplinkPolicy::crd()),
         ("addresses/pool", AddressPool::crd()),
         ("addresses/block", AddressBlock::crd()),

@@ -99,10 +99,10 @@ pub enum Command {
     /// Shows networks, nodes, what of them is used, and what is wrong on the cluster.
     #[command(after_help = exit_codes!("all is well", "something is wrong, or the cluster cannot be read"))]
     Status(status::Args),
-    /// Says what is wrong with Networks, classes, claims and policies in files, without a cluster.
+    /// Says what is wrong with ClaimNetworks, classes, claims and policies in files, without a cluster.
     #[command(after_help = exit_codes!("nothing is wrong", "something is wrong, or a file cannot be read"))]
     Validate(validate::Args),
-    /// Translates what Multus reads into Networks, classes, claim templates and patches.
+    /// Translates what Multus reads into ClaimNetworks, classes, claim templates and patches.
     #[command(after_help = exit_codes!(
         "everything is translated, and with --apply applied",
         "something cannot be translated, applied or read"

@@ -30,7 +30,7 @@ fn text(bytes: &[u8]) -> String {
 fn the_exit_code_says_whether_everything_is_translated() {
     let done = migrate(&[nad("macvlan")], &[]);
     assert_eq!((done.status.code(), text(&done.stderr).as_str()), (Some(0), ""));
-    assert!(text(&done.stdout).starts_with("---\napiVersion: netclaim.dev/v1alpha1\nkind: Network\n"));
+    assert!(text(&done.stdout).starts_with("---\napiVersion: netclaim.dev/v1alpha1\nkind: ClaimNetwork\n"));
     let refused = migrate(&[nad("sriov")], &[]);
     assert_eq!((refused.status.code(), text(&refused.stdout).as_str()), (Some(1), ""));
     assert!(
@@ -43,7 +43,7 @@ fn the_exit_code_says_whether_everything_is_translated() {
 fn programs_get_everything_as_one_document() {
     let output = migrate(&[nad("ipvlan")], &["--output", "json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(document["objects"][0]["kind"], "Network");
+    assert_eq!(document["objects"][0]["kind"], "ClaimNetwork");
     assert_eq!((&document["refused"], &document["workloads"]), (&json!([]), &json!([])));
     assert_eq!(text(&output.stderr), "");
 }
@@ -65,7 +65,7 @@ fn the_files_of_a_directory_are_translated() {
     std::fs::write(folder.path().join("README.md"), "no manifest").unwrap();
     let output = migrate(&[], &["-f", folder.path().to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("kind: Network\n"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("kind: ClaimNetwork\n"), "{}", text(&output.stdout));
 }
 
 #[test]

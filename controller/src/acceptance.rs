@@ -1,12 +1,12 @@
-//! Whether a Network is accepted, where it can be used, and the status that says so. Pure.
+//! Whether a ClaimNetwork is accepted, where it can be used, and the status that says so. Pure.
 //!
-//! A Network is read as JSON first. One that this version cannot decode gets a status like all others, instead of
+//! A ClaimNetwork is read as JSON first. One that this version cannot decode gets a status like all others, instead of
 //! stopping the watch.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
-use netclaim_api::network::{NetworkSpec, NetworkStatus, Scope};
+use netclaim_api::network::{ClaimNetworkSpec, ClaimNetworkStatus, Scope};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, AvailableReason, ConditionReason};
 use netclaim_api::taints::Reason;
 use netclaim_api::{Invalid, NetworkName};
@@ -22,7 +22,7 @@ const ACCEPTED: &str = AcceptedReason::TYPE;
 const AVAILABLE: &str = AvailableReason::TYPE;
 const ADDRESSES_AVAILABLE: &str = AddressesReason::TYPE;
 
-/// The addresses of a Network, once they are known.
+/// The addresses of a ClaimNetwork, once they are known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Addresses<'a> {
     /// Totals of the pool that it draws from.
@@ -31,23 +31,23 @@ pub(crate) struct Addresses<'a> {
     pub(crate) supply: Option<&'a Supply>,
 }
 
-/// Whether one Network is accepted.
+/// Whether one ClaimNetwork is accepted.
 #[derive(Debug)]
 pub(crate) struct Acceptance {
     /// Name and spec, or everything that is wrong with them.
-    pub(crate) result: Result<(NetworkName, NetworkSpec), Vec<Invalid>>,
-    /// What an accepted Network may not mean as written, whatever else there is.
+    pub(crate) result: Result<(NetworkName, ClaimNetworkSpec), Vec<Invalid>>,
+    /// What an accepted ClaimNetwork may not mean as written, whatever else there is.
     warnings: Vec<Invalid>,
     generation: Option<i64>,
     /// The status in the API server.
-    before: NetworkStatus,
+    before: ClaimNetworkStatus,
 }
 
 impl Judgement for Acceptance {
     fn of(network: &DynamicObject) -> Self {
         let spec = network.data.get("spec").unwrap_or(&Value::Null);
         let name = network.name_any();
-        let result = NetworkSpec::read(&name, spec);
+        let result = ClaimNetworkSpec::read(&name, spec);
         Self {
             warnings: result.as_ref().map(|(_, spec)| spec.warnings(&name)).unwrap_or_default(),
             result,
@@ -68,29 +68,29 @@ pub(crate) fn stored_status<T: DeserializeOwned + Default>(object: &DynamicObjec
 
 impl Acceptance {
     /// Notes that this status was written.
-    pub(crate) fn wrote(&mut self, status: NetworkStatus) {
+    pub(crate) fn wrote(&mut self, status: ClaimNetworkStatus) {
         self.before = status;
     }
 
-    /// Returns what the status says of the last look through the Network's own ranges.
+    /// Returns what the status says of the last look through the ClaimNetwork's own ranges.
     pub(crate) fn surveyed(&self) -> Option<i64> {
         let is_present = self.before.observed_generation == self.generation;
         self.before.addresses.filter(|_| is_present)?.surveyed
     }
 
-    /// Whether `status` changes more than the nodes that the Network is on.
-    pub(crate) fn changes_with(&self, status: &NetworkStatus) -> bool {
+    /// Whether `status` changes more than the nodes that the ClaimNetwork is on.
+    pub(crate) fn changes_with(&self, status: &ClaimNetworkStatus) -> bool {
         find(&self.before.conditions, ACCEPTED) != find(&status.conditions, ACCEPTED)
             || self.before.observed_generation != status.observed_generation
     }
 
-    /// Whether `condition` says something that the Network's status does not say yet.
+    /// Whether `condition` says something that the ClaimNetwork's status does not say yet.
     pub(crate) fn is_new(&self, condition: &Condition) -> bool {
         find(&self.before.conditions, &condition.type_)
             .is_none_or(|before| (&before.status, &before.message) != (&condition.status, &condition.message))
     }
 
-    /// Returns the status that the Network should have, or `None` if it has it. `nodes` publish the Network. What is not known
+    /// Returns the status that the ClaimNetwork should have, or `None` if it has it. `nodes` publish the ClaimNetwork. What is not known
     /// of the addresses stays as it was. `others` are the warnings that follow from other objects.
     pub(crate) fn status(
         &self,
@@ -98,7 +98,7 @@ impl Acceptance {
         addresses: Addresses<'_>,
         others: Vec<Invalid>,
         now: &Time,
-    ) -> Option<NetworkStatus> {
+    ) -> Option<ClaimNetworkStatus> {
         let mut warnings = self.warnings.clone();
         warnings.extend(others);
         let accepted = match &self.result {
@@ -138,7 +138,7 @@ impl Acceptance {
             && self.before.observed_generation == self.generation
             && self.before.nodes == nodes
             && self.before.addresses == totals;
-        (!same).then_some(NetworkStatus {
+        (!same).then_some(ClaimNetworkStatus {
             observed_generation: self.generation,
             nodes,
             addresses: totals,
@@ -151,7 +151,7 @@ impl Acceptance {
     }
 }
 
-/// Says where an accepted Network can be used now.
+/// Says where an accepted ClaimNetwork can be used now.
 fn availability(nodes: &NetworkNodes) -> Finding<AvailableReason> {
     let (all, missing) = (nodes.all(), nodes.missing());
     let tainted = nodes.tainted().iter().filter(|(taint, _)| Reason::is_problem(taint));
@@ -181,11 +181,11 @@ fn availability(nodes: &NetworkNodes) -> Finding<AvailableReason> {
     finding
 }
 
-/// Says whether nodes have addresses for an accepted Network, or can get them.
+/// Says whether nodes have addresses for an accepted ClaimNetwork, or can get them.
 fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> Finding<AddressesReason> {
     let AddressTotals { size, leased, used, free, .. } = totals.unwrap_or_default();
     let message = match supply {
-        // Without numbers: every agent watches Networks, and numbers change all the time.
+        // Without numbers: every agent watches ClaimNetworks, and numbers change all the time.
         Supply::Free => "every node has the addresses that it wants".to_owned(),
         Supply::OnlyReserved => {
             "all addresses are reserved: claims get those that they ask for by ips".to_owned()
@@ -214,7 +214,7 @@ mod tests {
 
     fn network(change: impl FnOnce(&mut Value)) -> Acceptance {
         let mut network = json!({
-            "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "storage", "generation": 3},
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": "storage", "generation": 3},
             "spec": {"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.1.0", "plugins": [
                 {"type": "macvlan", "master": "${uplink.ifName}"}]}},
         });
@@ -227,14 +227,14 @@ mod tests {
         on_asking(count, "10G")
     }
 
-    /// `count` nodes with 10G each for a Network that asks for `bandwidth`.
+    /// `count` nodes with 10G each for a ClaimNetwork that asks for `bandwidth`.
     fn on_asking(count: usize, bandwidth: &str) -> NetworkNodes {
         let mut nodes = NetworkNodes::asking(Some(bandwidth.parse().unwrap()));
         (1..=count).for_each(|n| publishes(&mut nodes, n, &[]));
         nodes
     }
 
-    /// Has a node publish the Network with 10G and these taints.
+    /// Has a node publish the ClaimNetwork with 10G and these taints.
     fn publishes(nodes: &mut NetworkNodes, n: usize, taints: &[&str]) {
         let taints = taints.iter().map(ToString::to_string).collect();
         let published = Some(OnNode { bandwidth: Some("10G".parse().unwrap()), taints });
@@ -245,7 +245,7 @@ mod tests {
         Time(Timestamp::from_second(second).unwrap())
     }
 
-    fn accepted(status: &NetworkStatus) -> (&str, &str, &str) {
+    fn accepted(status: &ClaimNetworkStatus) -> (&str, &str, &str) {
         let accepted = status.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
         let Some(Condition { status, reason, message, .. }) = accepted else { panic!("{status:?}") };
         (status, reason, message)
@@ -268,7 +268,7 @@ mod tests {
         let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("False", "Invalid"));
-        assert!(message.contains("metadata.name: \"a.b\" cannot name a Network"), "{message}");
+        assert!(message.contains("metadata.name: \"a.b\" cannot name a ClaimNetwork"), "{message}");
         assert!(message.contains("; spec.capacity.interfaces: is 0"), "{message}");
     }
 

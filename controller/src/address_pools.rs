@@ -70,11 +70,11 @@ impl PoolAcceptance {
     ) -> Option<AddressPoolStatus> {
         let finding = match &self.result {
             Ok(_) if warnings.is_empty() => {
-                Finding::new(AcceptedReason::Accepted, "Networks can use the pool")
+                Finding::new(AcceptedReason::Accepted, "ClaimNetworks can use the pool")
             }
             Ok(_) => {
                 let warnings = Invalid::list(warnings);
-                let message = format!("Networks can use the pool, but look at {warnings}");
+                let message = format!("ClaimNetworks can use the pool, but look at {warnings}");
                 Finding::new(AcceptedReason::AcceptedWithWarnings, message)
             }
             Err(problems) => {
@@ -174,7 +174,7 @@ mod tests {
         let status = pool(json!({"ranges": [{"subnet": "10.0.0.0/24"}]}), Value::Null)
             .status(None, &[], &at(0))
             .unwrap();
-        assert_eq!(status.conditions[0].message, "Networks can use the pool");
+        assert_eq!(status.conditions[0].message, "ClaimNetworks can use the pool");
         let bad = json!({"ranges": [{"subnet": "10.0.0.1/24"}], "reserved": ["10.9.0.0/24"]});
         let message = pool(bad, Value::Null).status(None, &[], &at(0)).unwrap().conditions.remove(0).message;
         assert!(message.starts_with("spec.ranges[0].subnet: 10.0.0.1/24 has host bits set"), "{message}");

@@ -6,7 +6,7 @@ use clap::Parser;
 use kube::Config;
 use netclaim_process::log::LogArgs;
 
-/// The netclaim controller: accepts Networks and publishes those of the whole cluster.
+/// The netclaim controller: accepts ClaimNetworks and publishes those of the whole cluster.
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
 #[allow(missing_docs, reason = "each field's comment is its help text")]

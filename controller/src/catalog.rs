@@ -127,7 +127,7 @@ mod tests {
 
     fn object(name: &str, generation: i64, status: i64) -> Arc<DynamicObject> {
         let object = json!({
-            "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network",
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork",
             "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": generation},
             "spec": {"of": generation}, "status": status,
         });

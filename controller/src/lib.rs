@@ -3,10 +3,10 @@
 //! ```text
 //!   leader: one of several replicas leads, and runs the reconciler
 //!
-//!   Networks ─────────┐             ┌─> acceptance ──> status, events
+//!   ClaimNetworks ─────────┐             ┌─> acceptance ──> status, events
 //!   UplinkPolicies ───┤             ├─> policies ────> status, events
 //!   AddressPools ─────┼─ reconciler ┼─> address_pools > status, events
-//!   Nodes ────────────┤     │ ▲     ├─> nodes: on which nodes a Network is; node_labels: those of nodes without an agent
+//!   Nodes ────────────┤     │ ▲     ├─> nodes: on which nodes a ClaimNetwork is; node_labels: those of nodes without an agent
 //!   ResourceSlices ───┘     ▼ │     └─> pools ───────> netclaim_slices ──> ResourceSlices of the cluster
 //!   AddressBlocks ────┐
 //!   AddressLeases ────┼─ blocks ──────> leasing ─────> AddressBlocks of nodes

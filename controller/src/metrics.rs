@@ -14,13 +14,13 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge}
 use thiserror::Error;
 use tokio::net::TcpListener;
 
-/// Label: whether a Network is accepted.
+/// Label: whether a ClaimNetwork is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Accepted {
     pub(crate) accepted: bool,
 }
 
-/// Label: whether a Network has addresses for its nodes.
+/// Label: whether a ClaimNetwork has addresses for its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Addressing {
     pub(crate) reason: &'static str,
@@ -129,19 +129,19 @@ impl Metrics {
         let reasons: Vec<&str> = AddressesReason::ALL.iter().map(|reason| reason.as_str()).collect();
         let mut registry = Registry::new("netclaim_controller");
         registry.add("leader", "1 if this replica leads, else 0", [], leader);
-        registry.add("networks", "Networks by whether they are accepted", [is("accepted")], networks);
+        registry.add("networks", "ClaimNetworks by whether they are accepted", [is("accepted")], networks);
         registry.add(
             "pools",
-            "Pools of cluster-wide Networks by whether they are published as they should be",
+            "Pools of cluster-wide ClaimNetworks by whether they are published as they should be",
             [is("published")],
             pools,
         );
-        registry.add("status_writes", "Status of Networks written", [], status_writes);
+        registry.add("status_writes", "Status of ClaimNetworks written", [], status_writes);
         registry.add(
             "addresses",
-            "Addresses of each Network's own ranges or AddressPool: size, leased to nodes, used by pods, free",
+            "Addresses of each ClaimNetwork's own ranges or AddressPool: size, leased to nodes, used by pods, free",
             [
-                Label::any("network", "a Network with ranges of its own"),
+                Label::any("network", "a ClaimNetwork with ranges of its own"),
                 Label::any("pool", "an AddressPool"),
                 Label::one_of("state", &ADDRESS_STATES),
             ],
@@ -149,7 +149,7 @@ impl Metrics {
         );
         registry.add(
             "networks_addressing",
-            "Networks with addresses by the reason of their condition AddressesAvailable",
+            "ClaimNetworks with addresses by the reason of their condition AddressesAvailable",
             [Label::one_of("reason", &reasons)],
             addressing,
         );

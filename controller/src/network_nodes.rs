@@ -1,4 +1,4 @@
-//! The nodes of one Network: which publish it, which of these take no new pods, and which lack it. Pure.
+//! The nodes of one ClaimNetwork: which publish it, which of these take no new pods, and which lack it. Pure.
 //!
 //! Each set follows the change of one node, so that a change costs the same with a hundred and with thousands of nodes.
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netclaim_api::Quantity;
 use netclaim_api::taints::Reason;
 
-/// What a node publishes for a Network.
+/// What a node publishes for a ClaimNetwork.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OnNode {
     pub(crate) bandwidth: Option<Quantity>,
@@ -15,11 +15,11 @@ pub(crate) struct OnNode {
     pub(crate) taints: BTreeSet<String>,
 }
 
-/// One node, as seen by one Network.
+/// One node, as seen by one ClaimNetwork.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NodeNow {
     pub(crate) published: Option<OnNode>,
-    /// Whether the Network is accepted, and meant for the node.
+    /// Whether the ClaimNetwork is accepted, and meant for the node.
     pub(crate) is_selected: bool,
     /// Whether the node's agent publishes anything.
     pub(crate) has_agent: bool,
@@ -28,13 +28,13 @@ pub(crate) struct NodeNow {
 /// What the change of a node means.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// The status of the Network may have changed.
+    /// The status of the ClaimNetwork may have changed.
     pub(crate) status: bool,
-    /// Other nodes publish the Network, or are selected by it.
+    /// Other nodes publish the ClaimNetwork, or are selected by it.
     pub(crate) places: bool,
 }
 
-/// The nodes of one Network.
+/// The nodes of one ClaimNetwork.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NetworkNodes {
     /// The bandwidth that each node should have.
@@ -51,7 +51,7 @@ pub(crate) struct NetworkNodes {
 }
 
 impl NetworkNodes {
-    /// Returns no nodes, of a Network that asks for this bandwidth on each.
+    /// Returns no nodes, of a ClaimNetwork that asks for this bandwidth on each.
     pub(crate) fn asking(asked: Option<Quantity>) -> Self {
         Self { asked, ..Self::default() }
     }
@@ -90,12 +90,12 @@ impl NetworkNodes {
         Change { status: true, ..change }
     }
 
-    /// Returns how many nodes publish the Network.
+    /// Returns how many nodes publish the ClaimNetwork.
     pub(crate) fn count(&self) -> i64 {
         i64::try_from(self.publishing.len()).unwrap_or(i64::MAX)
     }
 
-    /// Returns how many nodes publish the Network or should.
+    /// Returns how many nodes publish the ClaimNetwork or should.
     pub(crate) fn all(&self) -> usize {
         self.publishing.len() + self.missing.len()
     }
@@ -110,22 +110,22 @@ impl NetworkNodes {
         &self.tainted
     }
 
-    /// Returns the nodes that the Network selects and that have an agent, but do not publish it.
+    /// Returns the nodes that the ClaimNetwork selects and that have an agent, but do not publish it.
     pub(crate) fn missing(&self) -> &BTreeSet<String> {
         &self.missing
     }
 
-    /// Returns the nodes with less bandwidth than the Network asks for.
+    /// Returns the nodes with less bandwidth than the ClaimNetwork asks for.
     pub(crate) fn reduced(&self) -> &BTreeSet<String> {
         &self.reduced
     }
 
-    /// Returns the nodes that publish the Network.
+    /// Returns the nodes that publish the ClaimNetwork.
     pub(crate) fn publishing(&self) -> impl Iterator<Item = &String> {
         self.publishing.keys()
     }
 
-    /// Returns the nodes that the Network selects.
+    /// Returns the nodes that the ClaimNetwork selects.
     pub(crate) fn selected(&self) -> &BTreeSet<String> {
         &self.selected
     }

@@ -1,4 +1,4 @@
-//! Which nodes without an agent still have the labels of Networks of scope `Cluster`. Pure.
+//! Which nodes without an agent still have the labels of ClaimNetworks of scope `Cluster`. Pure.
 //!
 //! Agents label their own nodes, and an agent that is gone takes no label away: pods would be placed on its node for ever. Its
 //! ResourceSlices say that it is gone: the kubelet deletes them 30 s after it, unless another agent follows, as in an update.

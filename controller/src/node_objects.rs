@@ -65,7 +65,7 @@ struct Address {
     address: String,
 }
 
-/// Addresses of one family that the pods of a node may want of one Network, for each pod that fits on it.
+/// Addresses of one family that the pods of a node may want of one ClaimNetwork, for each pod that fits on it.
 const ADDRESSES_OF_POD: i64 = 8;
 
 /// What is known of a node.
@@ -86,7 +86,7 @@ pub(crate) struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Returns how many addresses of one family its pods may want of one Network.
+    /// Returns how many addresses of one family its pods may want of one ClaimNetwork.
     pub(crate) fn most_addresses(&self) -> Option<i64> {
         self.pods.map(|pods| pods.max(1).saturating_mul(ADDRESSES_OF_POD))
     }

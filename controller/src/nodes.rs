@@ -1,6 +1,6 @@
-//! The nodes that each Network is on, and what they have for it, from the agents' ResourceSlices. Pure.
+//! The nodes that each ClaimNetwork is on, and what they have for it, from the agents' ResourceSlices. Pure.
 //!
-//! A change of a slice or a Node touches that node of the Networks that the slice has or had, and nothing else.
+//! A change of a slice or a Node touches that node of the ClaimNetworks that the slice has or had, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +90,7 @@ impl Offer {
     }
 }
 
-/// What an accepted Network asks of nodes.
+/// What an accepted ClaimNetwork asks of nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// Its nodes; `None` for all.
@@ -107,22 +107,22 @@ impl Wanted {
 /// What has changed since the last look.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Networks whose status may have changed.
+    /// ClaimNetworks whose status may have changed.
     pub(crate) networks: BTreeSet<NetworkName>,
-    /// Some Network is on other nodes, or selects others.
+    /// Some ClaimNetwork is on other nodes, or selects others.
     pub(crate) places: bool,
     /// Nodes whose agent has come or gone.
     pub(crate) agents: BTreeSet<String>,
 }
 
-/// What agents publish, and the nodes of each Network.
+/// What agents publish, and the nodes of each ClaimNetwork.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     /// Offers by the name of the slice.
     slices: BTreeMap<String, Offer>,
     /// Names of the slices of each node.
     agents: BTreeMap<String, BTreeSet<String>>,
-    /// What the accepted Networks ask for.
+    /// What the accepted ClaimNetworks ask for.
     wanted: BTreeMap<NetworkName, Wanted>,
     networks: BTreeMap<NetworkName, NetworkNodes>,
     /// Taints that an admin gives devices.
@@ -188,7 +188,7 @@ impl Published {
                 offers.flat_map(|offer| offer.networks.keys()).cloned().collect();
             if had_agent != self.agents.contains_key(node) {
                 self.changes.agents.insert(node.clone());
-                // It lacks Networks from now on, or does not any more.
+                // It lacks ClaimNetworks from now on, or does not any more.
                 touched.extend(self.wanted.keys().cloned());
             }
             for network in touched {
@@ -199,7 +199,7 @@ impl Published {
         true
     }
 
-    /// Takes in what the accepted Networks ask for, of nodes with these labels.
+    /// Takes in what the accepted ClaimNetworks ask for, of nodes with these labels.
     pub(crate) fn want(&mut self, wanted: BTreeMap<NetworkName, Wanted>, nodes: &Nodes) {
         let before = std::mem::replace(&mut self.wanted, wanted);
         let names: BTreeSet<NetworkName> = before.keys().chain(self.wanted.keys()).cloned().collect();
@@ -255,7 +255,7 @@ impl Published {
         &self.rules
     }
 
-    /// Derives anew what a node is to a Network.
+    /// Derives anew what a node is to a ClaimNetwork.
     fn refresh(&mut self, network: NetworkName, node: &str, is_selected: bool) {
         let slices = self.agents.get(node);
         let device = DeviceName::Network(network.clone()).to_string();
@@ -283,7 +283,7 @@ impl Published {
         }
     }
 
-    /// Returns the nodes of a Network, if any is known.
+    /// Returns the nodes of a ClaimNetwork, if any is known.
     pub(crate) fn of(&self, network: &NetworkName) -> Option<&NetworkNodes> {
         self.networks.get(network)
     }
@@ -384,7 +384,7 @@ mod tests {
         let on = |published: &Published| {
             published.of(&name("a")).unwrap().publishing().cloned().collect::<Vec<_>>()
         };
-        assert_eq!(on(&published), ["n1", "n2"], "nobody knows whom the Network selects");
+        assert_eq!(on(&published), ["n1", "n2"], "nobody knows whom the ClaimNetwork selects");
         published.want([(name("a"), wanted)].into(), &nodes);
         assert_eq!(on(&published), ["n1"]);
         published.label("n2", Some(&labels("7")));
@@ -448,7 +448,7 @@ mod tests {
     }
 
     impl World {
-        /// Derives the nodes of a Network from everything.
+        /// Derives the nodes of a ClaimNetwork from everything.
         fn nodes_of(&self, network: &NetworkName) -> NetworkNodes {
             let offers: BTreeMap<&String, Offer> = self
                 .slices

@@ -1,4 +1,4 @@
-//! Networks of scope `Cluster` as pools of their own, which belong to no node. Pure.
+//! ClaimNetworks of scope `Cluster` as pools of their own, which belong to no node. Pure.
 //!
 //! Each pool has one device: a budget that pods draw from on any node. `bindsToNode` binds the claim to the pod's node,
 //! so that the agent there may write its status; without binding conditions that costs no time.
@@ -8,8 +8,8 @@
 //!   within one pool only.
 //! * The pool is for the nodes with the label `network.netclaim.dev/NETWORK`. Each agent sets it on its own Node while pods there
 //!   can be attached.
-//! * The pool is deleted with its Network object, also when no controller runs.
-//! * A Network that is not accepted has no pool, because agents refuse it too. Claims that hold its device keep what
+//! * The pool is deleted with its ClaimNetwork object, also when no controller runs.
+//! * A ClaimNetwork that is not accepted has no pool, because agents refuse it too. Claims that hold its device keep what
 //!   they have, and are counted again when it comes back.
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
@@ -18,13 +18,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource as _;
 use netclaim_api::device::{DeviceName, cluster_pool};
 use netclaim_api::labels::{SERVED, network_label};
-use netclaim_api::network::{Network, NetworkSpec, Scope};
+use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, Scope};
 use netclaim_api::published::{Amounts, Facts, device};
 use netclaim_api::{API_VERSION, NetworkName};
 use netclaim_slices::{Placement, Pool};
 
-/// Returns the pool of an accepted Network, owned by the object of this UID; `None` if its nodes publish it.
-pub(crate) fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<Pool> {
+/// Returns the pool of an accepted ClaimNetwork, owned by the object of this UID; `None` if its nodes publish it.
+pub(crate) fn pool(name: &NetworkName, spec: &ClaimNetworkSpec, uid: &str) -> Option<Pool> {
     match spec.scope {
         Scope::Node => None,
         Scope::Cluster => Some(Pool {
@@ -32,7 +32,7 @@ pub(crate) fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<
             placement: placement(name),
             owner: Some(OwnerReference {
                 api_version: API_VERSION.to_owned(),
-                kind: Network::kind(&()).into_owned(),
+                kind: ClaimNetwork::kind(&()).into_owned(),
                 name: name.to_string(),
                 uid: uid.to_owned(),
                 controller: Some(true),
@@ -44,7 +44,7 @@ pub(crate) fn pool(name: &NetworkName, spec: &NetworkSpec, uid: &str) -> Option<
     }
 }
 
-/// The nodes whose agents say that they serve the Network. An agent looks at the Network's node selector, too.
+/// The nodes whose agents say that they serve the ClaimNetwork. An agent looks at the ClaimNetwork's node selector, too.
 fn placement(name: &NetworkName) -> Placement {
     let is_served = NodeSelectorRequirement {
         key: network_label(name),
@@ -55,7 +55,7 @@ fn placement(name: &NetworkName) -> Placement {
     Placement::NodeSelector(NodeSelector { node_selector_terms: vec![term] })
 }
 
-fn network_device(name: &NetworkName, spec: &NetworkSpec) -> Device {
+fn network_device(name: &NetworkName, spec: &ClaimNetworkSpec) -> Device {
     let types = spec.plugin_types();
     let facts = Facts {
         network: name.to_string(),
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    fn spec(change: impl FnOnce(&mut Value)) -> NetworkSpec {
+    fn spec(change: impl FnOnce(&mut Value)) -> ClaimNetworkSpec {
         let mut spec = json!({
             "scope": "Cluster",
             "uplink": {"interfaces": ["eth1"]},
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_pool_is_owned_by_its_network() {
         let owner = pool_of(|_| {}).unwrap().owner.unwrap();
-        let expected = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "name": "backbone", "uid": "u1",
+        let expected = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "name": "backbone", "uid": "u1",
             "controller": true});
         assert_eq!(serde_json::to_value(owner).unwrap(), expected);
     }

@@ -1,8 +1,8 @@
-//! The loop of the leader: it derives the status of Networks and UplinkPolicies, and the cluster's pools, from what
+//! The loop of the leader: it derives the status of ClaimNetworks and UplinkPolicies, and the cluster's pools, from what
 //! the API server stores.
 //!
 //! ```text
-//!   Networks ───────┬─> acceptance ─┬─> status, and an event for warnings and refusals
+//!   ClaimNetworks ───────┬─> acceptance ─┬─> status, and an event for warnings and refusals
 //!   ResourceSlices ─┼─> nodes ──────┤
 //!   DeviceTaintRules┤               │
 //!   Nodes ──────────┤               ├─> blocks: which nodes need addresses of which pool
@@ -33,7 +33,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, PoolKey};
-use netclaim_api::network::{Network, NetworkSpec, NetworkStatus};
+use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, ClaimNetworkStatus};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
@@ -80,7 +80,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// What to publish as, and whose slices to read.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// Driver whose slices say on which nodes a Network is.
+    /// Driver whose slices say on which nodes a ClaimNetwork is.
     pub(crate) driver: String,
     /// Publisher of the cluster's pools.
     pub(crate) publisher: PublisherConfig,
@@ -149,7 +149,7 @@ async fn watch(
     Channels { demand, leased }: Channels,
 ) {
     let everything = watcher::Config::default;
-    let resource = ApiResource::erase::<Network>(&());
+    let resource = ApiResource::erase::<ClaimNetwork>(&());
     let network_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let (networks, network_events) = reflect(network_api.clone(), resource);
     let mut network_events = pin!(network_events);
@@ -341,8 +341,8 @@ struct Known {
 }
 
 impl Known {
-    /// Returns the status that a Network should have, or `None` if it has it.
-    fn status_of(&self, name: &str, acceptance: &Acceptance) -> Option<NetworkStatus> {
+    /// Returns the status that a ClaimNetwork should have, or `None` if it has it.
+    fn status_of(&self, name: &str, acceptance: &Acceptance) -> Option<ClaimNetworkStatus> {
         let none = NetworkNodes::default();
         let nodes = name.parse().ok().and_then(|name| self.published.of(&name)).unwrap_or(&none);
         let accepted = acceptance.result.as_ref().ok();
@@ -394,11 +394,11 @@ struct Reconciler {
     revision: Revision,
     stale: Stale,
     known: Known,
-    /// When the status of Networks may be written.
+    /// When the status of ClaimNetworks may be written.
     networks: Schedule,
     /// When the status of AddressPools may be written.
     address_pools: Schedule,
-    /// Labels of Networks on nodes whose agent is gone.
+    /// Labels of ClaimNetworks on nodes whose agent is gone.
     abandoned: AbandonedLabels,
 }
 
@@ -472,7 +472,7 @@ impl Reconciler {
         }
     }
 
-    /// Derives what follows from the specs of all Networks and AddressPools, one of which has changed.
+    /// Derives what follows from the specs of all ClaimNetworks and AddressPools, one of which has changed.
     fn take_in_specs(&mut self) {
         let Known { networks, address_pools, nodes, published, overlaps, .. } = &mut self.known;
         *overlaps = Overlaps::of(networks, address_pools, nodes.all());
@@ -502,7 +502,7 @@ impl Reconciler {
         self.known.address_pools.names().for_each(|name| self.address_pools.mark(name, cause));
     }
 
-    /// Removes the labels of Networks from nodes whose agent is gone. Returns whether all writes succeeded.
+    /// Removes the labels of ClaimNetworks from nodes whose agent is gone. Returns whether all writes succeeded.
     async fn remove_labels(&mut self) -> bool {
         let mut done = true;
         for (node, labels) in self.abandoned.due(Instant::now()).into_iter().take(NODES_AT_ONCE) {
@@ -513,7 +513,7 @@ impl Reconciler {
                     tracing::info!(
                         node,
                         ?labels,
-                        "removed the labels of Networks from a node without an agent"
+                        "removed the labels of ClaimNetworks from a node without an agent"
                     );
                     self.abandoned.removed(&node, Instant::now());
                 }
@@ -535,7 +535,7 @@ impl Reconciler {
         done
     }
 
-    /// Writes the status of Networks that is wrong, as far as it is due. Returns whether all writes succeeded.
+    /// Writes the status of ClaimNetworks that is wrong, as far as it is due. Returns whether all writes succeeded.
     async fn write_networks(&mut self) -> bool {
         let mut done = true;
         for (name, cause) in self.networks.take_due(Instant::now()) {
@@ -547,7 +547,7 @@ impl Reconciler {
                 self.networks.mark(&name, Cause::Nodes);
                 continue;
             }
-            match apply::<Network>(&self.network_api, &network, &status).await {
+            match apply::<ClaimNetwork>(&self.network_api, &network, &status).await {
                 Ok(true) => {
                     self.networks.wrote(&name, Instant::now());
                     self.report(&network, acceptance, &status).await;
@@ -555,7 +555,7 @@ impl Reconciler {
                         acceptance.wrote(status);
                     }
                 }
-                // The Network was deleted; the watch is about to report it.
+                // The ClaimNetwork was deleted; the watch is about to report it.
                 Ok(false) => {}
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -681,7 +681,7 @@ impl Reconciler {
     }
 
     /// Counts and logs a written status, with an event if people have to act on it.
-    async fn report(&self, network: &DynamicObject, acceptance: &Acceptance, status: &NetworkStatus) {
+    async fn report(&self, network: &DynamicObject, acceptance: &Acceptance, status: &ClaimNetworkStatus) {
         self.metrics.status_writes.inc();
         let name = network.name_any();
         let Some(condition) = status.conditions.first().cloned() else { return };
@@ -694,7 +694,7 @@ impl Reconciler {
         } else {
             let (reason, problems) = (condition.reason, condition.message);
             tracing::info!(network = name, reason, problems, "acceptance changed");
-            self.warn::<Network>(network, reason, problems).await;
+            self.warn::<ClaimNetwork>(network, reason, problems).await;
         }
     }
 
@@ -710,12 +710,12 @@ impl Reconciler {
     }
 }
 
-/// Returns the accepted Networks.
-fn accepted(networks: &Catalog<Acceptance>) -> impl Iterator<Item = &(NetworkName, NetworkSpec)> {
+/// Returns the accepted ClaimNetworks.
+fn accepted(networks: &Catalog<Acceptance>) -> impl Iterator<Item = &(NetworkName, ClaimNetworkSpec)> {
     networks.all().filter_map(|judged| judged.judgement.result.as_ref().ok())
 }
 
-/// Returns what the Networks draw from, and the accepted pools.
+/// Returns what the ClaimNetworks draw from, and the accepted pools.
 fn demand(known: &Known) -> Demand {
     let pools = known.address_pools.all().map(|judged| &judged.judgement);
     let pools = pools.filter_map(|pool| Some((&pool.name, pool.result.as_ref().ok()?)));
@@ -732,7 +732,7 @@ fn demand(known: &Known) -> Demand {
     Demand { surveyed, nodes, rules, ..Demand::of(pools, networks, nodes_of) }
 }
 
-/// Returns with which ranges and Networks each pool was looked through last, as the statuses say.
+/// Returns with which ranges and ClaimNetworks each pool was looked through last, as the statuses say.
 fn surveyed(known: &Known) -> BTreeMap<PoolKey, i64> {
     let of_pools = known.address_pools.all().map(|judged| &judged.judgement);
     let of_pools = of_pools.filter_map(|pool| Some((PoolKey::Pool(pool.name.clone()), pool.surveyed()?)));
@@ -743,7 +743,7 @@ fn surveyed(known: &Known) -> BTreeMap<PoolKey, i64> {
     of_pools.chain(of_networks).collect()
 }
 
-/// Returns what is known of the addresses of a Network.
+/// Returns what is known of the addresses of a ClaimNetwork.
 fn addresses_of<'a>(acceptance: &Acceptance, leased: &'a Leased) -> Addresses<'a> {
     let Ok((name, spec)) = &acceptance.result else { return Addresses::default() };
     let totals = spec.addresses.as_ref().and_then(|addresses| leased.totals.get(&addresses.key(name)));
@@ -772,7 +772,7 @@ mod tests {
         cancel.cancel();
         let (handle, _) = Publisher::spawn(client.clone(), publisher, cancel);
         let reconciler = Reconciler {
-            network_api: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
+            network_api: Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&())),
             policy_api: Api::all_with(client.clone(), &ApiResource::erase::<UplinkPolicy>(&())),
             pool_api: Api::all_with(client.clone(), &ApiResource::erase::<AddressPool>(&())),
             labels_api: Api::all(client.clone()),
@@ -792,7 +792,7 @@ mod tests {
     }
 
     fn networks(network: &Value) -> Store<DynamicObject> {
-        let mut writer = Writer::new(ApiResource::erase::<Network>(&()));
+        let mut writer = Writer::new(ApiResource::erase::<ClaimNetwork>(&()));
         let network = serde_json::from_value(network.clone()).unwrap();
         writer.apply_watcher_event(&watcher::Event::Apply(network));
         writer.as_reader()
@@ -804,7 +804,7 @@ mod tests {
 
     fn network(cni: Value) -> Value {
         json!({
-            "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network",
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork",
             "metadata": {"name": "storage", "uid": "u1", "generation": 1}, "spec": {"cni": cni},
         })
     }
@@ -836,7 +836,7 @@ mod tests {
         reconciler.write_networks().await
     }
 
-    const STATUS: &str = "PATCH /apis/netclaim.dev/v1alpha1/networks/storage/status";
+    const STATUS: &str = "PATCH /apis/netclaim.dev/v1alpha1/claimnetworks/storage/status";
 
     #[tokio::test]
     async fn address_pools_that_cannot_be_listed_are_none() {
@@ -899,7 +899,7 @@ mod tests {
     }
 
     /// Reconciles for `seconds`, as the loop does, after a change each second. Returns when the status was written, in
-    /// seconds, and the last status. Each write comes back by the watch of Networks.
+    /// seconds, and the last status. Each write comes back by the watch of ClaimNetworks.
     async fn written_after(
         changes: impl Fn(u64) -> watcher::Event<DevicesOfSlice>,
         seconds: u64,
@@ -982,7 +982,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_labels_of_a_node_whose_agent_is_gone_are_removed() {
         let (mut reconciler, mut requests) = reconciler();
-        let store = Writer::new(ApiResource::erase::<Network>(&())).as_reader();
+        let store = Writer::new(ApiResource::erase::<ClaimNetwork>(&())).as_reader();
         let policies = Writer::new(ApiResource::erase::<UplinkPolicy>(&())).as_reader();
         let pools = address_pools();
         let labels = json!({"rack": "7", "network.netclaim.dev/backbone": "up"});

@@ -1,4 +1,4 @@
-//! What the status of Networks and UplinkPolicies has in common: conditions, and how they are written.
+//! What the status of ClaimNetworks and UplinkPolicies has in common: conditions, and how they are written.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, Patch, PatchParams, ResourceExt as _};

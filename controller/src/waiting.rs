@@ -1,4 +1,4 @@
-//! Pods that wait for a node or for an address, the nodes where they may run, and the Networks that they ask for. Pure.
+//! Pods that wait for a node or for an address, the nodes where they may run, and the ClaimNetworks that they ask for. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::node_objects::{NodeFacts, Nodes};
 /// How long a pod may take to start on its node before it counts as waiting for an address there.
 const STUCK: SignedDuration = SignedDuration::from_secs(20);
 
-/// Time between the first two reads of the claims of a pod whose Networks are not known. Each further one takes twice as long, up
+/// Time between the first two reads of the claims of a pod whose ClaimNetworks are not known. Each further one takes twice as long, up
 /// to [`LATEST`].
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -218,7 +218,7 @@ impl WaitingPods {
         (uid, before, None)
     }
 
-    /// Returns where pods wait at this time, by Network, once for pods that may run on the same nodes. Pods whose claims have
+    /// Returns where pods wait at this time, by ClaimNetwork, once for pods that may run on the same nodes. Pods whose claims have
     /// not been read wait for nothing.
     pub(crate) fn places(&self, nodes: &Nodes, time: Timestamp) -> Waiting {
         let mut by_stage: BTreeMap<&Stage, BTreeSet<&NetworkName>> = BTreeMap::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netclaim_api::addresses::{AddressPoolSpec, NetworkAddresses, PoolKey};
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::network::overlap::overlaps;
 use netclaim_api::{Invalid, NetworkName};
 
@@ -18,12 +18,12 @@ use crate::node_objects::{NodeFacts, Nodes};
 /// A condition names this many blocks that go.
 const NAMED_BLOCKS: usize = 5;
 
-/// What accepted Networks and AddressPools have in common with each other and with nodes, kept until it changes.
+/// What accepted ClaimNetworks and AddressPools have in common with each other and with nodes, kept until it changes.
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
-    /// Networks that hand out the same addresses as others.
+    /// ClaimNetworks that hand out the same addresses as others.
     networks: BTreeMap<NetworkName, Vec<Invalid>>,
-    /// Networks with ranges of their own that nodes have.
+    /// ClaimNetworks with ranges of their own that nodes have.
     own_ranges: BTreeMap<NetworkName, NodeOverlaps>,
     pools: BTreeMap<String, NodeOverlaps>,
 }
@@ -79,10 +79,10 @@ impl Overlaps {
         ChangedWarnings { networks: networks.collect(), pools: pools.collect() }
     }
 
-    /// Returns what others make a likely mistake of in an accepted Network.
+    /// Returns what others make a likely mistake of in an accepted ClaimNetwork.
     pub(crate) fn of_network(
         &self,
-        (name, spec): &(NetworkName, NetworkSpec),
+        (name, spec): &(NetworkName, ClaimNetworkSpec),
         nodes: &NetworkNodes,
         leased: &Leased,
     ) -> Vec<Invalid> {
@@ -125,7 +125,7 @@ impl Overlaps {
     }
 }
 
-/// Returns a warning for the blocks and leases that have addresses which are not their Network's any more.
+/// Returns a warning for the blocks and leases that have addresses which are not their ClaimNetwork's any more.
 fn leaving(field: &str, leased: &Leased, message: impl Fn(&Leaving) -> Option<String>) -> Option<Invalid> {
     let mut texts: Vec<String> = leased.leaving.iter().filter_map(message).collect();
     let more = texts.len().saturating_sub(NAMED_BLOCKS);
@@ -147,7 +147,7 @@ mod tests {
     use crate::network_nodes::{NodeNow, OnNode};
 
     fn network(spec: serde_json::Value) -> Arc<DynamicObject> {
-        let network = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "storage"}, "spec": spec});
+        let network = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": "storage"}, "spec": spec});
         Arc::new(serde_json::from_value(network).unwrap())
     }
 
@@ -174,7 +174,7 @@ mod tests {
         let mut networks = Catalog::<Acceptance>::default();
         networks.update(vec![one, Arc::new(other)]);
         let overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
-        for (judged, other) in networks.all().zip(["Network storage ", "Network backup "]) {
+        for (judged, other) in networks.all().zip(["ClaimNetwork storage ", "ClaimNetwork backup "]) {
             let accepted = judged.judgement.result.as_ref().unwrap();
             let found = overlaps.of_network(accepted, &NetworkNodes::default(), &Leased::default());
             assert!(found.len() == 1 && found[0].to_string().contains(other), "{found:?}");
@@ -268,7 +268,7 @@ mod tests {
             overlaps.of_network(accepted, &NetworkNodes::default(), &leased)
         };
         let waits = others("b", json!({"pool": "lan"}));
-        let first = "spec.addresses: addresses of Network storage are not free yet: block 0 remains; ";
+        let first = "spec.addresses: addresses of ClaimNetwork storage are not free yet: block 0 remains; ";
         assert!(waits.len() == 1 && waits[0].to_string().starts_with(first), "{waits:?}");
         assert_eq!(others("c", json!({"ranges": [{"subnet": "10.20.0.0/24"}]})), []);
         let mut pools = Catalog::<PoolAcceptance>::default();

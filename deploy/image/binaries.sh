@@ -31,7 +31,7 @@ RUSTFLAGS='-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs
 folder=${CARGO_TARGET_DIR:-target}/$target/$profile
 mkdir -p "$out"/{usr/bin,usr/libexec/cni,var,run,tmp}
 cp "${programs[@]/#/$folder/}" "$out/usr/bin/"
-# CNI plugins have a folder of their own: what is in it may be named in a Network.
+# CNI plugins have a folder of their own: what is in it may be named in a ClaimNetwork.
 cp "$folder/netclaim-bandwidth" "$out/usr/libexec/cni/"
 # As on a host: both names of a socket's folder lead to the same mount.
 ln -sfn ../run "$out/var/run"

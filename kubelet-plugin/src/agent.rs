@@ -208,7 +208,7 @@ impl Agent {
             metrics: Arc::clone(&self.metrics),
         };
         self.parts.start_until_cancelled(
-            "checking the availability of Networks",
+            "checking the availability of ClaimNetworks",
             availability.watch(inventory.clone(), unavailable_sender),
         );
         let labels = NodeLabels {

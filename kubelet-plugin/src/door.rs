@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::merge::{Asked, Base, merge};
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_cni::{IpRequest, NetworkList};
 use netclaim_driver::attach::Spec;
 use serde_json::{Map, json};
@@ -18,9 +18,9 @@ use crate::owner::{DeviceRef, ObjectRef, Owner};
 use crate::prepare::addresses::Now;
 pub use crate::prepare::addresses::{Book, TakenAddresses, blocks_of};
 
-/// Returns the addresses of each Network that has any, as the node's inventory has them.
+/// Returns the addresses of each ClaimNetwork that has any, as the node's inventory has them.
 pub fn addresses(
-    networks: &BTreeMap<NetworkName, NetworkSpec>,
+    networks: &BTreeMap<NetworkName, ClaimNetworkSpec>,
     scarce: &BTreeSet<NetworkName>,
     pools: &BTreeMap<String, AddressPoolSpec>,
     own: &OwnBlocks,
@@ -34,7 +34,7 @@ pub fn addresses(
 /// Why it gets none.
 pub fn plan(
     pod: &str,
-    (network, spec): (&NetworkName, &NetworkSpec),
+    (network, spec): (&NetworkName, &ClaimNetworkSpec),
     of_node: &NodeAddresses,
     asked: Option<IpAddr>,
     taken: &TakenAddresses,
@@ -87,7 +87,7 @@ pub fn plan(
 /// Why it cannot be carried out now.
 pub fn revised(
     plan: &Plan,
-    (network, spec): (&NetworkName, Option<&NetworkSpec>),
+    (network, spec): (&NetworkName, Option<&ClaimNetworkSpec>),
     of_node: Option<&NodeAddresses>,
     own: &OwnBlocks,
     taken: &TakenAddresses,

@@ -5,7 +5,7 @@
 //!                                            ├──> driver::attach ─┤
 //!  runtime ── nri ──> sandbox up, gone ──────┘                    └──> status (claim's status.devices, events)
 //!
-//!  netlink, Networks, UplinkPolicies ──> inventory ──> devices ──> ResourceSlices
+//!  netlink, ClaimNetworks, UplinkPolicies ──> inventory ──> devices ──> ResourceSlices
 //! ```
 //!
 //! | room | what it does | may touch |
@@ -15,7 +15,7 @@
 //! | `parent` | another program: restarts the agent when it dies, serves the kubelet for the agent that has the journal, and passes the runtime's events on | the kubelet's sockets, NRI, the agent's process |
 //! | `dra` | translates the kubelet's gRPC | nothing |
 //! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim, AddressLeases), `driver::attach` |
-//! | `inventory` | what the node has: links, Networks, policies | netlink, watches |
+//! | `inventory` | what the node has: links, ClaimNetworks, policies | netlink, watches |
 //! | `devices` | the devices that are published, and their health | the API server (slices), CNI plugins (STATUS) |
 //! | `blocks` | says how many addresses the node needs, and gives back blocks | the API server (AddressBlocks), leases of `host-local` |
 //! | `gate` | holds containers until their networks are attached | CDI specs, markers, the hook's socket |

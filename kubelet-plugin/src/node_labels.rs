@@ -1,7 +1,7 @@
-//! Labels of the node's own Node object: which Networks of scope `Cluster` pods can be attached to here.
+//! Labels of the node's own Node object: which ClaimNetworks of scope `Cluster` pods can be attached to here.
 //!
-//! The device of such a Network is for the nodes with its label, so that no pod comes to a node that lacks the uplink, whose link is
-//! down, or whose plugin cannot serve. Devices of other Networks are the node's own, and say so themselves.
+//! The device of such a ClaimNetwork is for the nodes with its label, so that no pod comes to a node that lacks the uplink, whose link is
+//! down, or whose plugin cannot serve. Devices of other ClaimNetworks are the node's own, and say so themselves.
 //!
 //! A Node is written to every watcher of the cluster. So a label is removed at once and comes back [`STEADY`] later at the earliest:
 //! a link that flaps makes two writes in that time.
@@ -15,7 +15,7 @@ use kube::api::{PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, Error};
 use netclaim_api::NetworkName;
 use netclaim_api::labels::{NETWORK_LABELS, SERVED, network_label};
-use netclaim_api::network::{NetworkSpec, Scope};
+use netclaim_api::network::{ClaimNetworkSpec, Scope};
 use netclaim_cni::error_chain;
 use serde_json::json;
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ pub(crate) struct NodeLabels {
     pub(crate) node: String,
     /// What the node has, its labels included; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
-    /// Networks whose plugins cannot serve an ADD now.
+    /// ClaimNetworks whose plugins cannot serve an ADD now.
     pub(crate) unavailable: watch::Receiver<Arc<Unavailable>>,
     /// UID of the Node object; `None` while there is no such object.
     pub(crate) node_uid: watch::Receiver<Option<String>>,
@@ -70,7 +70,7 @@ impl NodeLabels {
                     let written = nodes.patch_metadata(&self.node, &params, &patch);
                     match tokio::time::timeout(TIMEOUT, written).await {
                         Ok(Ok(_)) => {
-                            tracing::info!(labels = ?changes, "labelled the node for Networks of scope Cluster");
+                            tracing::info!(labels = ?changes, "labelled the node for ClaimNetworks of scope Cluster");
                             removed.wrote(&changes, now);
                         }
                         Ok(Err(error)) => report(&error, &mut has_warned),
@@ -97,7 +97,7 @@ fn report(error: &Error, has_warned: &mut bool) {
     if matches!(error, Error::Api(status) if status.is_forbidden()) && !*has_warned {
         *has_warned = true;
         tracing::warn!(
-            "the agent may not label its node, so that pods of Networks of scope Cluster do not come to it: it needs the right to \
+            "the agent may not label its node, so that pods of ClaimNetworks of scope Cluster do not come to it: it needs the right to \
              patch nodes, see deploy/manifests/agent-rbac.yaml"
         );
     } else {
@@ -105,9 +105,9 @@ fn report(error: &Error, has_warned: &mut bool) {
     }
 }
 
-/// Returns the labels of the Networks of scope `Cluster` that pods can be attached to on this node.
+/// Returns the labels of the ClaimNetworks of scope `Cluster` that pods can be attached to on this node.
 fn served(inventory: &Inventory, unavailable: &Unavailable) -> BTreeSet<String> {
-    let is_served = |(name, spec): &(&NetworkName, &NetworkSpec)| {
+    let is_served = |(name, spec): &(&NetworkName, &ClaimNetworkSpec)| {
         spec.scope == Scope::Cluster
             && inventory.can_serve(spec)
             && !unavailable.contains_key(*name)

@@ -79,7 +79,7 @@ pub struct OnLink {
     pub link_use: Option<LinkUse>,
 }
 
-/// The addresses that an attachment gets, of a Network with `addresses`.
+/// The addresses that an attachment gets, of a ClaimNetwork with `addresses`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Addresses {

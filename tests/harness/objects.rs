@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-/// A Network of one plugin on `uplink`, with addresses of `subnet`.
+/// A ClaimNetwork of one plugin on `uplink`, with addresses of `subnet`.
 pub fn network(name: &str, plugin: &str, uplink: &str, subnet: &str) -> Value {
     json!({
-        "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": name},
+        "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": name},
         "spec": {
             "uplink": {"interfaces": [uplink]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{
@@ -40,7 +40,7 @@ pub fn policy(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "UplinkPolicy", "metadata": {"name": name}, "spec": spec})
 }
 
-/// A DeviceClass of one Network.
+/// A DeviceClass of one ClaimNetwork.
 pub fn class_of_network(name: &str, network: &str) -> Value {
     class(name, &format!("device.attributes[\"netclaim.dev\"].network == {network:?}"))
 }

@@ -145,15 +145,15 @@ impl<'a> Test<'a> {
         )
     }
 
-    /// Creates a macvlan Network on eth1 and its class; returns the name of both.
+    /// Creates a macvlan ClaimNetwork on eth1 and its class; returns the name of both.
     pub fn macvlan(&self, name: &str) -> Result<String> {
         self.network(name, |_| {})
     }
 
-    /// As [`Self::macvlan`], with a change to the Network.
+    /// As [`Self::macvlan`], with a change to the ClaimNetwork.
     pub fn network(&self, name: &str, change: impl FnOnce(&mut Value)) -> Result<String> {
         let full = self.name(name);
-        // Networks `a` to `d` have different subnets.
+        // ClaimNetworks `a` to `d` have different subnets.
         let n = name.bytes().next().map_or(0, |letter| usize::from(letter % 4));
         let mut network = objects::network(&full, "macvlan", "eth1", &self.subnet(n));
         change(&mut network);
@@ -169,17 +169,17 @@ impl<'a> Test<'a> {
         })
     }
 
-    /// Creates a Network `a` that uses `plugin` as it would macvlan.
+    /// Creates a ClaimNetwork `a` that uses `plugin` as it would macvlan.
     pub fn network_by(&self, plugin: &str) -> Result<String> {
         self.network("a", |network| network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin))
     }
 
-    /// Creates a Network `a` by the plugin of [`Self::macvlan_after`].
+    /// Creates a ClaimNetwork `a` by the plugin of [`Self::macvlan_after`].
     pub fn network_after(&self, on_add: &str) -> Result<String> {
         self.network_by(&self.macvlan_after(on_add)?)
     }
 
-    /// Creates a Network `a` of scope `Cluster` that has so many interfaces.
+    /// Creates a ClaimNetwork `a` of scope `Cluster` that has so many interfaces.
     pub fn cluster_network(&self, interfaces: usize) -> Result<String> {
         self.cluster_network_named("a", interfaces)
     }
@@ -192,7 +192,7 @@ impl<'a> Test<'a> {
         })
     }
 
-    /// Creates a class of links in one mode, without a Network; returns its name.
+    /// Creates a class of links in one mode, without a ClaimNetwork; returns its name.
     pub fn class_of_links(&self, mode: &str, links: &[&str]) -> Result<String> {
         let name = self.name(mode);
         let attribute = |name: &str| format!("device.attributes[\"netclaim.dev\"].{name}");
@@ -202,7 +202,7 @@ impl<'a> Test<'a> {
         Ok(name)
     }
 
-    /// Creates an UplinkPolicy by which these links are offered in these modes, whatever Networks are on them.
+    /// Creates an UplinkPolicy by which these links are offered in these modes, whatever ClaimNetworks are on them.
     pub fn modes(&self, links: &[&str], modes: &[&str]) -> Result<String> {
         let name = self.name("modes");
         self.create([objects::policy(&name, json!({"links": {"names": links}, "modes": modes}))])?;

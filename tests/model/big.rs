@@ -43,7 +43,7 @@ impl Random {
     }
 }
 
-/// What admins want, from which the Networks and AddressPools follow.
+/// What admins want, from which the ClaimNetworks and AddressPools follow.
 #[derive(Clone)]
 struct Wanted {
     version: u32,
@@ -57,7 +57,7 @@ struct Wanted {
     has_six: bool,
     sizes: Option<Value>,
     lists: BTreeMap<&'static str, &'static str>,
-    /// Networks that do not exist, or that are not accepted.
+    /// ClaimNetworks that do not exist, or that are not accepted.
     gone: Vec<&'static str>,
     refused: Vec<&'static str>,
 }
@@ -235,7 +235,7 @@ impl Case {
         })
     }
 
-    /// One change of Networks and AddressPools. Nobody gives a range to two Networks.
+    /// One change of ClaimNetworks and AddressPools. Nobody gives a range to two ClaimNetworks.
     fn edit(&mut self) -> Option<Action> {
         let random = &mut self.random;
         let mut wanted = self.wanted.clone();
@@ -312,7 +312,7 @@ impl Case {
             self.fail(&format!("when nothing goes wrong any more, {wrong}"));
         }
         let none = Config { version: wanted.version + 1, ..Config::default() };
-        self.take(Action::Edit(Edit { what: "there is no Network".into(), config: Arc::new(none) }));
+        self.take(Action::Edit(Edit { what: "there is no ClaimNetwork".into(), config: Arc::new(none) }));
         for pod in self.world.server.pods.keys().copied().collect::<Vec<_>>() {
             self.take(Action::Delete(pod));
         }
@@ -330,7 +330,7 @@ impl Case {
         let left: Vec<&String> =
             self.world.server.blocks.keys().chain(self.world.server.leases.keys()).collect();
         if !left.is_empty() {
-            self.fail(&format!("without Networks and pods, {left:?} are left"));
+            self.fail(&format!("without ClaimNetworks and pods, {left:?} are left"));
         }
         (self.pods, self.claims)
     }

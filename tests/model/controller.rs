@@ -32,7 +32,7 @@ pub struct Controller {
 /// What a watch is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Networks, AddressPools, Nodes and Pods.
+    /// ClaimNetworks, AddressPools, Nodes and Pods.
     Objects,
     Blocks,
     Leases,

@@ -10,7 +10,7 @@ use netclaim_api::NetworkName;
 use netclaim_api::addresses::{
     AddressBlock, AddressBlockStatus, AddressLeaseSpec, BlockHolder, Family, HolderKind, MAX_WANTED, Span,
 };
-use netclaim_api::network::{NetworkSpec, conflist_name};
+use netclaim_api::network::{ClaimNetworkSpec, conflist_name};
 use netclaim_kubelet_plugin::blocks::demand::{BlockNow, Demand, IDLE};
 use netclaim_kubelet_plugin::door::{
     self, Book, NodeAddresses, OwnBlock, OwnBlocks, Plan, TakenAddresses, blocks_of,
@@ -165,11 +165,11 @@ impl Machine {
         door::addresses(&networks, &scarce, &self.memory.config.pools, &own)
     }
 
-    fn spec(&self, network: &NetworkName) -> Option<&NetworkSpec> {
+    fn spec(&self, network: &NetworkName) -> Option<&ClaimNetworkSpec> {
         self.memory.config.networks.get(network).map(|(spec, _)| spec)
     }
 
-    /// The names under which `host-local` may have files of a Network.
+    /// The names under which `host-local` may have files of a ClaimNetwork.
     fn lists(&self, network: &NetworkName) -> BTreeSet<String> {
         let of_plans = self.plans.values().filter(|record| record.plan.network == network.as_str());
         let of_plans = of_plans.map(|record| record.plan.spec.conflist.name().to_string());

@@ -20,13 +20,13 @@ mod world;
 use std::collections::BTreeMap;
 
 use netclaim_api::NetworkName;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use serde_json::{Value, json};
 
 use crate::server::Config;
 
-/// A Network with these addresses, and with `cni.name` if it is set.
-fn network(addresses: Option<Value>, list: Option<&str>) -> (NetworkSpec, bool) {
+/// A ClaimNetwork with these addresses, and with `cni.name` if it is set.
+fn network(addresses: Option<Value>, list: Option<&str>) -> (ClaimNetworkSpec, bool) {
     let mut spec = json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan"}]}});
     if let Some(addresses) = addresses {
         spec["addresses"] = addresses;
@@ -34,15 +34,15 @@ fn network(addresses: Option<Value>, list: Option<&str>) -> (NetworkSpec, bool) 
     if let Some(list) = list {
         spec["cni"]["name"] = json!(list);
     }
-    (serde_json::from_value(spec).expect("a Network"), true)
+    (serde_json::from_value(spec).expect("a ClaimNetwork"), true)
 }
 
 fn name(text: &str) -> NetworkName {
     text.parse().expect("a name")
 }
 
-/// The Networks and AddressPools after so many edits.
-fn config(version: u32, networks: &[(&str, (NetworkSpec, bool))], pools: &[(&str, Value)]) -> Config {
+/// The ClaimNetworks and AddressPools after so many edits.
+fn config(version: u32, networks: &[(&str, (ClaimNetworkSpec, bool))], pools: &[(&str, Value)]) -> Config {
     let networks = networks.iter().map(|(of, network)| (name(of), network.clone()));
     let pools = pools.iter().map(|(name, spec)| {
         let spec: netclaim_api::addresses::AddressPoolSpec =

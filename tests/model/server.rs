@@ -13,7 +13,7 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockSpec, AddressBlockStatus, AddressLease, AddressLeaseSpec, AddressLeaseStatus,
     AddressPoolSpec, BLOCK_FINALIZER, BlockSize, Holder, HolderKind, PoolKey,
 };
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_controller::door::{Answer, Request};
 
 pub type Seconds = u32;
@@ -41,7 +41,7 @@ pub struct PodObject {
 pub struct Config {
     /// Counts the edits.
     pub version: u32,
-    pub networks: BTreeMap<NetworkName, (NetworkSpec, bool)>,
+    pub networks: BTreeMap<NetworkName, (ClaimNetworkSpec, bool)>,
     pub pools: BTreeMap<String, AddressPoolSpec>,
 }
 

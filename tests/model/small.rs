@@ -50,7 +50,7 @@ struct Small {
     script: Vec<Edit>,
     left: Left,
     waits: &'static [Seconds],
-    /// Addresses that routers take when no Network has them any more.
+    /// Addresses that routers take when no ClaimNetwork has them any more.
     devices: Vec<IpAddr>,
     /// Whether each watch and request of a controller is a step of its own.
     is_fine: bool,
@@ -313,7 +313,7 @@ fn inline(range: Value) -> Option<Value> {
     Some(json!({"ranges": [range], "blockSize": {"ipv4": 31}}))
 }
 
-/// The Network `red` with 10.0.0.2, .3 and .4.
+/// The ClaimNetwork `red` with 10.0.0.2, .3 and .4.
 fn red() -> Config {
     config(0, &[("red", network(inline(range(2, 4)), None))], &[])
 }

@@ -84,12 +84,12 @@ pub enum Action {
     Register(usize),
     Copy,
     Restore,
-    /// A device outside of the cluster takes an address that no Network has any more.
+    /// A device outside of the cluster takes an address that no ClaimNetwork has any more.
     Device(IpAddr),
     Wait(Seconds),
 }
 
-/// A change of Networks and AddressPools.
+/// A change of ClaimNetworks and AddressPools.
 #[derive(Clone)]
 pub struct Edit {
     pub what: String,
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// A pod has an address from before its Network had `addresses`.
+    /// A pod has an address from before its ClaimNetwork had `addresses`.
     pub fn start_before(&mut self, network: &NetworkName, machine: usize, ip: IpAddr) {
         self.take(&Action::Create(network.clone(), machine, None));
         self.machines[machine].attached.insert(self.last_pod, vec![ip]);

@@ -16,7 +16,7 @@ pub fn page() -> String {
 # Bad inputs
 
 What netclaim says of objects that are wrong, as [`netclaimctl validate`](../tasks/validate.md) prints it. Each case is a
-test. A Network's `Accepted` condition and a claim's events have the same words. Long texts are cut.
+test. A ClaimNetwork's `Accepted` condition and a claim's events have the same words. Long texts are cut.
 "
     .to_owned();
     for name in FILES {

@@ -24,7 +24,7 @@ attribute stops the scheduling of its pods.
 These say where the link is, and are left out of devices to which they do not apply:
 
 {others}
-Networks, UplinkPolicies and providers declare others. Read what not every device has with `.?NAME.orValue(…)`.
+ClaimNetworks, UplinkPolicies and providers declare others. Read what not every device has with `.?NAME.orValue(…)`.
 
 There are eight of netclaim's, because the scheduler makes a map of them for each device that it looks at, and a map of up to eight keys
 is the cheapest.
@@ -34,7 +34,7 @@ is the cheapest.
 {capacities}
 ## Pools
 
-Devices are in the pool that is named like the node. A link whose devices exclude each other has a pool of its own, `NODE/LINK`. Networks of scope
+Devices are in the pool that is named like the node. A link whose devices exclude each other has a pool of its own, `NODE/LINK`. ClaimNetworks of scope
 `Cluster` are in pools `networks/NETWORK`. Which devices a link has: [which links are uplinks](../tasks/uplinks.md).
 "
     )

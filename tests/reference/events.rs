@@ -28,7 +28,7 @@ keeps new pods off a device is a [taint](../architecture.md#devices-and-counters
 {ready}
 ## Events
 
-The controller writes an event on a Network or an AddressPool when its condition `Accepted` gets the reason `Invalid` or
+The controller writes an event on a ClaimNetwork or an AddressPool when its condition `Accepted` gets the reason `Invalid` or
 `AcceptedWithWarnings`, and on an UplinkPolicy when it gets `Invalid`. The event has the condition's reason and message.
 
 The controller writes `NetworkNotAllocated` on pods, and agents write the other events.

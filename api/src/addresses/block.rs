@@ -1,4 +1,4 @@
-//! `AddressBlock`: a block of addresses that one node has leased for one Network.
+//! `AddressBlock`: a block of addresses that one node has leased for one ClaimNetwork.
 //!
 //! The controller creates it; the name is the lock. The node's agent holds the finalizer [`BLOCK_FINALIZER`]: it hands out no
 //! address of a block that is being deleted, and removes the finalizer when no pod has one. Of a node that is gone, the
@@ -19,7 +19,7 @@ use crate::{NetworkName, ObjectName};
 /// The finalizer by which a node keeps its blocks until no pod has an address of them.
 pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
 
-/// A block of addresses that one node has leased for one Network.
+/// A block of addresses that one node has leased for one ClaimNetwork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(
     feature = "crd",
@@ -34,7 +34,7 @@ pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
         status = "AddressBlockStatus",
         selectable = ".spec.node",
         selectable = ".spec.network",
-        doc = "Internal to netclaim, without a promise for its fields. A block of addresses that one node has leased for one Network. The controller \
+        doc = "Internal to netclaim, without a promise for its fields. A block of addresses that one node has leased for one ClaimNetwork. The controller \
                makes and removes it.",
         printcolumn = r#"{"name":"Network","type":"string","jsonPath":".spec.network"}"#,
         printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
@@ -46,11 +46,11 @@ pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = json!([{"rule": "self == oldSelf", "message": "a block cannot be changed: delete it, and the controller leases another one"}])))]
 pub struct AddressBlockSpec {
-    /// Name of the AddressPool that the block is of; not set if it is of the Network's own ranges.
+    /// Name of the AddressPool that the block is of; not set if it is of the ClaimNetwork's own ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
-    /// Name of the Network whose pods get the addresses.
+    /// Name of the ClaimNetwork whose pods get the addresses.
     pub network: NetworkName,
     /// Name of the Node that hands out the addresses.
     #[schemars(with = "ObjectName")]
@@ -79,7 +79,7 @@ pub struct AddressBlockStatus {
     /// some minutes after the last change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<i64>,
-    /// Number of addresses of the block's family that the node wants to have for the Network, in all of its blocks. It is
+    /// Number of addresses of the block's family that the node wants to have for the ClaimNetwork, in all of its blocks. It is
     /// written to one block of each family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MAX_WANTED))]

@@ -43,7 +43,7 @@ pub const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
         printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address"}"#,
         printcolumn = r#"{"name":"MAC","type":"string","jsonPath":".spec.mac"}"#,
         printcolumn = r#"{"name":"Network","type":"string","jsonPath":".spec.network"}"#,
-        printcolumn = r#"{"name":"Pool","type":"string","jsonPath":".spec.pool","description":"AddressPool of the address; empty if the Network has ranges of its own","priority":1}"#,
+        printcolumn = r#"{"name":"Pool","type":"string","jsonPath":".spec.pool","description":"AddressPool of the address; empty if the ClaimNetwork has ranges of its own","priority":1}"#,
         printcolumn = r#"{"name":"Namespace","type":"string","jsonPath":".spec.holder.namespace"}"#,
         printcolumn = r#"{"name":"Holder","type":"string","jsonPath":".spec.holder.name"}"#,
         printcolumn = r#"{"name":"Node","type":"string","jsonPath":".status.node","description":"node on which the address is in use"}"#,
@@ -55,11 +55,11 @@ pub const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
     {"rule": "self == oldSelf", "message": "a lease cannot be changed: delete it when its holder is gone"},
     {"rule": "has(self.address) != has(self.mac)", "message": "set either address or mac"}])))]
 pub struct AddressLeaseSpec {
-    /// Name of the AddressPool that the address is of; not set if it is of the Network's own ranges.
+    /// Name of the AddressPool that the address is of; not set if it is of the ClaimNetwork's own ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
-    /// Name of the Network for which the address was asked.
+    /// Name of the ClaimNetwork for which the address was asked.
     pub network: NetworkName,
     /// The IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub struct AddressLeaseStatus {
 pub enum Leased {
     /// An IP address of a pool.
     Address(IpAddr),
-    /// A MAC address of a Network.
+    /// A MAC address of a ClaimNetwork.
     Mac(MacAddr),
 }
 
@@ -139,7 +139,7 @@ pub fn lease_name(pool: &PoolKey, leased: Leased) -> String {
 }
 
 impl AddressLeaseSpec {
-    /// Returns the pool that the address is of. A MAC address is always its Network's.
+    /// Returns the pool that the address is of. A MAC address is always its ClaimNetwork's.
     pub fn key(&self) -> PoolKey {
         let pool = self.pool.clone().filter(|_| self.mac.is_none());
         pool.map_or_else(|| PoolKey::Network(self.network.clone()), PoolKey::Pool)

@@ -1,7 +1,7 @@
 //! Addresses that the nodes of a cluster share: pools, the blocks of them that nodes lease, and leases of single addresses.
 //!
 //! ```text
-//!   Network.spec.addresses, or an AddressPool
+//!   ClaimNetwork.spec.addresses, or an AddressPool
 //!     subnet 10.20.0.0/24
 //!     ├── gateway, exclude            nobody's
 //!     ├── reserved                    one AddressLease for each address that a claim asks for
@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! * The name of a block or lease is made from its pool and its addresses, so that creating the object is the lock.
-//! * A block belongs to one Network on one node, whose agent alone hands out its addresses.
+//! * A block belongs to one ClaimNetwork on one node, whose agent alone hands out its addresses.
 //! * All blocks of one subnet have one size, so that two of different names have no address in common.
 
 use std::time::Duration;

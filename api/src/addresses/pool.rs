@@ -32,12 +32,12 @@ const MAX_NAME: usize = 200;
 /// Host bits of the largest block that may be set: no node has 65,536 pods.
 const MAX_HOST_BITS: u8 = 16;
 
-/// The addresses of a Network: ranges of its own, or those of an AddressPool.
+/// The addresses of a ClaimNetwork: ranges of its own, or those of an AddressPool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(extend("x-kubernetes-validations" = union_rules()))]
 pub struct NetworkAddresses {
-    /// Name of an AddressPool that several Networks draw from. Set either this or `ranges`.
+    /// Name of an AddressPool that several ClaimNetworks draw from. Set either this or `ranges`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
@@ -65,7 +65,7 @@ fn union_rules() -> Value {
          "message": "routes, blockSize and reserved are the AddressPool's if pool is set"}])
 }
 
-/// Addresses that several Networks draw from.
+/// Addresses that several ClaimNetworks draw from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(
     feature = "crd",
@@ -78,12 +78,12 @@ fn union_rules() -> Value {
         shortname = "addrpool",
         category = "netclaim",
         status = "AddressPoolStatus",
-        doc = "Addresses that several Networks draw from.",
+        doc = "Addresses that several ClaimNetworks draw from.",
         validation = kube::core::Rule::new("size(self.metadata.name) <= 200").message(
             "the name must have at most 200 bytes, because the names of its blocks begin with it"
         ),
         printcolumn = r#"{"name":"Subnet","type":"string","jsonPath":".spec.ranges[0].subnet","description":"subnet of the first range"}"#,
-        printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether Networks can use the pool"}"#,
+        printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether ClaimNetworks can use the pool"}"#,
         printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
         printcolumn = r#"{"name":"Size","type":"integer","jsonPath":".status.addresses.size","description":"attachments that the ranges allow"}"#,
         printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.addresses.leased","description":"addresses in blocks that nodes have leased"}"#,
@@ -193,14 +193,14 @@ pub struct AddressPoolStatus {
     /// How many addresses there are and who has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<AddressTotals>,
-    /// `Accepted` is True if Networks can use the pool, and False, with every problem, if the spec is invalid.
+    /// `Accepted` is True if ClaimNetworks can use the pool, and False, with every problem, if the spec is invalid.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
 }
 
-/// How many attachments the addresses of a Network or pool allow. Of two families, the one with fewer addresses counts.
+/// How many attachments the addresses of a ClaimNetwork or pool allow. Of two families, the one with fewer addresses counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AddressTotals {
@@ -215,7 +215,7 @@ pub struct AddressTotals {
     pub used: i64,
     /// Addresses in blocks that no node has leased.
     pub free: i64,
-    /// Digest of the ranges, and of the Networks that draw from them, for which the controller has looked whether pods have
+    /// Digest of the ranges, and of the ClaimNetworks that draw from them, for which the controller has looked whether pods have
     /// addresses of them from before. Until it is that of the present ones, nodes lease no more blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surveyed: Option<i64>,
@@ -224,14 +224,14 @@ pub struct AddressTotals {
 /// What a pool is named by in the names of its blocks and leases.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PoolKey {
-    /// The ranges of a Network.
+    /// The ranges of a ClaimNetwork.
     Network(NetworkName),
     /// An AddressPool.
     Pool(String),
 }
 
 impl PoolKey {
-    /// Name of the AddressPool, as blocks and leases have it; `None` for the ranges of a Network.
+    /// Name of the AddressPool, as blocks and leases have it; `None` for the ranges of a ClaimNetwork.
     pub fn address_pool(&self) -> Option<String> {
         match self {
             Self::Network(_) => None,
@@ -241,7 +241,7 @@ impl PoolKey {
 }
 
 impl fmt::Display for PoolKey {
-    /// Writes the first part of the names of blocks and leases. No Network's is an AddressPool's: the number of labels before
+    /// Writes the first part of the names of blocks and leases. No ClaimNetwork's is an AddressPool's: the number of labels before
     /// an address differs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -252,12 +252,12 @@ impl fmt::Display for PoolKey {
 }
 
 impl NetworkAddresses {
-    /// Returns the pool that the Network `name` draws from.
+    /// Returns the pool that the ClaimNetwork `name` draws from.
     pub fn key(&self, name: &NetworkName) -> PoolKey {
         self.pool.clone().map_or_else(|| PoolKey::Network(name.clone()), PoolKey::Pool)
     }
 
-    /// Returns the ranges of the Network's own; `None` if an AddressPool has them.
+    /// Returns the ranges of the ClaimNetwork's own; `None` if an AddressPool has them.
     pub fn inline(&self) -> Option<AddressPoolSpec> {
         let Self { pool, ranges, routes, block_size, reserved } = self.clone();
         pool.is_none().then_some(AddressPoolSpec { ranges, routes, block_size, reserved })

@@ -1,4 +1,4 @@
-//! Rules by which the API server refuses a Network: what one object shows, in one line of CEL. The controller checks the rest, and
+//! Rules by which the API server refuses a ClaimNetwork: what one object shows, in one line of CEL. The controller checks the rest, and
 //! all of it again.
 
 use serde_json::{Value, json};
@@ -47,14 +47,14 @@ pub(super) fn capacity_rules() -> Value {
 pub(super) fn scope_rules() -> Value {
     json!([{
         "rule": "self == oldSelf",
-        "message": "claims are allocated for the devices of one scope: delete the Network and create it anew",
+        "message": "claims are allocated for the devices of one scope: delete the ClaimNetwork and create it anew",
     }])
 }
 
 pub(super) const ADDRESSES_COUNTED: &str = "is counted from spec.addresses: remove it";
 pub(super) const ADDRESSES_OF_CLUSTER: &str = "nodes lease these addresses, and the scheduler does not count those of \
-    a node for a Network of scope Cluster: use scope Node, or an IPAM that all nodes share, such as dhcp";
+    a node for a ClaimNetwork of scope Cluster: use scope Node, or an IPAM that all nodes share, such as dhcp";
 pub(super) const ONE_NAME: &str = "a name with placeholders does not go with spec.addresses, of which a node keeps one book: write one name, or remove it";
 pub(super) const EVERY_LINK: &str = "selects every link: name interfaces, attributes, or both";
 pub(super) const IDS_OF_CLUSTER: &str =
-    "ids are handed out by nodes, and a Network of scope Cluster is not: use scope Node";
+    "ids are handed out by nodes, and a ClaimNetwork of scope Cluster is not: use scope Node";

@@ -1,4 +1,4 @@
-//! `Network`: a network that an admin defines and that tenants request through claims.
+//! `ClaimNetwork`: a network that an admin defines and that tenants request through claims.
 
 mod admission;
 pub mod overlap;
@@ -27,11 +27,11 @@ use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, Quantity};
     kube(
         group = "netclaim.dev",
         version = "v1alpha1",
-        kind = "Network",
-        plural = "networks",
-        shortname = "netw",
+        kind = "ClaimNetwork",
+        plural = "claimnetworks",
+        shortname = "cnet",
         category = "netclaim",
-        status = "NetworkStatus",
+        status = "ClaimNetworkStatus",
         doc = "A network that pods can be attached to through ResourceClaims.",
         validation = kube::core::Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?$')").message(
             "the name must be a DNS label of at most 58 bytes, because net-NAME is the name of its devices"
@@ -50,7 +50,7 @@ use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, Quantity};
 )]
 #[schemars(extend("x-kubernetes-validations" = admission::spec_rules()))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NetworkSpec {
+pub struct ClaimNetworkSpec {
     /// Where the network's capacity is counted. `Node`: each node has the whole `capacity`. `Cluster`: all nodes share it. It cannot
     /// change.
     #[serde(default)]
@@ -88,7 +88,7 @@ pub struct NetworkSpec {
     pub allow: Allow,
 }
 
-/// What stands for the `ipam` of a Network with [`NetworkSpec::addresses`].
+/// What stands for the `ipam` of a ClaimNetwork with [`ClaimNetworkSpec::addresses`].
 pub const ADDRESSES: &str = "${addresses}";
 
 fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -107,7 +107,7 @@ fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 /// The most names of interfaces, since every node looks for all of them.
 const MAX_INTERFACES: usize = 32;
 
-/// Where the capacity of a Network is counted.
+/// Where the capacity of a ClaimNetwork is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "described at the field")]
 pub enum Scope {
@@ -116,7 +116,7 @@ pub enum Scope {
     Cluster,
 }
 
-/// Selects the link of a node that a Network uses: the first with one of the names and all of the attributes.
+/// Selects the link of a node that a ClaimNetwork uses: the first with one of the names and all of the attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(extend("x-kubernetes-validations" = admission::uplink_rules()))]
@@ -142,7 +142,7 @@ impl UplinkSelector {
     }
 }
 
-/// How much of a Network claims can be granted: on each node, or in the whole cluster if the scope is `Cluster`.
+/// How much of a ClaimNetwork claims can be granted: on each node, or in the whole cluster if the scope is `Cluster`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = admission::capacity_rules()))]
@@ -165,10 +165,10 @@ impl NetworkCapacity {
     }
 }
 
-/// The state of a Network, as the controller sees it.
+/// The state of a ClaimNetwork, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct NetworkStatus {
+pub struct ClaimNetworkStatus {
     /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
@@ -189,7 +189,7 @@ pub struct NetworkStatus {
 }
 
 #[cfg(feature = "crd")]
-impl Network {
+impl ClaimNetwork {
     /// Returns the condition `Accepted`; `None` if the controller has not looked at the present spec yet.
     pub fn acceptance(&self) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> {
         use crate::reasons::{AcceptedReason, ConditionReason as _};
@@ -204,12 +204,12 @@ impl Network {
     pub fn refusal(&self) -> Option<String> {
         let refused = self.acceptance().filter(|condition| condition.status != "True")?;
         let name = self.metadata.name.as_deref().unwrap_or_default();
-        Some(format!("Network {name} is not accepted: {}", refused.message))
+        Some(format!("ClaimNetwork {name} is not accepted: {}", refused.message))
     }
 }
 
-impl NetworkSpec {
-    /// Reads the Network `name` from its spec.
+impl ClaimNetworkSpec {
+    /// Reads the ClaimNetwork `name` from its spec.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -301,7 +301,7 @@ impl NetworkSpec {
     }
 }
 
-/// Whether the `ipam` of a plugin stands for the Network's `addresses`.
+/// Whether the `ipam` of a plugin stands for the ClaimNetwork's `addresses`.
 fn is_place(plugin: &Map<String, Value>) -> bool {
     plugin.get("ipam").and_then(Value::as_str) == Some(ADDRESSES)
 }

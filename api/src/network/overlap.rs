@@ -1,4 +1,4 @@
-//! Finds Networks that hand out the same addresses on one layer 2. Each keeps leases of its own, so two pods may get one
+//! Finds ClaimNetworks that hand out the same addresses on one layer 2. Each keeps leases of its own, so two pods may get one
 //! address. Only values that both specs write out are compared: what a claim or a node chooses is not known here.
 
 use std::borrow::Cow;
@@ -8,19 +8,19 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{NetworkSpec, UplinkSelector};
+use super::{ClaimNetworkSpec, UplinkSelector};
 use crate::addresses::{AddressPoolSpec, PoolKey, Span};
 use crate::conflist::Plugin;
 use crate::{Invalid, NetworkName};
 
-/// The addresses of one Network.
+/// The addresses of one ClaimNetwork.
 struct Addresses<'a, 'p> {
     name: &'a NetworkName,
-    spec: &'a NetworkSpec,
+    spec: &'a ClaimNetworkSpec,
     sets: Vec<Set<'p>>,
 }
 
-/// Addresses that a Network hands out, and who knows which of them are in use.
+/// Addresses that a ClaimNetwork hands out, and who knows which of them are in use.
 struct Set<'a> {
     leases: Leases<'a>,
     /// Sorted by their spans.
@@ -42,10 +42,10 @@ enum Leases<'a> {
     OfPool(PoolKey),
 }
 
-/// Returns the Networks that may give a pod an address that another Network has given, each with a warning. `pools` are the
+/// Returns the ClaimNetworks that may give a pod an address that another ClaimNetwork has given, each with a warning. `pools` are the
 /// accepted AddressPools by name.
 pub fn overlaps<'a>(
-    networks: impl Iterator<Item = (&'a NetworkName, &'a NetworkSpec)>,
+    networks: impl Iterator<Item = (&'a NetworkName, &'a ClaimNetworkSpec)>,
     pools: &BTreeMap<String, AddressPoolSpec>,
 ) -> Vec<(&'a NetworkName, Invalid)> {
     let of_pools: BTreeMap<&str, Vec<Range>> =
@@ -61,7 +61,7 @@ pub fn overlaps<'a>(
     let mut found = Vec::new();
     for (index, one) in all.iter().enumerate() {
         for other in all.iter().skip(index + 1) {
-            // Most Networks cannot meet, and that is cheap to see.
+            // Most ClaimNetworks cannot meet, and that is cheap to see.
             if meet(one.spec, other.spec)
                 && let Some((warning, of_other)) = one.common(other)
             {
@@ -73,14 +73,14 @@ pub fn overlaps<'a>(
     found
 }
 
-/// Warns of a range that another Network has, too.
+/// Warns of a range that another ClaimNetwork has, too.
 fn warning(leases: &Leases<'_>, range: Range, other: &NetworkName) -> Invalid {
     let (field, advice) = match leases {
         Leases::OnNode { .. } => ("spec.cni", "the same spec.cni.name to have one set of leases"),
         Leases::OfPool(_) => ("spec.addresses", "one AddressPool in spec.addresses.pool"),
     };
     let problem = format!(
-        "Network {other} hands out the same addresses of {} on the same link, so that two pods may get one: give them \
+        "ClaimNetwork {other} hands out the same addresses of {} on the same link, so that two pods may get one: give them \
          ranges that do not overlap, or {advice}",
         range.subnet
     );
@@ -118,13 +118,13 @@ fn common(one: &[Range], other: &[Range]) -> Option<(Range, Range)> {
 }
 
 /// Whether pods of both can be on one layer 2.
-fn meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
+fn meet(one: &ClaimNetworkSpec, other: &ClaimNetworkSpec) -> bool {
     let tags = (tag(one), tag(other));
     !on_other_nodes(one, other) && tags.0.is_some() && tags.0 == tags.1 && same_link(one, other)
 }
 
 /// Whether it cannot be excluded that pods of both are on one layer 2.
-pub fn may_meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
+pub fn may_meet(one: &ClaimNetworkSpec, other: &ClaimNetworkSpec) -> bool {
     let same_tag = tag(one).zip(tag(other)).is_none_or(|(one, other)| one == other);
     let is_open = |one: &UplinkSelector, other: &UplinkSelector| {
         one.interfaces.is_empty() != other.interfaces.is_empty()
@@ -135,12 +135,12 @@ pub fn may_meet(one: &NetworkSpec, other: &NetworkSpec) -> bool {
 }
 
 /// Whether no node can match the node selectors of both.
-fn on_other_nodes(one: &NetworkSpec, other: &NetworkSpec) -> bool {
+fn on_other_nodes(one: &ClaimNetworkSpec, other: &ClaimNetworkSpec) -> bool {
     let selectors = one.node_selector.as_ref().zip(other.node_selector.as_ref());
     selectors.is_some_and(|(one, other)| one.0.contradicts(&other.0))
 }
 
-fn same_link(one: &NetworkSpec, other: &NetworkSpec) -> bool {
+fn same_link(one: &ClaimNetworkSpec, other: &ClaimNetworkSpec) -> bool {
     let same_bridge = one.bridge().is_some() && one.bridge() == other.bridge();
     match (&one.uplink, &other.uplink) {
         (Some(one), Some(other)) => selectors_meet(one, other),
@@ -160,8 +160,8 @@ fn selectors_meet(one: &UplinkSelector, other: &UplinkSelector) -> bool {
     }
 }
 
-/// The VLAN of the Network's pods, 0 for none; `None` if each pod may be in another VLAN.
-fn tag(spec: &NetworkSpec) -> Option<u64> {
+/// The VLAN of the ClaimNetwork's pods, 0 for none; `None` if each pod may be in another VLAN.
+fn tag(spec: &ClaimNetworkSpec) -> Option<u64> {
     if spec.segmentation.is_some() {
         return None;
     }
@@ -172,8 +172,8 @@ fn tag(spec: &NetworkSpec) -> Option<u64> {
     }
 }
 
-/// Returns the addresses that the Network's own plugins hand out.
-fn of_plugins<'a>(name: &NetworkName, spec: &'a NetworkSpec) -> Vec<Set<'a>> {
+/// Returns the addresses that the ClaimNetwork's own plugins hand out.
+fn of_plugins<'a>(name: &NetworkName, spec: &'a ClaimNetworkSpec) -> Vec<Set<'a>> {
     let ipams =
         spec.plugins().filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
     let set = |ipam: &'a Value| {
@@ -197,10 +197,10 @@ fn range_of(range: &Value) -> Option<Range> {
     Some(Range { span: Span::new(first, last)?, subnet })
 }
 
-/// Returns the addresses of the pool that the Network draws from.
+/// Returns the addresses of the pool that the ClaimNetwork draws from.
 fn of_addresses<'a>(
     name: &NetworkName,
-    spec: &NetworkSpec,
+    spec: &ClaimNetworkSpec,
     of_pools: &'a BTreeMap<&str, Vec<Range>>,
 ) -> Option<Set<'a>> {
     let addresses = spec.addresses.as_ref()?;
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    fn network(change: impl FnOnce(&mut Value)) -> NetworkSpec {
+    fn network(change: impl FnOnce(&mut Value)) -> ClaimNetworkSpec {
         let mut spec = json!({
             "uplink": {"interfaces": ["eth1", "eth2"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}",
@@ -240,7 +240,7 @@ mod tests {
         serde_json::from_value(spec).expect("a network")
     }
 
-    /// Whether a Network with this change gets a warning beside one without.
+    /// Whether a ClaimNetwork with this change gets a warning beside one without.
     fn warned(change: impl FnOnce(&mut Value)) -> bool {
         let names: [NetworkName; 2] = ["a", "b"].map(|name| name.parse().expect("a name"));
         let specs = [network(|_| {}), network(change)];
@@ -260,8 +260,10 @@ mod tests {
             .map(|(name, why)| format!("{name}: {why}"))
             .collect();
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].starts_with("a: spec.cni: Network b hands out the same addresses of 10.30.0.0/24"));
-        assert!(found[1].starts_with("b: spec.cni: Network a "), "{found:?}");
+        assert!(
+            found[0].starts_with("a: spec.cni: ClaimNetwork b hands out the same addresses of 10.30.0.0/24")
+        );
+        assert!(found[1].starts_with("b: spec.cni: ClaimNetwork a "), "{found:?}");
     }
 
     #[test]
@@ -368,7 +370,7 @@ mod tests {
             })
         };
         let names: [NetworkName; 2] = ["a", "b"].map(|name| name.parse().expect("a name"));
-        let found = |one: NetworkSpec, other: NetworkSpec| {
+        let found = |one: ClaimNetworkSpec, other: ClaimNetworkSpec| {
             let specs = [one, other];
             let found = overlaps(names.iter().zip(&specs), &pools);
             found.into_iter().map(|(_, warning)| warning.to_string()).collect::<Vec<_>>()
@@ -382,9 +384,9 @@ mod tests {
         let mixed = found(inline("10.30.0.0/24"), network(|_| {}));
         assert_eq!(
             mixed[0],
-            "spec.addresses: Network b hands out the same addresses of 10.30.0.0/24 on the same link, so that two pods may get \
+            "spec.addresses: ClaimNetwork b hands out the same addresses of 10.30.0.0/24 on the same link, so that two pods may get \
              one: give them ranges that do not overlap, or one AddressPool in spec.addresses.pool"
         );
-        assert!(mixed[1].starts_with("spec.cni: Network a "), "{mixed:?}");
+        assert!(mixed[1].starts_with("spec.cni: ClaimNetwork a "), "{mixed:?}");
     }
 }

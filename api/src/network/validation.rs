@@ -1,4 +1,4 @@
-//! Validation of Networks: errors, and warnings about likely mistakes.
+//! Validation of ClaimNetworks: errors, and warnings about likely mistakes.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
-use super::{ADDRESSES, NetworkSpec, Scope, UplinkSelector, conflist_name};
+use super::{ADDRESSES, ClaimNetworkSpec, Scope, UplinkSelector, conflist_name};
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{PASSTHRU, Plugin, declares, is_inside_pod, may_be, too_much, whereabouts_problems};
 use crate::merge::PASSTHRU_CHOSEN;
@@ -19,7 +19,7 @@ const WRITTEN_OUT: &str = "must be written out: which plugins run decides what t
 const LINK_KEYS: [(&str, &str); 4] =
     [("macvlan", "master"), ("ipvlan", "master"), ("vlan", "master"), ("host-device", "device")];
 
-impl NetworkSpec {
+impl ClaimNetworkSpec {
     /// Returns every problem of the spec; none means that it is accepted. `name` is the object's name.
     pub fn problems(&self, name: &str) -> Vec<Invalid> {
         let mut problems = Vec::new();
@@ -226,7 +226,7 @@ impl NetworkSpec {
             .map(|finding| Invalid::from(finding).within("spec.cni"))
     }
 
-    /// What the CNI specification permits and a Network does not.
+    /// What the CNI specification permits and a ClaimNetwork does not.
     fn cni_problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();
         match self.cni.get("plugins") {
@@ -300,14 +300,14 @@ mod tests {
     fn problems_of(change: impl FnOnce(&mut Value)) -> Vec<String> {
         let mut spec = storage();
         change(&mut spec);
-        let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+        let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
         spec.problems("storage").iter().map(Invalid::to_string).collect()
     }
 
     #[test]
     fn the_example_of_the_readme_is_accepted() {
         assert_eq!(problems_of(|_| {}), [""; 0]);
-        let spec: NetworkSpec = serde_json::from_value(storage()).expect("decodes");
+        let spec: ClaimNetworkSpec = serde_json::from_value(storage()).expect("decodes");
         assert_eq!(spec.link_use(), Some(LinkUse::Macvlan));
         assert_eq!(spec.plugin_types(), ["macvlan"]);
     }
@@ -387,7 +387,7 @@ mod tests {
     fn a_plugin_that_works_on_links_in_the_pod_needs_no_uplink() {
         let found = |plugin: Value| {
             let spec = json!({"cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
-            let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+            let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
             let all = [spec.problems("bond"), spec.warnings("bond")].concat();
             (all.iter().map(Invalid::to_string).collect::<Vec<_>>(), spec.is_exclusive())
         };
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(found(vlan.clone()), (vec![], false), "each pod has a bond of its own");
         let macvlan = json!({"type": "macvlan", "linkInContainer": true, "master": "bond0", "ipam": ipam});
         let network =
-            |plugin: Value| serde_json::from_value::<NetworkSpec>(json!({"cni": {"plugins": [plugin]}}));
+            |plugin: Value| serde_json::from_value::<ClaimNetworkSpec>(json!({"cni": {"plugins": [plugin]}}));
         assert_eq!(network(macvlan).expect("a spec").link_use(), None, "no uplink has a child");
         vlan["linkInContainer"] = json!(false);
         assert!(found(vlan).0[0].starts_with("spec.cni.plugins[0].master: must be"));
@@ -412,7 +412,7 @@ mod tests {
             let mut spec = storage();
             spec["cni"]["plugins"][0]["mode"] = json!(mode);
             spec["allow"] = allow;
-            let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+            let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
             let problems: Vec<String> = spec.problems("storage").iter().map(Invalid::to_string).collect();
             (spec.is_exclusive(), problems)
         };
@@ -497,7 +497,7 @@ mod tests {
     fn warnings_of(change: impl FnOnce(&mut Value)) -> Vec<String> {
         let mut spec = storage();
         change(&mut spec);
-        let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+        let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
         assert_eq!(spec.problems("storage"), []);
         spec.warnings("storage").iter().map(Invalid::to_string).collect()
     }
@@ -596,7 +596,7 @@ mod tests {
         let mut spec = storage();
         spec["addresses"] = json!({"pool": "lan"});
         without(&mut spec);
-        let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+        let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
         assert_eq!(spec.problems("storage"), []);
         assert_eq!(spec.cni_with(&json!({"type": "x"}))["plugins"][0]["ipam"], json!({"type": "x"}));
     }
@@ -656,7 +656,7 @@ mod tests {
         let warned = |change: &dyn Fn(&mut Value)| {
             let mut spec = storage();
             change(&mut spec);
-            let spec: NetworkSpec = serde_json::from_value(spec).expect("decodes");
+            let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
             spec.repeated_addresses().map(|warning| warning.field)
         };
         assert_eq!(warned(&|_| {}).as_deref(), Some("spec.cni.plugins[0].ipam"));

@@ -58,7 +58,7 @@ pub struct UplinkPolicySpec {
     /// policies say.
     #[serde(default)]
     pub publish: Publish,
-    /// Also publishes links that carry the node's own traffic, for macvlan and ipvlan. A Network that names such a link
+    /// Also publishes links that carry the node's own traffic, for macvlan and ipvlan. A ClaimNetwork that names such a link
     /// needs no policy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share_node_links: bool,

@@ -36,7 +36,7 @@ pub struct Args {
     /// Shows the pods of one node
     #[arg(long)]
     pub node: Option<String>,
-    /// Shows one Network
+    /// Shows one ClaimNetwork
     #[arg(long)]
     pub network: Option<String>,
     /// How to print the attachments

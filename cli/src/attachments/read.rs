@@ -60,8 +60,10 @@ pub(super) async fn attachments(client: &Client, args: &Args) -> Result<Found, R
         None => nodes_of_pods(client, namespace.as_deref(), &mut attachments).await,
     };
     let follows = match &args.node {
-        Some(_) => "attachments to Networks of scope Cluster are missing, because their nodes are not known",
-        None => "the nodes of Networks of scope Cluster are not shown",
+        Some(_) => {
+            "attachments to ClaimNetworks of scope Cluster are missing, because their nodes are not known"
+        }
+        None => "the nodes of ClaimNetworks of scope Cluster are not shown",
     };
     permitted(nodes, &mut notes, "Pods", follows)?;
     attachments.retain(|attachment| args.node.is_none() || attachment.node == args.node);

@@ -46,7 +46,7 @@ fn condition(status: &str, reason: &str, message: &str) -> Value {
         "lastTransitionTime": "2026-11-22T00:00:00Z"})
 }
 
-/// A Network on a link of each node, one of the whole cluster, and a link.
+/// A ClaimNetwork on a link of each node, one of the whole cluster, and a link.
 fn claims() -> Vec<Value> {
     let failed = json!({"conditions": [condition("False", "AttachFailed", "CNI plugin macvlan failed ADD:\nno link")]});
     let other = json!({"driver": "gpu.example.com", "pool": "a", "device": "gpu0"});
@@ -221,7 +221,7 @@ async fn a_tenant_sees_what_the_claims_say() {
     assert_eq!(
         found.notes,
         [
-            "you may not read Pods: the nodes of Networks of scope Cluster are not shown",
+            "you may not read Pods: the nodes of ClaimNetworks of scope Cluster are not shown",
             "you may not read ResourceSlices: uplinks and modes are not shown",
         ]
     );
@@ -257,7 +257,10 @@ async fn a_tenant_who_may_not_read_pods_sees_one_pods_attachments() {
         cluster(|uri| uri.starts_with("/api/v1/namespaces/shop/pods").then(|| status(403, "Forbidden")));
     let found = read::attachments(&client, &args(&["web"])).await.unwrap();
     assert_eq!(found.attachments.len(), 2);
-    assert_eq!(found.notes, ["you may not read Pods: the nodes of Networks of scope Cluster are not shown"]);
+    assert_eq!(
+        found.notes,
+        ["you may not read Pods: the nodes of ClaimNetworks of scope Cluster are not shown"]
+    );
     let found = read::attachments(&client, &args(&["db"])).await.unwrap();
     assert_eq!((found.attachments.len(), found.notes.as_slice()), (1, [].as_slice()));
 }
@@ -268,6 +271,6 @@ async fn rows_that_a_node_cannot_choose_are_said_to_be_missing() {
         cluster(|uri| uri.starts_with("/api/v1/namespaces/shop/pods").then(|| status(403, "Forbidden")));
     let found = read::attachments(&client, &args(&["--node=a", "--network=lan"])).await.unwrap();
     assert_eq!(found.attachments, []);
-    let note = "you may not read Pods: attachments to Networks of scope Cluster are missing, because their nodes are not known";
+    let note = "you may not read Pods: attachments to ClaimNetworks of scope Cluster are missing, because their nodes are not known";
     assert_eq!(found.notes, [note]);
 }

@@ -61,7 +61,7 @@ enum Which {
 
 /// What is read as it is.
 const OBJECTS: [(Which, Kind); 17] = [
-    (Which::All, Kind::new("netclaim.dev/v1alpha1", "Network", "networks")),
+    (Which::All, Kind::new("netclaim.dev/v1alpha1", "ClaimNetwork", "claimnetworks")),
     (Which::All, Kind::new("netclaim.dev/v1alpha1", "UplinkPolicy", "uplinkpolicies")),
     (Which::All, Kind::new("netclaim.dev/v1alpha1", "AddressPool", "addresspools")),
     (Which::All, Kind::new("netclaim.dev/v1alpha1", "AddressBlock", "addressblocks")),

@@ -128,7 +128,7 @@ pub(super) fn scrub(object: &mut Value) {
             redact_fields(annotations);
         }
     }
-    if kind == "Network" {
+    if kind == "ClaimNetwork" {
         for field in ["/spec/cni", "/spec/allow"] {
             object.pointer_mut(field).into_iter().for_each(redact);
         }
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_network_keeps_its_configuration_without_its_secrets() {
-        let mut network = json!({"kind": "Network", "metadata": {"name": "n", "managedFields": [{"manager": "kubectl"}],
+        let mut network = json!({"kind": "ClaimNetwork", "metadata": {"name": "n", "managedFields": [{"manager": "kubectl"}],
                 "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{hunter2}", "note": "x", "example.com/token": "hunter2"}},
             "spec": {"nodeSelector": {"matchLabels": {"key": "stays"}}, "cni": {"plugins": [
                 {"type": "vpn", "master": "eth1", "psk": "hunter2", "auth": {"user": "hunter2"}, "debug": true,

@@ -253,10 +253,9 @@ mod tests {
             !subjects.have(&about("Pod", "shop", "db"))
                 && !subjects.have(&about("Deployment", "shop", "web"))
         );
-        assert!(
-            subjects
-                .have(&json!({"involvedObject": {"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network"}}))
-        );
+        assert!(subjects.have(
+            &json!({"involvedObject": {"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork"}})
+        ));
         assert!(
             subjects.have(&json!({"involvedObject": {"kind": "Node"}, "reportingComponent": "netclaim.dev"}))
         );

@@ -55,7 +55,7 @@ fn event(kind: &str, name: &str, time: &str, message: &str) -> Value {
         "reason": "Failed", "message": message, "involvedObject": {"kind": kind, "namespace": "shop", "name": name}})
 }
 
-/// A cluster with one Network, one claim of it and one of a GPU, and secrets in most places.
+/// A cluster with one ClaimNetwork, one claim of it and one of a GPU, and secrets in most places.
 fn answer(uri: &str) -> (u16, Value) {
     let opaque = |driver: &str| json!({"opaque": {"driver": driver, "parameters": {"kind": "X", "licence": "hunter2"}}});
     let claim = |name: &str, class: &str| {
@@ -73,7 +73,7 @@ fn answer(uri: &str) -> (u16, Value) {
     let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
     match path {
         "/version" => version(),
-        "/apis/netclaim.dev/v1alpha1/networks" => {
+        "/apis/netclaim.dev/v1alpha1/claimnetworks" => {
             items([json!({"metadata": {"name": "storage", "generation": 1},
             "spec": {"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "vpn", "master": "eth1", "psk": "hunter2"}]}}})])
         }
@@ -125,9 +125,11 @@ async fn the_report_has_what_is_netclaims_and_no_secret() {
             env!("CARGO_PKG_VERSION")
         )
     );
-    let network = &files["objects/networks.yaml"];
+    let network = &files["objects/claimnetworks.yaml"];
     assert!(
-        network.starts_with("---\n") && network.contains("kind: Network") && network.contains("master: eth1"),
+        network.starts_with("---\n")
+            && network.contains("kind: ClaimNetwork")
+            && network.contains("master: eth1"),
         "{network}"
     );
     let claims = &files["objects/resourceclaims.yaml"];

@@ -213,7 +213,7 @@ fn judge(facts: &Facts, pod: Option<&Pod>, cluster: &Cluster, details: bool) -> 
         let networks = cluster.networks.as_ref()?;
         match networks.iter().find(|network| network.name_any() == name) {
             None => Some(format!(
-                "there is no Network {name}: kubectl get networks.netclaim.dev lists those that exist"
+                "there is no ClaimNetwork {name}: kubectl get claimnetworks lists those that exist"
             )),
             Some(network) => network.refusal(),
         }

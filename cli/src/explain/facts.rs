@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod, PodStatus};
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use kube::ResourceExt as _;
 use netclaim_allocation::{Limits, extended_resources};
-use netclaim_api::network::Network;
+use netclaim_api::network::ClaimNetwork;
 
 /// The objects of one moment, more or less.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ pub(super) struct Cluster {
     pub(super) claims: Vec<ResourceClaim>,
     /// Whether these are not those of all namespaces.
     pub(super) lacks_claims: bool,
-    pub(super) networks: Option<Vec<Network>>,
+    pub(super) networks: Option<Vec<ClaimNetwork>>,
 }
 
 /// What may keep a pod from starting on its node; `None` is what could not be read.

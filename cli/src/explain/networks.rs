@@ -60,7 +60,7 @@ impl fmt::Display for Attachment {
             write!(f, "{interface}: ")?;
         }
         match device.parse() {
-            Ok(DeviceName::Network(network)) => write!(f, "Network {network}")?,
+            Ok(DeviceName::Network(network)) => write!(f, "ClaimNetwork {network}")?,
             _ => write!(f, "device {device}")?,
         }
         write!(f, " of pool {pool}, by request {request} of claim {claim}")?;

@@ -164,8 +164,8 @@ impl Reader {
                 list_kept("ResourceClaims of the namespace", api, &everything, trim::held).await?
             }
         };
-        let networks = "whether a Network exists and is accepted is not known";
-        let networks = self.all("Networks", networks, &everything, trim::whole).await?;
+        let networks = "whether a ClaimNetwork exists and is accepted is not known";
+        let networks = self.all("ClaimNetworks", networks, &everything, trim::whole).await?;
         Ok(Cluster { classes, slices, rules, nodes, claims, lacks_claims, networks })
     }
 
@@ -250,7 +250,7 @@ mod tests {
     #[tokio::test]
     async fn kinds_that_the_cluster_does_not_know_are_told_from_those_that_the_user_may_not_read() {
         let client = api_server(|uri| match uri.split('?').next() {
-            Some("/apis/netclaim.dev/v1alpha1/networks") => status(404, "NotFound"),
+            Some("/apis/netclaim.dev/v1alpha1/claimnetworks") => status(404, "NotFound"),
             Some("/apis/resource.k8s.io/v1/devicetaintrules") => status(404, "NotFound"),
             Some("/api/v1/nodes") => status(403, "Forbidden"),
             _ => items([]),
@@ -263,7 +263,7 @@ mod tests {
             [
                 "the cluster has no DeviceTaintRules: devices that one of them keeps pods off count as available",
                 "you may not read Nodes: whether a node takes the pod is not known, and nodes without a ResourceSlice are not shown",
-                "the cluster has no Networks: whether a Network exists and is accepted is not known",
+                "the cluster has no ClaimNetworks: whether a ClaimNetwork exists and is accepted is not known",
             ]
         );
     }

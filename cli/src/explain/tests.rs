@@ -61,11 +61,11 @@ fn class(name: &str, expression: &str) -> Value {
 }
 
 fn network(name: &str) -> Value {
-    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": name},
+    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": name},
         "spec": {"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan"}]}}})
 }
 
-/// Nodes a to d: a and b have Network storage, of which a's is taken, c has another Network, and d is cordoned.
+/// Nodes a to d: a and b have ClaimNetwork storage, of which a's is taken, c has another ClaimNetwork, and d is cordoned.
 fn cluster() -> Cluster {
     let of_network =
         r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "storage""#;
@@ -109,8 +109,8 @@ fn a_pod_that_no_node_can_serve_is_told_the_causes_of_groups_of_nodes() {
         "pod shop/web waits: no node can serve request net of claim net\n\
          \n\
          request net of claim net\n\
-         \x20 2 nodes (a, b): Network storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x), claim shop/y (pod shop/y)\n\
-         \x20 1 node (c): the node does not offer networks.netclaim.dev storage\n\
+         \x20 2 nodes (a, b): ClaimNetwork storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x), claim shop/y (pod shop/y)\n\
+         \x20 1 node (c): the node does not offer ClaimNetwork storage\n\
          \n\
          nodes that do not take the pod\n\
          \x20 1 node (d): cordoned\n\
@@ -160,7 +160,7 @@ fn a_class_or_network_that_does_not_exist_comes_first() {
     without.networks = Some(vec![]);
     assert_eq!(
         verdict(&waiting("storage", without)),
-        "pod shop/web waits: there is no Network storage: kubectl get networks.netclaim.dev lists those that exist"
+        "pod shop/web waits: there is no ClaimNetwork storage: kubectl get claimnetworks lists those that exist"
     );
     let mut refused = cluster();
     let mut invalid = network("storage");
@@ -168,7 +168,7 @@ fn a_class_or_network_that_does_not_exist_comes_first() {
         "message": "spec.cni: it is empty", "lastTransitionTime": "2026-11-22T00:00:00Z"}]});
     refused.networks = Some(vec![from(invalid)]);
     let verdict = verdict(&waiting("storage", refused));
-    assert_eq!(verdict, "pod shop/web waits: Network storage is not accepted: spec.cni: it is empty");
+    assert_eq!(verdict, "pod shop/web waits: ClaimNetwork storage is not accepted: spec.cni: it is empty");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn an_alternative_that_can_be_used_is_enough() {
     facts.cluster.as_mut().unwrap().networks = Some(vec![]);
     assert_eq!(
         verdict(&facts),
-        "pod shop/web waits: there is no Network gone: kubectl get networks.netclaim.dev lists those that exist"
+        "pod shop/web waits: there is no ClaimNetwork gone: kubectl get claimnetworks lists those that exist"
     );
 
     let explanation = Explanation::of(&asking(["gpu", "storage"]), true);
@@ -236,7 +236,7 @@ fn a_rule_that_keeps_pods_off_devices_is_named() {
     let explanation = Explanation::of(&waiting("storage", cluster), true);
     let text = explanation.text(true);
     let told = "it takes no new pods: example.com/maintenance (DeviceTaintRule work)";
-    assert!(text.contains(&format!("2 nodes (a, b): Network storage: {told}\n")), "{text}");
+    assert!(text.contains(&format!("2 nodes (a, b): ClaimNetwork storage: {told}\n")), "{text}");
     assert!(text.contains(&format!("    a/net-storage: {told}\n")), "{text}");
     assert_eq!(explanation.verdict, "pod shop/web waits: no node can serve request net of claim net");
 }
@@ -291,8 +291,8 @@ fn a_pod_that_asks_by_limits_is_judged_as_with_the_claim_that_the_scheduler_woul
     let expected = "pod shop/web waits: no node can serve limit example.com/storage of container main\n\
         \n\
         limit example.com/storage of container main\n\
-        \x20 2 nodes (a, b): Network storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x), claim shop/y (pod shop/y)\n\
-        \x20 1 node (c): the node does not offer networks.netclaim.dev storage\n";
+        \x20 2 nodes (a, b): ClaimNetwork storage: 0 of 1 interfaces free; held by claim shop/x (pod shop/x), claim shop/y (pod shop/y)\n\
+        \x20 1 node (c): the node does not offer ClaimNetwork storage\n";
     assert!(text.starts_with(expected), "{text}");
     let of_class = json!({"deviceclass.resource.kubernetes.io/storage": "1"});
     let of_class = verdict(&asking(of_class, with_resource()));
@@ -432,7 +432,7 @@ fn without_the_claims_of_other_namespaces_nothing_is_known_to_be_free() {
         "1 node (b): not known whether enough is free: the claims of other namespaces could not be read\n";
     assert!(text.contains(unknown), "{text}");
     // What is missing in spite of that is missing.
-    assert!(text.contains("1 node (a): Network storage: 0 of 1 interfaces free"), "{text}");
+    assert!(text.contains("1 node (a): ClaimNetwork storage: 0 of 1 interfaces free"), "{text}");
 }
 
 #[test]
@@ -543,7 +543,7 @@ fn a_pod_that_runs_lists_its_networks() {
         "pod shop/web runs on node a with 1 network\n\
          \n\
          attachments\n\
-         \x20 net1: Network storage of pool a, by request net of claim net, 36:6f:e3:6d:91:81, 10.20.0.2/22\n"
+         \x20 net1: ClaimNetwork storage of pool a, by request net of claim net, 36:6f:e3:6d:91:81, 10.20.0.2/22\n"
     );
     let ended = Some(from(pod(json!({"phase": "Failed"}), Some("a"))));
     let facts = Facts { pod: ended, claims: found(claim("storage", json!({}))), ..Facts::default() };

@@ -61,7 +61,7 @@ fn groups(groups: &[Group], details: bool) -> String {
     text
 }
 
-/// `3 nodes (a, b, c): Network storage: 0 of 254 addresses free`.
+/// `3 nodes (a, b, c): ClaimNetwork storage: 0 of 254 addresses free`.
 fn group_line(group: &Group, details: bool) -> String {
     let most = if details { group.nodes.len() } else { SHOWN };
     let holders: BTreeSet<&Holder> = group.holders.iter().collect();

@@ -19,7 +19,7 @@ const REFUSED: [(&str, &str); 5] = [
     (
         "cni-args",
         "netclaim gives plugins no args.cni: write the values into the plugin's configuration, or declare them as parameters of \
-         the Network",
+         the ClaimNetwork",
     ),
     (
         "ipam-claim-reference",

@@ -22,7 +22,7 @@ use crate::kinds::Kind;
 pub(super) const MANAGER: &str = "netclaimctl-migrate";
 /// The annotation that `kubectl apply` writes.
 const KUBECTL: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// How long an admission policy may take to know of a Network that has just been changed.
+/// How long an admission policy may take to know of a ClaimNetwork that has just been changed.
 const POLICY: Duration = Duration::from_secs(2);
 
 const TEMPLATES: Kind = Kind::new("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates");
@@ -35,7 +35,7 @@ pub(super) const WRITTEN: [Kind; 4] = [
     TEMPLATES,
 ];
 
-/// An object that is applied, as kubectl names it: `network.netclaim.dev/shop-lan`.
+/// An object that is applied, as kubectl names it: `claimnetwork.netclaim.dev/shop-lan`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     kind: &'static str,
@@ -138,7 +138,7 @@ pub(super) async fn apply<'a>(client: &Client, objects: &[&'a Value]) -> Vec<App
             applied.push(Applied { object, target, result });
         }
     }
-    // A Network of this run may be for the template's namespace, and the policy on namespaces does not know it yet.
+    // A ClaimNetwork of this run may be for the template's namespace, and the policy on namespaces does not know it yet.
     let may_be_late = applied.iter().any(Applied::is_changed_network);
     if may_be_late && applied.iter().any(Applied::is_forbidden_template) {
         tokio::time::sleep(POLICY).await;
@@ -214,7 +214,7 @@ mod tests {
     use crate::migrate::fake::Fake;
 
     fn network(name: &str, link: &str) -> Value {
-        json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": name},
+        json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": name},
             "spec": {"uplink": {"interfaces": [link]}}})
     }
 
@@ -232,13 +232,14 @@ mod tests {
         let fake = Fake::new();
         let (lan, wan, web) = (network("lan", "eth1"), network("wan", "eth2"), template("lan"));
         let expected = [
-            "network.netclaim.dev/lan created",
-            "network.netclaim.dev/wan created",
+            "claimnetwork.netclaim.dev/lan created",
+            "claimnetwork.netclaim.dev/wan created",
             "resourceclaimtemplate.resource.k8s.io/deployment-web created in namespace shop",
         ];
         assert_eq!(lines(&fake, &[&web, &lan, &wan]).await, expected, "templates come last");
         let lan = network("lan", "eth3");
-        let expected = ["network.netclaim.dev/lan configured", "network.netclaim.dev/wan unchanged"];
+        let expected =
+            ["claimnetwork.netclaim.dev/lan configured", "claimnetwork.netclaim.dev/wan unchanged"];
         assert_eq!(lines(&fake, &[&lan, &wan]).await, expected);
         let patches = fake.requests();
         assert_eq!(
@@ -250,23 +251,23 @@ mod tests {
     #[tokio::test]
     async fn a_refused_object_is_named_and_the_others_are_applied() {
         let fake = Fake::new();
-        fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/networks/lan", Some((403, "Forbidden")));
+        fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/claimnetworks/lan", Some((403, "Forbidden")));
         let lines = lines(&fake, &[&network("lan", "eth1"), &network("wan", "eth2")]).await;
-        assert!(lines[0].starts_with("network.netclaim.dev/lan: cannot be applied: "), "{}", lines[0]);
+        assert!(lines[0].starts_with("claimnetwork.netclaim.dev/lan: cannot be applied: "), "{}", lines[0]);
         assert!(lines[0].contains("Forbidden is why"), "{}", lines[0]);
-        assert_eq!(lines[1], "network.netclaim.dev/wan created");
+        assert_eq!(lines[1], "claimnetwork.netclaim.dev/wan created");
     }
 
     #[tokio::test]
     async fn what_others_have_set_stays() {
         let fake = Fake::new();
-        fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/networks/lan", Some((409, "Conflict")));
+        fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/claimnetworks/lan", Some((409, "Conflict")));
         let of_kubectl = json!({"metadata": {"name": "wan", "annotations": {KUBECTL: "{}"}}});
-        fake.put("networks", &of_kubectl);
+        fake.put("claimnetworks", &of_kubectl);
         let lines = lines(&fake, &[&network("lan", "eth1"), &network("wan", "eth2")]).await;
-        assert!(lines[0].starts_with("network.netclaim.dev/lan: somebody else has set"), "{}", lines[0]);
+        assert!(lines[0].starts_with("claimnetwork.netclaim.dev/lan: somebody else has set"), "{}", lines[0]);
         assert!(lines[1].contains("--server-side --force-conflicts --field-manager=netclaimctl-migrate"));
-        assert_eq!(fake.get("networks", "", "wan").unwrap().get("spec"), None);
+        assert_eq!(fake.get("claimnetworks", "", "wan").unwrap().get("spec"), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -294,7 +295,7 @@ mod tests {
         for name in ["a", "b", "c"] {
             fake.refuse("PATCH", &format!("{TEMPLATES}{name}"), Some((403, "Forbidden")));
         }
-        // The policy knows the Network in time for all but one.
+        // The policy knows the ClaimNetwork in time for all but one.
         let known = async {
             tokio::time::sleep(POLICY / 2).await;
             for name in ["a", "b"] {
@@ -308,7 +309,7 @@ mod tests {
         assert!(first[3].contains("/c in namespace shop: cannot be applied"), "{first:?}");
         assert_eq!(fake.requests().len(), 1 + 4 + 3);
 
-        // The Network is as it was: the policy knows it, and forbids the template for another reason.
+        // The ClaimNetwork is as it was: the policy knows it, and forbids the template for another reason.
         let begin = tokio::time::Instant::now();
         let second = lines(&fake, &all).await;
         assert_eq!((begin.elapsed(), fake.requests().len()), (Duration::ZERO, 1 + 4));

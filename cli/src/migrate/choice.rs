@@ -20,7 +20,7 @@ pub(super) struct Choice {
     pub(super) from: BTreeSet<String>,
     /// The labels of NetworkAttachmentDefinitions that may be translated.
     pub(super) selector: LabelSelector,
-    /// Whether the workloads that are translated may open every Network.
+    /// Whether the workloads that are translated may open every ClaimNetwork.
     pub(super) widen: bool,
 }
 
@@ -35,7 +35,7 @@ impl Choice {
         self.from.is_empty() || self.from.contains(namespace)
     }
 
-    /// Whether workloads of this namespace may open a Network; `exists` says whether an earlier run has made it.
+    /// Whether workloads of this namespace may open a ClaimNetwork; `exists` says whether an earlier run has made it.
     pub(super) fn may_open(&self, namespace: &str, exists: bool) -> bool {
         // Who names definitions by `--from` does not name whose workloads use them, unless by `--namespace`.
         let is_named = self.namespace.is_some() || self.takes_from(namespace);

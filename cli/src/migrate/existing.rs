@@ -1,10 +1,10 @@
-//! Networks and DeviceClasses that exist: of an earlier migration, or of somebody else.
+//! ClaimNetworks and DeviceClasses that exist: of an earlier migration, or of somebody else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::Invalid;
 use netclaim_api::labels::{LabelOperator, LabelRequirement, LabelSelector};
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use serde_json::Value;
 
 use super::nad_name::NadName;
@@ -41,26 +41,26 @@ impl Existing {
         let is_other = |objects: &BTreeMap<String, Object>| {
             objects.get(name).is_some_and(|object| !object.is_made_from(of))
         };
-        [("Network", &self.networks), ("DeviceClass", &self.classes)]
+        [("ClaimNetwork", &self.networks), ("DeviceClass", &self.classes)]
             .into_iter()
             .find_map(|(kind, objects)| is_other(objects).then_some(kind))
     }
 
-    /// Whether an earlier migration has made the Network of this name from the NetworkAttachmentDefinition.
+    /// Whether an earlier migration has made the ClaimNetwork of this name from the NetworkAttachmentDefinition.
     pub(super) fn is_made(&self, name: &str, of: &NadName) -> bool {
         self.networks.get(name).is_some_and(|object| object.is_made_from(of))
     }
 
-    /// Returns the Network that an earlier migration has made under this name.
+    /// Returns the ClaimNetwork that an earlier migration has made under this name.
     ///
     /// # Errors
     /// It cannot be read, so a new one could lose what it permits.
-    pub(super) fn network(&self, name: &str, of: &NadName) -> Result<Option<NetworkSpec>, Invalid> {
+    pub(super) fn network(&self, name: &str, of: &NadName) -> Result<Option<ClaimNetworkSpec>, Invalid> {
         let made = self.networks.get(name).filter(|object| object.is_made_from(of));
         let decode = |object: &Object| serde_json::from_value(object.spec.clone());
         made.map(decode).transpose().map_err(|error| {
             let problem = format!(
-                "Network {name} exists and cannot be read ({error}), so what it permits would be lost: use the netclaimctl of the \
+                "ClaimNetwork {name} exists and cannot be read ({error}), so what it permits would be lost: use the netclaimctl of the \
                  cluster's version"
             );
             Invalid::new("metadata.name", problem)

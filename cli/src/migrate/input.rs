@@ -147,7 +147,7 @@ pub(super) struct Input {
     pub(super) pods: Vec<whereabouts::Pod>,
     /// The names of the AddressLeases.
     pub(super) leases: BTreeSet<String>,
-    /// The Networks and DeviceClasses that are there.
+    /// The ClaimNetworks and DeviceClasses that are there.
     pub(super) existing: Existing,
     /// Whether all of the cluster's objects are there, so that what is missing does not exist.
     pub(super) is_cluster: bool,
@@ -196,7 +196,7 @@ impl Input {
             ("k8s.cni.cncf.io", NAD) => self.add_nad(&of, object),
             ("whereabouts.cni.cncf.io", kind) => self.add_whereabouts(kind, object),
             ("netclaim.dev", "AddressLease") => drop(self.leases.insert(of.name)),
-            ("netclaim.dev", "Network") => self.existing.add_network(of.name, &object),
+            ("netclaim.dev", "ClaimNetwork") => self.existing.add_network(of.name, &object),
             ("resource.k8s.io", "DeviceClass") => self.existing.add_class(of.name, &object),
             (group, kind) => {
                 let known = Kind::ALL.into_iter().find(|known| known.as_str() == kind);

@@ -1,4 +1,4 @@
-//! `netclaimctl migrate`: Networks, classes, claim templates and patches instead of what Multus reads.
+//! `netclaimctl migrate`: ClaimNetworks, classes, claim templates and patches instead of what Multus reads.
 //!
 //! ```text
 //!   files, API server ── read ──> input ── translate (pure) ──> migration ──> YAML, and a report
@@ -14,7 +14,7 @@
 //!   refused with the field. A workload is translated whole or not at all.
 //! * What it prints passes the checks of controller and agent, which are the same code.
 //! * What an earlier run has permitted to namespaces and claims stays. Objects of somebody else stay as they are.
-//! * A Network that exists permits nothing more, and a new one nothing to namespaces that the user did not name, unless `--widen` says so.
+//! * A ClaimNetwork that exists permits nothing more, and a new one nothing to namespaces that the user did not name, unless `--widen` says so.
 //! * Equal input gives equal output, in whatever order it comes.
 //!
 //! The formats are those of Multus 4.2 and of the Network Plumbing Working Group's standard 1.3.
@@ -77,8 +77,8 @@ pub struct Args {
     /// Create and update the objects by server-side apply, instead of printing them; workloads stay as they are
     #[arg(long, conflicts_with_all = ["files", "output"])]
     pub apply: bool,
-    /// Let the workloads that are translated open Networks that exist, and those of other namespaces than --from: for their namespaces,
-    /// and for what they set (ips, mac, bandwidth, portMappings), which all namespaces of such a Network may set then
+    /// Let the workloads that are translated open ClaimNetworks that exist, and those of other namespaces than --from: for their namespaces,
+    /// and for what they set (ips, mac, bandwidth, portMappings), which all namespaces of such a ClaimNetwork may set then
     #[arg(long)]
     pub widen: bool,
     /// Translate one namespace [default: the one of the context; with files, all of them]
@@ -93,11 +93,11 @@ pub struct Args {
     /// Translate only NetworkAttachmentDefinitions of this namespace; may be repeated [default: of every namespace]
     #[arg(long, value_name = "NAMESPACE")]
     pub from: Vec<String>,
-    /// Addresses that every NetworkAttachmentDefinition with whereabouts excludes: Networks hand them out. Such as
+    /// Addresses that every NetworkAttachmentDefinition with whereabouts excludes: ClaimNetworks hand them out. Such as
     /// 10.20.2.0/23 or 10.20.2.0-10.20.2.99
     #[arg(long, value_name = "ADDRESSES", value_parser = span)]
     pub handed_over: Vec<Span>,
-    /// Networks hand out all that whereabouts handed out: it is stopped, and what pods have is leased (see the command whereabouts)
+    /// ClaimNetworks hand out all that whereabouts handed out: it is stopped, and what pods have is leased (see the command whereabouts)
     #[arg(long, conflicts_with = "handed_over")]
     pub taken_over: bool,
     /// How to print the translation: YAML to apply, with a report on standard error; or JSON with everything

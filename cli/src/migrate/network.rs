@@ -1,9 +1,9 @@
-//! From a NetworkAttachmentDefinition to a Network.
+//! From a NetworkAttachmentDefinition to a ClaimNetwork.
 
 use std::collections::BTreeSet;
 
 use netclaim_api::addresses::NetworkAddresses;
-use netclaim_api::network::{NetworkCapacity, NetworkSpec, Scope, UplinkSelector};
+use netclaim_api::network::{ClaimNetworkSpec, NetworkCapacity, Scope, UplinkSelector};
 use netclaim_api::{Allow, IfName, Invalid, NetworkName};
 use netclaim_cni::refuse_duplicate_keys;
 use serde_json::{Map, Value, json};
@@ -17,12 +17,12 @@ use super::setting::Setting;
 /// Where a NetworkAttachmentDefinition has its configuration.
 const CONFIG: &str = "spec.config";
 
-/// A Network that is made from a NetworkAttachmentDefinition.
+/// A ClaimNetwork that is made from a NetworkAttachmentDefinition.
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
     pub(super) name: NetworkName,
-    pub(super) spec: NetworkSpec,
-    /// Whether an earlier run has made the Network.
+    pub(super) spec: ClaimNetworkSpec,
+    /// Whether an earlier run has made the ClaimNetwork.
     pub(super) exists: bool,
     /// What is different, by field of the NetworkAttachmentDefinition.
     pub(super) notes: Vec<Invalid>,
@@ -49,7 +49,7 @@ pub(super) fn translate(
             format!(
                 "devices of {resource} come from a device plugin: write a DeviceClass that selects the links or virtual functions, \
                  with extendedResourceName {resource} if pods keep their limits; if the resource only marks nodes, use \
-                 spec.nodeSelector of a Network instead, and remove the annotation"
+                 spec.nodeSelector of a ClaimNetwork instead, and remove the annotation"
             ),
         ));
     }
@@ -73,8 +73,9 @@ pub(super) fn translate(
         notes.extend(findings.notes.into_iter().map(|note| note.within(&at)));
         match (findings.uplink, &uplink) {
             (Some(Uplink { key, link }), Some(first)) if *first != link => {
-                let problem =
-                    format!("{link} is another link than {first}: a Network has one uplink, make two of it");
+                let problem = format!(
+                    "{link} is another link than {first}: a ClaimNetwork has one uplink, make two of it"
+                );
                 problems.push(Invalid::new(key, problem).within(&at));
             }
             (Some(Uplink { link, .. }), _) => uplink = Some(link),
@@ -95,7 +96,7 @@ pub(super) fn translate(
     }
     let addresses = addresses.and_then(|addresses| addresses.as_ref().ok()).cloned();
     finish(&mut cni.list, of, addresses.is_some(), &mut notes);
-    let spec = NetworkSpec {
+    let spec = ClaimNetworkSpec {
         scope: Scope::Node,
         node_selector: None,
         namespace_selector: Some(existing::selector([of.namespace.clone()].into())),
@@ -122,7 +123,7 @@ fn finish(list: &mut Map<String, Value>, of: &NadName, has_addresses: bool, note
     let has_gc = versions.chain(list.get("cniVersion")).any(|version| version.as_str() == Some("1.1.0"));
     if has_gc && !has_addresses && list.get("disableGC").is_none() {
         list.insert("disableGC".to_owned(), Value::Bool(true));
-        let note = "the Network has disableGC, as a GC would remove what Multus has attached: remove it when no pod uses Multus";
+        let note = "the ClaimNetwork has disableGC, as a GC would remove what Multus has attached: remove it when no pod uses Multus";
         notes.push(Invalid::new(CONFIG, note));
     }
 }
@@ -167,7 +168,7 @@ fn conflist(of: &NadName, nad: &Nad) -> Result<Conflist, Invalid> {
     Ok(Conflist { list, is_list: false })
 }
 
-/// Returns the configuration with `$${` for each `${`, which Networks would take for a placeholder.
+/// Returns the configuration with `$${` for each `${`, which ClaimNetworks would take for a placeholder.
 fn escaped(object: Map<String, Value>) -> Map<String, Value> {
     fn of(value: Value) -> Value {
         match value {
@@ -181,12 +182,12 @@ fn escaped(object: Map<String, Value>) -> Map<String, Value> {
 }
 
 impl Draft {
-    /// Returns the namespaces that have the Network; `None` if all have it, or those of a selector that somebody has written.
+    /// Returns the namespaces that have the ClaimNetwork; `None` if all have it, or those of a selector that somebody has written.
     pub(super) fn namespaces(&self) -> Option<BTreeSet<String>> {
         self.spec.namespace_selector.as_ref().and_then(existing::namespaces)
     }
 
-    /// Offers the Network to a namespace. Returns whether that opens it.
+    /// Offers the ClaimNetwork to a namespace. Returns whether that opens it.
     pub(super) fn offer(&mut self, namespace: &str) -> bool {
         let Some(mut namespaces) = self.namespaces() else { return false };
         let is_new = namespaces.insert(namespace.to_owned());
@@ -197,14 +198,14 @@ impl Draft {
     }
 
     /// Lets claims set something. A plugin that takes an address or MAC from Multus without the capability gets it here. Returns
-    /// whether that opens the Network.
+    /// whether that opens the ClaimNetwork.
     ///
     /// # Errors
     /// No plugin takes it; what to do.
     pub(super) fn permit(&mut self, setting: Setting) -> Result<bool, String> {
         if setting == Setting::Ips && self.spec.addresses.is_some() {
             return Err("whereabouts gives these beside an address of its pool, and netclaim gives one address of each family: \
-                 remove the key, or reserve the addresses in the Network and write the claim by hand"
+                 remove the key, or reserve the addresses in the ClaimNetwork and write the claim by hand"
                 .to_owned());
         }
         let plugins = self.spec.cni.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
@@ -229,8 +230,8 @@ impl Draft {
         Ok(!was_allowed || !is_declared)
     }
 
-    /// Permits what the Network permitted before, to those whom it permitted it: claims of pods that have moved depend on it.
-    pub(super) fn keep(&mut self, before: &NetworkSpec) {
+    /// Permits what the ClaimNetwork permitted before, to those whom it permitted it: claims of pods that have moved depend on it.
+    pub(super) fn keep(&mut self, before: &ClaimNetworkSpec) {
         self.exists = true;
         self.spec.namespace_selector = before.namespace_selector.clone();
         let plugins = |list: &Map<String, Value>| list.get("plugins").and_then(Value::as_array).cloned();
@@ -257,12 +258,12 @@ impl Draft {
         allow.parameters.extend(parameters);
     }
 
-    /// Returns every problem that the controller would find, by field of the Network.
+    /// Returns every problem that the controller would find, by field of the ClaimNetwork.
     pub(super) fn problems(&self) -> Vec<Invalid> {
         self.spec.problems(self.name.as_str())
     }
 
-    /// Returns what the controller would warn of, by field of the Network.
+    /// Returns what the controller would warn of, by field of the ClaimNetwork.
     pub(super) fn warnings(&self) -> Vec<Invalid> {
         self.spec.warnings(self.name.as_str()).into_iter().chain(self.spec.repeated_addresses()).collect()
     }

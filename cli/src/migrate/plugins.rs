@@ -1,4 +1,4 @@
-//! What of a plugin's configuration means something else in a Network.
+//! What of a plugin's configuration means something else in a ClaimNetwork.
 
 use netclaim_api::{IfName, Invalid};
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use super::setting::Setting;
 
 /// The placeholder for the link of the node.
 const UPLINK: &str = "${uplink.ifName}";
-/// The placeholder for the `ipam` of a Network with addresses.
+/// The placeholder for the `ipam` of a ClaimNetwork with addresses.
 const ADDRESSES: &str = "${addresses}";
 /// What runs plugins that need programs of the host.
 const HOST_MOUNTS: &str =
@@ -85,16 +85,16 @@ impl Findings {
     }
 }
 
-/// Changes a plugin's configuration into that of a Network.
+/// Changes a plugin's configuration into that of a ClaimNetwork.
 pub(super) fn adapt(plugin: &mut Map<String, Value>) -> Findings {
     const NO_ARGS: &str = "netclaim gives plugins no args: write the values into keys that the plugin reads";
     const NO_MASTER: &str = "is not set, so the plugin takes the link of the node's default route: write its name here (`ip route` \
-                             shows it); if it differs from node to node, select it by attributes in spec.uplink of a Network";
-    const NO_DEVICE: &str = "is not set, and a Network knows links by their names: write the name here, or select the link in a \
+                             shows it); if it differs from node to node, select it by attributes in spec.uplink of a ClaimNetwork";
+    const NO_DEVICE: &str = "is not set, and a ClaimNetwork knows links by their names: write the name here, or select the link in a \
                              DeviceClass by its PCI address or driver";
     const ONE_POD: &str =
         "the kernel allows one VLAN of an id on a link, so one pod on each node has it at a time";
-    const PORT: &str = "if a link of the nodes is a port of the bridge, list it in spec.uplink.interfaces of the Network: then pods \
+    const PORT: &str = "if a link of the nodes is a port of the bridge, list it in spec.uplink.interfaces of the ClaimNetwork: then pods \
                         come only to nodes where it is";
     const LINKS_OF_NODE: &str =
         "the scheduler would not know the links of the node: ask for them in the same claim, and set this";

@@ -10,7 +10,7 @@ use crate::cluster::{self, list};
 use crate::files::{self, File};
 use crate::kinds::Kind;
 
-pub(super) const NETWORKS: Kind = Kind::new("netclaim.dev/v1alpha1", "Network", "networks");
+pub(super) const NETWORKS: Kind = Kind::new("netclaim.dev/v1alpha1", "ClaimNetwork", "claimnetworks");
 pub(super) const CLASSES: Kind = Kind::new("resource.k8s.io/v1", "DeviceClass", "deviceclasses");
 
 /// The kinds that are read from a cluster.
@@ -104,7 +104,7 @@ mod tests {
             "CronJob first",
             "Job first",
             "Pod first",
-            "Network first",
+            "ClaimNetwork first",
             "AddressLease first",
             "DeviceClass first",
         ];

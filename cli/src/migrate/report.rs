@@ -85,7 +85,7 @@ impl fmt::Display for WorkloadChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", escaped(&self.object))?;
         for AttachmentChange { interface, from, network } in &self.attachments {
-            writeln!(f, "  {}: {} becomes Network {network}", escaped(interface), escaped(from))?;
+            writeln!(f, "  {}: {} becomes ClaimNetwork {network}", escaped(interface), escaped(from))?;
         }
         if let Some(advice) = &self.advice {
             writeln!(f, "  {}", escaped(advice))?;

@@ -1,4 +1,4 @@
-//! `netclaimctl migrate whereabouts`: leases the addresses that pods have of whereabouts, so that Networks can hand out the rest of
+//! `netclaimctl migrate whereabouts`: leases the addresses that pods have of whereabouts, so that ClaimNetworks can hand out the rest of
 //! its ranges.
 //!
 //! Invariants:
@@ -100,7 +100,7 @@ async fn take_over(client: &Client, args: &Args, out: &mut (dyn Write + Send)) -
         && !takeover.pools.iter().any(netclaim_whereabouts::PoolTakeover::is_stopped))
 }
 
-/// Reads the cluster, and decides what is taken over. Networks have the names that the translation gives them.
+/// Reads the cluster, and decides what is taken over. ClaimNetworks have the names that the translation gives them.
 async fn plan(client: &Client) -> Result<Takeover, ReadError> {
     let input = Input::of(read::objects(client).await?, "default", true);
     let names = names::networks(input.nads.keys(), &input.existing);
@@ -131,12 +131,12 @@ impl fmt::Display for Report<'_> {
         let Takeover { pools, unreadable, skipped, unclaimed, notes } = self.0;
         let taken = || pools.iter().filter(|pool| !pool.is_stopped());
         let leases = taken().flat_map(|pool| &pool.leases).filter_map(|(_, lease)| {
-            Some(format!("{}: {}, by Network {}", lease.address?, lease.holder, lease.network))
+            Some(format!("{}: {}, by ClaimNetwork {}", lease.address?, lease.holder, lease.network))
         });
         let shared = taken().filter_map(|pool| {
             let networks = pool.networks.iter().map(|network| network.network.to_string());
             Some(format!(
-                "{}, of the Networks {}",
+                "{}, of the ClaimNetworks {}",
                 pool.pool.as_ref()?.name,
                 networks.collect::<Vec<_>>().join(", ")
             ))
@@ -157,7 +157,7 @@ impl fmt::Display for Report<'_> {
         }
         for (heading, lines) in [
             ("LEASED, to the pods that have them", leases.collect::<Vec<_>>()),
-            ("ADDRESS POOLS, which several Networks share", shared.collect()),
+            ("ADDRESS POOLS, which several ClaimNetworks share", shared.collect()),
             ("FREE, because their pods are not there", free.collect()),
             ("EXCLUDED, because an IPPool holds them for no pod", held.collect()),
             ("NOTES", unclaimed.chain(skipped).chain(notes).collect()),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     const SHOWN: &str = "LEASED, to the pods that have them\n\
-                         * 10.60.0.3: Pod shop/web-0, by Network shop-lan\n\
+                         * 10.60.0.3: Pod shop/web-0, by ClaimNetwork shop-lan\n\
                          FREE, because their pods are not there\n\
                          * 10.60.0.6: shop/gone\n";
 

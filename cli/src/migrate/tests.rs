@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::uplink_policy::UplinkPolicySpec;
 use serde_json::{Value, json};
 
@@ -85,8 +85,8 @@ fn assert_fresh(path: &Path, content: &str) {
 }
 
 fn assert_valid(migration: &Migration) {
-    for network in of_kind(migration, "Network") {
-        let spec: NetworkSpec = serde_json::from_value(network["spec"].clone()).unwrap();
+    for network in of_kind(migration, "ClaimNetwork") {
+        let spec: ClaimNetworkSpec = serde_json::from_value(network["spec"].clone()).unwrap();
         assert_eq!(spec.problems(network["metadata"]["name"].as_str().unwrap()), []);
     }
 }
@@ -125,7 +125,7 @@ fn outcome(case: &Value, migration: &Migration) -> Value {
             .map(|finding| finding.to_string().replace("NetworkAttachmentDefinition", "NAD"))
             .collect()
     };
-    for network in of_kind(migration, "Network") {
+    for network in of_kind(migration, "ClaimNetwork") {
         let mut spec = network["spec"].clone();
         spec.as_object_mut().unwrap().remove("namespaceSelector");
         outcome["network"] = spec;
@@ -245,7 +245,7 @@ fn a_workload_is_translated_whole_or_not_at_all() {
     let sriov = nad("shop", "vf", &json!({"cniVersion": "1.0.0", "type": "sriov"}));
     let objects = vec![macvlan("shop", "lan"), sriov, workload("Deployment", "shop", "web", "lan,vf")];
     let found = migration(objects, None, &[]);
-    assert_eq!(names(&found, "Network"), ["shop-lan"]);
+    assert_eq!(names(&found, "ClaimNetwork"), ["shop-lan"]);
     assert_eq!((found.workloads.len(), names(&found, "ResourceClaimTemplate").len()), (0, 0));
     assert!(
         refusals(&found)
@@ -278,7 +278,7 @@ fn a_setting_of_a_refused_workload_is_not_allowed_to_claims() {
     let networks = r#"[{"name": "lan", "mac": "02:00:00:00:00:01"}, {"name": "gone"}]"#;
     let found =
         migration(vec![macvlan("shop", "lan"), workload("Deployment", "shop", "web", networks)], None, &[]);
-    assert_eq!(of_kind(&found, "Network")[0]["spec"].get("allow"), None);
+    assert_eq!(of_kind(&found, "ClaimNetwork")[0]["spec"].get("allow"), None);
 }
 
 #[test]
@@ -293,16 +293,16 @@ fn a_network_is_offered_where_its_definition_is_and_where_it_is_used() {
     };
     let selector = |network: &Value| network["spec"]["namespaceSelector"].clone();
     let of_shop = migration(objects(), Some("shop"), &[]);
-    assert_eq!(names(&of_shop, "Network"), ["default-lan"], "what its workloads use, and no more");
+    assert_eq!(names(&of_shop, "ClaimNetwork"), ["default-lan"], "what its workloads use, and no more");
     let expected = json!({"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["default", "shop"]}]});
-    assert_eq!(selector(of_kind(&of_shop, "Network")[0]), expected);
+    assert_eq!(selector(of_kind(&of_shop, "ClaimNetwork")[0]), expected);
     let all = migration(objects(), None, &[]);
-    assert_eq!(names(&all, "Network"), ["bank-lan", "default-lan"]);
+    assert_eq!(names(&all, "ClaimNetwork"), ["bank-lan", "default-lan"]);
     assert_eq!(names(&all, "DeviceClass"), ["bank-lan", "default-lan"]);
     let own = json!({"matchLabels": {"kubernetes.io/metadata.name": "bank"}});
-    assert_eq!(selector(of_kind(&all, "Network")[0]), own);
+    assert_eq!(selector(of_kind(&all, "ClaimNetwork")[0]), own);
     let shared = |migration: &Migration| {
-        of_kind(migration, "Network")
+        of_kind(migration, "ClaimNetwork")
             .into_iter()
             .find(|network| network["metadata"]["name"] == "default-lan")
             .cloned()
@@ -316,23 +316,23 @@ fn a_second_run_takes_nothing_from_workloads_that_have_moved() {
     let web = asks(r#"[{"name": "lan", "namespace": "default", "mac": "02:00:00:00:00:01"}]"#);
     let shared = [macvlan("default", "lan"), workload("Deployment", "bank", "web", "default/lan")];
     let first = migration(shared.iter().cloned().chain([web]).collect(), Some("shop"), &[]);
-    assert_eq!(of_kind(&first, "Network")[0]["spec"]["allow"], json!({"mac": true}));
+    assert_eq!(of_kind(&first, "ClaimNetwork")[0]["spec"]["allow"], json!({"mac": true}));
 
     let mut moved = asks("");
     moved["spec"]["template"]["metadata"] = json!({});
     let mut objects: Vec<Value> = shared.into_iter().chain([moved]).collect();
     objects.extend(first.objects.iter().cloned());
     let second = migration(objects.clone(), Some("lab"), &[]);
-    assert_eq!(names(&second, "Network"), [""; 0]);
+    assert_eq!(names(&second, "ClaimNetwork"), [""; 0]);
     let second = migration(objects.clone(), Some("default"), &[]);
     assert_eq!(refusals(&second), [""; 0]);
-    assert_eq!(of_kind(&second, "Network"), of_kind(&first, "Network"));
+    assert_eq!(of_kind(&second, "ClaimNetwork"), of_kind(&first, "ClaimNetwork"));
     assert_eq!(of_kind(&second, "DeviceClass"), of_kind(&first, "DeviceClass"));
 
-    let network = objects.iter_mut().find(|object| object["kind"] == "Network").unwrap();
+    let network = objects.iter_mut().find(|object| object["kind"] == "ClaimNetwork").unwrap();
     network["spec"]["namespaceSelector"] = json!({"matchLabels": {"team": "web"}});
     let changed = migration(objects, Some("bank"), &[]);
-    let selector = &of_kind(&changed, "Network")[0]["spec"]["namespaceSelector"];
+    let selector = &of_kind(&changed, "ClaimNetwork")[0]["spec"]["namespaceSelector"];
     assert_eq!(selector, &json!({"matchLabels": {"team": "web"}}));
     assert!(changed.notes.iter().any(|note| note.reason.contains("make sure that it selects bank, default")));
 }
@@ -343,20 +343,20 @@ fn a_network_keeps_its_name_when_another_definition_would_get_the_same() {
     let first = migration(objects.clone(), None, &[]);
     objects.push(macvlan("a", "b-c"));
     objects.extend(first.objects);
-    let second = names(&migration(objects.clone(), None, &[]), "Network");
+    let second = names(&migration(objects.clone(), None, &[]), "ClaimNetwork");
     assert_eq!(second[1], "a-b-c");
     assert!(second[0].starts_with("a-b-c-"), "{second:?}");
 }
 
 #[test]
 fn an_object_of_somebody_else_is_not_replaced() {
-    for (api, kind) in [("netclaim.dev/v1alpha1", "Network"), ("resource.k8s.io/v1", "DeviceClass")] {
+    for (api, kind) in [("netclaim.dev/v1alpha1", "ClaimNetwork"), ("resource.k8s.io/v1", "DeviceClass")] {
         let mut objects = vec![macvlan("shop", "lan")];
         let other =
             |name: &str| json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": {}});
         objects.push(other("shop-lan"));
         let found = migration(objects.clone(), None, &[]);
-        let name = names(&found, "Network").remove(0);
+        let name = names(&found, "ClaimNetwork").remove(0);
         assert!(name.starts_with("shop-lan-"), "{name}");
         objects.push(other(&name));
         let found = migration(objects, None, &[]);
@@ -428,7 +428,7 @@ fn a_part_of_a_pool_of_whereabouts_is_handed_over_without_what_pods_have_of_it()
     let found = migration(objects, None, &["10.60.2.0/23"]);
     assert_valid(&found);
     assert_eq!(refusals(&found), [""; 0]);
-    let spec = &of_kind(&found, "Network")[0]["spec"];
+    let spec = &of_kind(&found, "ClaimNetwork")[0]["spec"];
     let expected = json!({
         "ranges": [{"subnet": "10.60.0.0/22", "rangeStart": "10.60.2.0", "gateway": "10.60.0.1",
             "exclude": ["10.60.2.11", "10.60.2.12", "10.60.2.13"]}],
@@ -488,7 +488,7 @@ fn addresses_that_whereabouts_never_handed_out_are_not_handed_over() {
     let used = json!({"523": {"podref": "shop/gone"}, "530": {"podref": "shop/gone"}});
     let found = migration(vec![lan, pool(&used)], None, &["10.60.2.0/23"]);
     assert_eq!(refusals(&found), [""; 0]);
-    let range = &of_kind(&found, "Network")[0]["spec"]["addresses"]["ranges"][0];
+    let range = &of_kind(&found, "ClaimNetwork")[0]["spec"]["addresses"]["ranges"][0];
     let expected = json!({"subnet": "10.60.0.0/22", "rangeStart": "10.60.2.0", "rangeEnd": "10.60.2.200",
         "exclude": ["10.60.2.5", "10.60.2.16/28", "10.60.2.11"]});
     assert_eq!(range, &expected);
@@ -498,7 +498,7 @@ fn addresses_that_whereabouts_never_handed_out_are_not_handed_over() {
 fn a_part_that_is_written_in_several_entries_is_handed_over() {
     let lan = whereabouts("shop", "lan", &["10.60.2.0/24", "10.60.3.0/24", "10.60.3.7"]);
     let found = migration(vec![lan, pool(&json!({}))], None, &["10.60.2.0/23"]);
-    let range = &of_kind(&found, "Network")[0]["spec"]["addresses"]["ranges"][0];
+    let range = &of_kind(&found, "ClaimNetwork")[0]["spec"]["addresses"]["ranges"][0];
     assert_eq!(range["exclude"], json!(["10.60.3.7"]));
 }
 
@@ -524,7 +524,7 @@ fn what_is_taken_over_from_whereabouts_is_handed_out_as_a_whole() {
         "ranges": [{"subnet": "10.60.0.0/22", "gateway": "10.60.0.1", "exclude": ["10.60.0.13", "10.60.0.16/28"]}],
         "routes": [{"dst": "10.0.0.0/8"}],
     });
-    assert_eq!(of_kind(&found, "Network")[0]["spec"]["addresses"], expected);
+    assert_eq!(of_kind(&found, "ClaimNetwork")[0]["spec"]["addresses"], expected);
     assert!(
         found.notes.iter().any(|note| note.reason.contains("10.60.0.12 (shop/gone)")),
         "{:?}",
@@ -552,8 +552,11 @@ fn networks_of_one_pool_of_whereabouts_share_one_pool() {
     assert_valid(&found);
     let [pool] = of_kind(&found, "AddressPool")[..] else { panic!("{:?}", found.objects) };
     assert_eq!(pool["spec"]["ranges"][0]["exclude"], json!(["10.60.2.88"]));
-    assert_eq!(names(&found, "Network"), ["bank-lan"]);
-    assert_eq!(of_kind(&found, "Network")[0]["spec"]["addresses"], json!({"pool": pool["metadata"]["name"]}));
+    assert_eq!(names(&found, "ClaimNetwork"), ["bank-lan"]);
+    assert_eq!(
+        of_kind(&found, "ClaimNetwork")[0]["spec"]["addresses"],
+        json!({"pool": pool["metadata"]["name"]})
+    );
 }
 
 /// The blocks of code of the guide's worked example: input, command, output, report, and the Deployment afterwards.
@@ -618,20 +621,23 @@ fn only_chosen_definitions_are_translated() {
         ]
     };
     let by_label = chosen(objects(), &[], "import=yes");
-    assert_eq!(names(&by_label, "Network"), ["shop-lan"]);
+    assert_eq!(names(&by_label, "ClaimNetwork"), ["shop-lan"]);
     assert_eq!(names(&by_label, "ResourceClaimTemplate"), ["deployment-web"]);
     assert_eq!(refusals(&by_label), [""; 0], "workloads without a chosen network are not looked at");
-    assert_eq!(names(&chosen(objects(), &["bank"], ""), "Network"), ["bank-lan"]);
-    assert_eq!(names(&chosen(objects(), &["bank", "shop"], "import"), "Network"), ["bank-lan", "shop-lan"]);
-    assert_eq!(names(&chosen(objects(), &["bank"], "import=yes"), "Network"), [""; 0]);
+    assert_eq!(names(&chosen(objects(), &["bank"], ""), "ClaimNetwork"), ["bank-lan"]);
+    assert_eq!(
+        names(&chosen(objects(), &["bank", "shop"], "import"), "ClaimNetwork"),
+        ["bank-lan", "shop-lan"]
+    );
+    assert_eq!(names(&chosen(objects(), &["bank"], "import=yes"), "ClaimNetwork"), [""; 0]);
     let all = chosen(objects(), &[], "");
     let of_all = |name: &str| {
-        of_kind(&all, "Network").into_iter().find(|network| network["metadata"]["name"] == name).cloned()
+        of_kind(&all, "ClaimNetwork").into_iter().find(|network| network["metadata"]["name"] == name).cloned()
     };
     assert_eq!(
-        of_kind(&by_label, "Network").into_iter().next().cloned(),
+        of_kind(&by_label, "ClaimNetwork").into_iter().next().cloned(),
         of_all("shop-lan"),
-        "no choice changes a Network"
+        "no choice changes a ClaimNetwork"
     );
 }
 
@@ -641,8 +647,8 @@ fn a_workload_with_a_network_that_is_not_chosen_is_not_translated() {
     let objects =
         vec![macvlan("shop", "lan"), macvlan("bank", "lan"), workload("Deployment", "shop", "web", networks)];
     let found = chosen(objects, &["shop"], "");
-    assert_eq!(names(&found, "Network"), ["shop-lan"]);
-    assert_eq!(of_kind(&found, "Network")[0]["spec"].get("allow"), None);
+    assert_eq!(names(&found, "ClaimNetwork"), ["shop-lan"]);
+    assert_eq!(of_kind(&found, "ClaimNetwork")[0]["spec"].get("allow"), None);
     assert_eq!(names(&found, "ResourceClaimTemplate"), [""; 0]);
     let [refusal] = &refusals(&found)[..] else { panic!("{:?}", refusals(&found)) };
     assert!(refusal.starts_with("Deployment shop/web: "), "{refusal}");
@@ -652,9 +658,9 @@ fn a_workload_with_a_network_that_is_not_chosen_is_not_translated() {
 #[test]
 fn names_do_not_depend_on_the_choice() {
     let objects = || vec![macvlan("a-b", "c"), macvlan("a", "b-c")];
-    let all = names(&chosen(objects(), &[], ""), "Network");
-    assert_eq!(names(&chosen(objects(), &["a"], ""), "Network"), all[..1]);
-    assert_eq!(names(&chosen(objects(), &["a-b"], ""), "Network"), all[1..]);
+    let all = names(&chosen(objects(), &[], ""), "ClaimNetwork");
+    assert_eq!(names(&chosen(objects(), &["a"], ""), "ClaimNetwork"), all[..1]);
+    assert_eq!(names(&chosen(objects(), &["a-b"], ""), "ClaimNetwork"), all[1..]);
 }
 
 #[test]
@@ -688,7 +694,7 @@ async fn what_is_translated_is_applied_and_workloads_stay() {
     fake.put("network-attachment-definitions", &macvlan("shop", "lan"));
     let web = fake.put("deployments", &workload("Deployment", "shop", "web", "lan"));
     let (is_done, out, err) = applied(&fake).await;
-    let expected = "network.netclaim.dev/shop-lan created\ndeviceclass.resource.k8s.io/shop-lan created\n\
+    let expected = "claimnetwork.netclaim.dev/shop-lan created\ndeviceclass.resource.k8s.io/shop-lan created\n\
                     resourceclaimtemplate.resource.k8s.io/deployment-web created in namespace shop\n";
     assert_eq!((is_done, out.as_str()), (true, expected));
     assert!(err.starts_with("CHANGES") && err.contains("patch deployment web"), "{err}");
@@ -710,10 +716,10 @@ async fn what_is_translated_is_applied_and_workloads_stay() {
 async fn an_object_that_cannot_be_applied_makes_the_command_fail() {
     let fake = Fake::new();
     fake.put("network-attachment-definitions", &macvlan("shop", "lan"));
-    fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/networks/shop-lan", Some((409, "Conflict")));
+    fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/claimnetworks/shop-lan", Some((409, "Conflict")));
     let (is_done, out, err) = applied(&fake).await;
     assert_eq!((is_done, out.as_str()), (false, "deviceclass.resource.k8s.io/shop-lan created\n"));
-    assert!(err.starts_with("netclaimctl: network.netclaim.dev/shop-lan: somebody else"), "{err}");
+    assert!(err.starts_with("netclaimctl: claimnetwork.netclaim.dev/shop-lan: somebody else"), "{err}");
 }
 
 #[test]
@@ -756,32 +762,32 @@ fn translated(documents: Vec<Value>, choice: &Choice) -> Migration {
 }
 
 const NOT_OPENED: [&str; 3] = [
-    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0]: Network default-lan is not offered to \
+    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0]: ClaimNetwork default-lan is not offered to \
      namespace evil: add it to its namespaceSelector, or run this with --widen",
-    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0].ips: claims for Network default-lan may \
+    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0].ips: claims for ClaimNetwork default-lan may \
      not set ips: set allow.ips and the plugin's capability, or run this with --widen; then claims of all its namespaces may set it",
-    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0].mac: claims for Network default-lan may \
+    "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0].mac: claims for ClaimNetwork default-lan may \
      not set mac: set allow.mac and the plugin's capability, or run this with --widen; then claims of all its namespaces may set it",
 ];
 
 #[test]
 fn a_workload_of_a_namespace_that_nobody_named_opens_no_network() {
     let admins = migration(of_an_admin(), None, &[]);
-    let unopened = of_kind(&admins, "Network");
+    let unopened = of_kind(&admins, "ClaimNetwork");
     let with_intruder = || of_an_admin().into_iter().chain([intruder()]).collect::<Vec<_>>();
 
     // The definitions of a namespace are chosen, and its own workloads with them.
     let from = Choice { from: ["default".to_owned()].into(), ..Choice::default() };
     let found = translated(with_intruder(), &from);
-    assert_eq!(of_kind(&found, "Network"), unopened);
+    assert_eq!(of_kind(&found, "ClaimNetwork"), unopened);
     assert_eq!(names(&found, "ResourceClaimTemplate"), ["deployment-web"]);
     assert_eq!(refusals(&found), NOT_OPENED);
 
     // One namespace is translated: the others are told of, and get nothing.
     let one = Choice { namespace: Some("default".to_owned()), widen: true, ..Choice::default() };
     let found = translated(with_intruder(), &one);
-    assert_eq!((of_kind(&found, "Network"), refusals(&found)), (unopened, Vec::new()));
-    let note = "Network default-lan is not offered to evil, whose workloads name the definition";
+    assert_eq!((of_kind(&found, "ClaimNetwork"), refusals(&found)), (unopened, Vec::new()));
+    let note = "ClaimNetwork default-lan is not offered to evil, whose workloads name the definition";
     assert!(found.notes.iter().any(|finding| finding.reason.starts_with(note)), "{:?}", found.notes);
 }
 
@@ -794,7 +800,7 @@ fn a_network_that_exists_is_opened_by_no_workload_unless_the_user_says_so() {
     objects.push(workload("Deployment", "default", "web-2", own));
 
     let again = translated(objects.clone(), &Choice::default());
-    assert_eq!(of_kind(&again, "Network"), of_kind(&first, "Network"));
+    assert_eq!(of_kind(&again, "ClaimNetwork"), of_kind(&first, "ClaimNetwork"));
     assert_eq!(names(&again, "ResourceClaimTemplate"), ["deployment-web"]);
     let refused = refusals(&again);
     assert_eq!(refused.len(), 4, "{refused:?}");
@@ -803,12 +809,17 @@ fn a_network_that_exists_is_opened_by_no_workload_unless_the_user_says_so() {
 
     let widened = translated(objects, &Choice { widen: true, ..Choice::default() });
     assert_eq!(refusals(&widened), [""; 0]);
-    let spec = &of_kind(&widened, "Network")[0]["spec"];
+    let spec = &of_kind(&widened, "ClaimNetwork")[0]["spec"];
     assert_eq!(spec["allow"], json!({"ips": true, "mac": true}));
     assert_eq!(spec["namespaceSelector"]["matchExpressions"][0]["values"], json!(["default", "evil"]));
     let told = |text: &str| widened.notes.iter().filter(|note| note.reason.contains(text)).count();
-    assert_eq!(told("opens Network default-lan for namespace evil"), 1, "{:?}", widened.notes);
-    assert_eq!(told("lets claims of all namespaces of Network default-lan set"), 2, "{:?}", widened.notes);
+    assert_eq!(told("opens ClaimNetwork default-lan for namespace evil"), 1, "{:?}", widened.notes);
+    assert_eq!(
+        told("lets claims of all namespaces of ClaimNetwork default-lan set"),
+        2,
+        "{:?}",
+        widened.notes
+    );
 }
 
 #[test]
@@ -817,13 +828,13 @@ fn what_an_admin_has_taken_back_is_not_given_again() {
     let own = r#"[{"name": "lan", "mac": "02:00:00:00:00:01"}]"#;
     objects.push(workload("Deployment", "default", "web-2", own));
     let mut first = migration(objects.clone(), None, &[]);
-    let network = first.objects.iter_mut().find(|object| object["kind"] == "Network").unwrap();
+    let network = first.objects.iter_mut().find(|object| object["kind"] == "ClaimNetwork").unwrap();
     assert_eq!(network["spec"]["allow"], json!({"mac": true}));
     network["spec"].as_object_mut().unwrap().remove("allow");
     network["spec"]["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": "lab"}});
     let taken_back = network.clone();
     objects.extend(first.objects);
     let again = migration(objects, None, &[]);
-    assert_eq!(of_kind(&again, "Network"), [&taken_back]);
+    assert_eq!(of_kind(&again, "ClaimNetwork"), [&taken_back]);
     assert!(refusals(&again)[0].contains("is not offered to namespace default"), "{:?}", refusals(&again));
 }

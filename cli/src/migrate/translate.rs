@@ -1,8 +1,8 @@
 //! The migration as a function of what is read.
 //!
 //! ```text
-//!   NetworkAttachmentDefinition ── network ──> draft of a Network ──┐
-//!   IPPool … ── whereabouts ──> addresses ─────────┘                ├─> Networks, classes
+//!   NetworkAttachmentDefinition ── network ──> draft of a ClaimNetwork ──┐
+//!   IPPool … ── whereabouts ──> addresses ─────────┘                ├─> ClaimNetworks, classes
 //!   workload ── annotation ──> attachments ── permit ───────────────┘        │
 //!                                   └───────── translate <───────────────────┘
 //!                                                 └──> templates, patches
@@ -23,7 +23,7 @@ use super::report::{Finding, Migration};
 use super::whereabouts::{self, HandedOver, Handover};
 use super::workload::{self, Attachments, Missing};
 
-/// Translates what is chosen of the input. The names of Networks, and addresses of whereabouts, depend on the whole input.
+/// Translates what is chosen of the input. The names of ClaimNetworks, and addresses of whereabouts, depend on the whole input.
 pub(super) fn migrate(input: &Input, choice: &Choice, handed_over: &HandedOver) -> Migration {
     let names = names::networks(input.nads.keys(), &input.existing);
     let handover = whereabouts::handover(input, &names, handed_over);
@@ -111,9 +111,9 @@ pub(super) fn migrate(input: &Input, choice: &Choice, handed_over: &HandedOver) 
     selection.finish(&drafts, &handover)
 }
 
-/// A problem of a Network, which the NetworkAttachmentDefinition has to avoid.
+/// A problem of a ClaimNetwork, which the NetworkAttachmentDefinition has to avoid.
 fn not_accepted(of: &NadName, problem: &Invalid) -> Finding {
-    let reason = format!("{} of the Network would be refused: {}", problem.field, problem.problem);
+    let reason = format!("{} of the ClaimNetwork would be refused: {}", problem.field, problem.problem);
     Finding::new(of.object(), "spec.config", reason)
 }
 
@@ -126,14 +126,14 @@ fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_
     let namespaces: BTreeSet<&str> =
         users.map(|user| user.workload.object.namespace.as_str()).chain([of.namespace.as_str()]).collect();
     let note = format!(
-        "namespaceSelector of Network {} stays, as somebody has changed it: make sure that it selects {}",
+        "namespaceSelector of ClaimNetwork {} stays, as somebody has changed it: make sure that it selects {}",
         draft.name,
         namespaces.into_iter().collect::<Vec<_>>().join(", ")
     );
     Some(Invalid::new("metadata.namespace", note))
 }
 
-/// Names the namespaces that do not get a Network, although their workloads name its definition: they are not translated.
+/// Names the namespaces that do not get a ClaimNetwork, although their workloads name its definition: they are not translated.
 fn not_offered(of: &NadName, draft: &Draft, others: &[&Workload]) -> Option<Invalid> {
     let offered = draft.namespaces()?;
     let names = |other: &&&Workload| workload::named(other).is_some_and(|nads| nads.contains(of));
@@ -142,7 +142,7 @@ fn not_offered(of: &NadName, draft: &Draft, others: &[&Workload]) -> Option<Inva
     let missing: Vec<&str> =
         namespaces.into_iter().filter(|namespace| !offered.contains(*namespace)).collect();
     let note = format!(
-        "Network {} is not offered to {}, whose workloads name the definition: translate them with --widen when it is there",
+        "ClaimNetwork {} is not offered to {}, whose workloads name the definition: translate them with --widen when it is there",
         draft.name,
         missing.join(", ")
     );
@@ -153,13 +153,13 @@ fn not_offered(of: &NadName, draft: &Draft, others: &[&Workload]) -> Option<Inva
 #[derive(Default)]
 struct Selection {
     migration: Migration,
-    /// The NetworkAttachmentDefinitions whose Networks are printed.
+    /// The NetworkAttachmentDefinitions whose ClaimNetworks are printed.
     nads: BTreeSet<NadName>,
     templates: Vec<Value>,
 }
 
 impl Selection {
-    /// Adds the chosen Networks, in the order in which they can be applied.
+    /// Adds the chosen ClaimNetworks, in the order in which they can be applied.
     fn finish(self, drafts: &BTreeMap<NadName, Draft>, handover: &Handover) -> Migration {
         let Self { mut migration, nads, templates } = self;
         let chosen: BTreeMap<&NadName, &Draft> = drafts.iter().filter(|(of, _)| nads.contains(*of)).collect();
@@ -173,7 +173,8 @@ impl Selection {
             migration.objects.extend([network_object(of, draft), class(of, draft)]);
             migration.notes.extend(draft.notes.iter().map(|note| Finding::of(&of.object(), note.clone())));
             migration.notes.extend(draft.warnings().into_iter().map(|warning| {
-                let reason = format!("{} of the Network gets a warning: {}", warning.field, warning.problem);
+                let reason =
+                    format!("{} of the ClaimNetwork gets a warning: {}", warning.field, warning.problem);
                 Finding::new(of.object(), "spec.config", reason)
             }));
         }
@@ -206,7 +207,7 @@ fn network_object(of: &NadName, draft: &Draft) -> Value {
     let name = draft.name.as_str();
     let annotations = json!({"netclaim.dev/device-classes": name, MIGRATED_FROM: of.to_string()});
     let metadata = json!({"name": name, "annotations": annotations});
-    json!({"apiVersion": API_VERSION, "kind": "Network", "metadata": metadata, "spec": spec})
+    json!({"apiVersion": API_VERSION, "kind": "ClaimNetwork", "metadata": metadata, "spec": spec})
 }
 
 fn class(of: &NadName, draft: &Draft) -> Value {

@@ -1,7 +1,7 @@
 //! Addresses that whereabouts hands over.
 //!
 //! whereabouts and netclaim do not know of each other's addresses. So netclaim gets a part of a range, which every
-//! NetworkAttachmentDefinition of that range excludes; and of this part what pods still have is excluded from the Network. Or
+//! NetworkAttachmentDefinition of that range excludes; and of this part what pods still have is excluded from the ClaimNetwork. Or
 //! whereabouts is stopped, what pods have is [leased](super::takeover), and netclaim gets everything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ const LISTED: usize = 5;
 /// Entries that `exclude` of a range may have.
 const MAX_EXCLUDED: usize = 256;
 
-/// Which addresses of whereabouts Networks hand out.
+/// Which addresses of whereabouts ClaimNetworks hand out.
 #[derive(Debug, Clone)]
 pub(super) enum HandedOver {
     /// These, which whereabouts does not hand out any more.
@@ -33,7 +33,7 @@ pub(super) enum HandedOver {
     All,
 }
 
-/// What the Networks get that replace NetworkAttachmentDefinitions with whereabouts.
+/// What the ClaimNetworks get that replace NetworkAttachmentDefinitions with whereabouts.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
     /// Their addresses, or why they get none, with fields relative to the `ipam` object.
@@ -46,7 +46,7 @@ pub(super) struct Handover {
     pub(super) notes: Vec<Finding>,
 }
 
-/// Decides which addresses Networks get.
+/// Decides which addresses ClaimNetworks get.
 pub(super) fn handover(
     input: &Input,
     names: &BTreeMap<&NadName, Result<NetworkName, Invalid>>,
@@ -102,7 +102,7 @@ pub(super) fn handover(
     handover
 }
 
-/// Plans the takeover of everything that whereabouts has, by the Networks of these names.
+/// Plans the takeover of everything that whereabouts has, by the ClaimNetworks of these names.
 pub(super) fn takeover(input: &Input, names: &BTreeMap<&NadName, Result<NetworkName, Invalid>>) -> Takeover {
     let Decoded { nads, unread } = decode(input, names);
     let mut takeover = takeover_of(input, nads.into_values().collect());
@@ -134,7 +134,7 @@ struct Decoded {
     unread: BTreeMap<NadName, DecodeError>,
 }
 
-/// Reads the NetworkAttachmentDefinitions with whereabouts. Their Networks have these names.
+/// Reads the NetworkAttachmentDefinitions with whereabouts. Their ClaimNetworks have these names.
 fn decode(input: &Input, names: &BTreeMap<&NadName, Result<NetworkName, Invalid>>) -> Decoded {
     let mut decoded = Decoded::default();
     for (of, nad) in &input.nads {
@@ -284,7 +284,7 @@ impl Handover {
         });
         let mut problems: Vec<Invalid> = problem.cloned().into_iter().collect();
         problems.extend(pool.problems.iter().map(|problem| Invalid::new("", problem.to_string())));
-        // Pods of the same names may have come back with claims since a Network was made.
+        // Pods of the same names may have come back with claims since a ClaimNetwork was made.
         let is_made = |network: &NetworkAddressing| {
             input.existing.is_made(network.network.as_str(), &nad_of(&network.nad))
         };
@@ -346,7 +346,7 @@ impl Handover {
         let texts: Vec<String> = texts.collect();
         let reason = format!(
             "addresses of the part are excluded, as whereabouts says that pods have them: {}; remove them from exclude of the \
-             Network or AddressPool when these pods are gone",
+             ClaimNetwork or AddressPool when these pods are gone",
             listed(&texts)
         );
         let finding = |nad: NadName| Finding::new(nad.object(), "spec.config", reason.clone());
@@ -375,7 +375,7 @@ fn used(pool: &PoolTakeover) -> BTreeMap<IpAddr, String> {
     held.chain(orphans).chain(leased).collect()
 }
 
-/// Returns the ranges that Networks and the AddressPool get.
+/// Returns the ranges that ClaimNetworks and the AddressPool get.
 fn ranges_of(pool: &mut PoolTakeover) -> impl Iterator<Item = &mut Vec<AddressRange>> {
     let shared = pool.pool.iter_mut().map(|shared| &mut shared.spec.ranges);
     shared.chain(pool.networks.iter_mut().map(|network| &mut network.addresses.ranges))

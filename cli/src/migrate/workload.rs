@@ -34,7 +34,7 @@ struct Attachment {
     element: Element,
 }
 
-/// Why a NetworkAttachmentDefinition has no Network.
+/// Why a NetworkAttachmentDefinition has no ClaimNetwork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// It cannot be translated.
@@ -136,11 +136,11 @@ impl<'a> Attachments<'a> {
         self.attachments.iter().map(|attachment| &attachment.nad)
     }
 
-    /// Opens the Networks for these pods, as far as the choice lets them: for their namespace, and for what they set. Returns what is
-    /// opened of Networks that exist or belong to another namespace.
+    /// Opens the ClaimNetworks for these pods, as far as the choice lets them: for their namespace, and for what they set. Returns what is
+    /// opened of ClaimNetworks that exist or belong to another namespace.
     ///
     /// # Errors
-    /// A network is not translated (`missing` says why), cannot give what is asked for, or would have to be opened. Then no Network
+    /// A network is not translated (`missing` says why), cannot give what is asked for, or would have to be opened. Then no ClaimNetwork
     /// is changed.
     pub(super) fn permit(
         &self,
@@ -176,12 +176,12 @@ impl<'a> Attachments<'a> {
                 let name = &draft.name;
                 if !may_open {
                     let problem = format!(
-                        "Network {name} is not offered to namespace {namespace}: add it to its namespaceSelector, or run this with \
+                        "ClaimNetwork {name} is not offered to namespace {namespace}: add it to its namespaceSelector, or run this with \
                          --widen"
                     );
                     problems.push(refuse(&field, problem));
                 } else if is_told {
-                    let note = format!("opens Network {name} for namespace {namespace}");
+                    let note = format!("opens ClaimNetwork {name} for namespace {namespace}");
                     notes.push(Finding::new(self.workload.object.clone(), field.clone(), note));
                 }
             }
@@ -192,7 +192,7 @@ impl<'a> Attachments<'a> {
                 match draft.permit(setting) {
                     Ok(true) if !may_open => {
                         let problem = format!(
-                            "claims for Network {} may not set {key}: set allow.{key} and the plugin's capability, or run this with \
+                            "claims for ClaimNetwork {} may not set {key}: set allow.{key} and the plugin's capability, or run this with \
                              --widen; then claims of all its namespaces may set it",
                             draft.name
                         );
@@ -200,7 +200,7 @@ impl<'a> Attachments<'a> {
                     }
                     Ok(true) if is_told => {
                         let note =
-                            format!("lets claims of all namespaces of Network {} set {key}", draft.name);
+                            format!("lets claims of all namespaces of ClaimNetwork {} set {key}", draft.name);
                         notes.push(Finding::new(self.workload.object.clone(), field, note));
                     }
                     Ok(_) => {}
@@ -259,9 +259,9 @@ impl<'a> Attachments<'a> {
     /// What is different for these pods.
     fn notes(&self) -> Vec<Finding> {
         const SAME_IPS: &str = "all pods ask for the same addresses, as with Multus: for addresses of their own use spec.addresses \
-                                of the Network, and replicaIPs";
+                                of the ClaimNetwork, and replicaIPs";
         const WAITS: &str = "a new pod waits until the MAC address of the old one is free: set spec.strategy.type to Recreate";
-        const NOT_COUNTED: &str = "the rate is a limit and not counted: to count it, set spec.capacity.bandwidth of the Network, and \
+        const NOT_COUNTED: &str = "the rate is a limit and not counted: to count it, set spec.capacity.bandwidth of the ClaimNetwork, and \
                                    ask for a part of it in the claim";
         let is_many = self.workload.copies.is_none_or(|copies| copies > 1);
         let mut notes = Vec::new();

@@ -33,7 +33,7 @@ const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest time for all answers.
 const ALTOGETHER: Duration = Duration::from_secs(15);
-/// The longest answer, in bytes. The metrics of an agent with a hundred Networks have a tenth of that.
+/// The longest answer, in bytes. The metrics of an agent with a hundred ClaimNetworks have a tenth of that.
 const MAX_ANSWER: usize = 8 << 20;
 /// Most lines of what an agent lacks.
 const MAX_LINES: usize = 8;

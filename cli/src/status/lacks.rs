@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{ContainerState, Node, Pod};
 use kube::ResourceExt as _;
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::Network;
+use netclaim_api::network::ClaimNetwork;
 use netclaim_api::taints::Reason;
 use serde_json::{Value, json};
 
@@ -127,13 +127,13 @@ pub(super) fn of_plugins(
 pub(super) fn not_installed(node: &str, plugin: &str, networks: &BTreeSet<String>) -> String {
     let networks: Vec<&str> = networks.iter().map(String::as_str).collect();
     format!(
-        "node {node}: CNI plugin {plugin} of Network {} is not installed: put it where the agent looks (--cni-bin-dir, by default \
+        "node {node}: CNI plugin {plugin} of ClaimNetwork {} is not installed: put it where the agent looks (--cni-bin-dir, by default \
          /opt/cni/bin), or into the image of plugins.image",
         networks.join(", ")
     )
 }
 
-/// Returns the name of the Network whose device this is.
+/// Returns the name of the ClaimNetwork whose device this is.
 pub(super) fn network_of(device: &str) -> Option<String> {
     match device.parse() {
         Ok(DeviceName::Network(name)) => Some(name.to_string()),
@@ -141,8 +141,10 @@ pub(super) fn network_of(device: &str) -> Option<String> {
     }
 }
 
-/// Returns the CNI plugins that Networks need, each with their names. Types that a claim chooses are not among them.
-pub(super) fn needed<'a>(networks: impl Iterator<Item = &'a Network>) -> BTreeMap<String, BTreeSet<String>> {
+/// Returns the CNI plugins that ClaimNetworks need, each with their names. Types that a claim chooses are not among them.
+pub(super) fn needed<'a>(
+    networks: impl Iterator<Item = &'a ClaimNetwork>,
+) -> BTreeMap<String, BTreeSet<String>> {
     let mut needed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for network in networks {
         // What the agent writes for `${addresses}`.
@@ -195,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_network_needs_the_plugins_of_its_chain_and_their_ipam_plugins() {
-        let network: Network = serde_json::from_value(json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network",
+        let network: ClaimNetwork = serde_json::from_value(json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork",
             "metadata": {"name": "n"}, "spec": {"addresses": {"ranges": [{"subnet": "10.0.0.0/24"}]}, "cni": {"cniVersion": "1.1.0",
             "plugins": [{"type": "macvlan", "ipam": "${addresses}"}, {"type": "tuning"}, {"type": "${parameters.x}"},
                 {"type": "ipvlan", "ipam": {"type": "dhcp"}}]}}}))

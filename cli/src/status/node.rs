@@ -39,7 +39,7 @@ pub(super) struct NodeReport {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DeviceRow {
-    /// The link; empty for a Network without one.
+    /// The link; empty for a ClaimNetwork without one.
     uplink: String,
     name: String,
     network: String,
@@ -49,7 +49,7 @@ struct DeviceRow {
     closed: BTreeSet<String>,
 }
 
-/// A CNI plugin that Networks of the node use.
+/// A CNI plugin that ClaimNetworks of the node use.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PluginRow {
@@ -167,7 +167,7 @@ impl NodeReport {
     }
 }
 
-/// The plugins that the node's Networks use. Without an answer of the agent there is nothing to show.
+/// The plugins that the node's ClaimNetworks use. Without an answer of the agent there is nothing to show.
 fn plugins(snapshot: &Snapshot, devices: &[DeviceRow], known: Option<&Found>) -> Vec<PluginRow> {
     let Some(found) = known else { return Vec::new() };
     let here: BTreeSet<&str> = devices.iter().map(|device| device.network.as_str()).collect();

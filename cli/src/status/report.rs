@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use netclaim_allocation::{Unfit, nodes_in_words, taint_rules, unfit};
 use netclaim_api::addresses::{AddressPool, AddressTotals};
 use netclaim_api::labels::NETWORK_LABELS;
-use netclaim_api::network::{Network, Scope};
+use netclaim_api::network::{ClaimNetwork, Scope};
 use netclaim_api::node_selector::selects_node;
 use netclaim_api::quantity::billionths;
 use netclaim_api::reasons::{AcceptedReason, Reason as _};
@@ -41,7 +41,7 @@ pub(super) struct Report {
     pub(super) notes: Vec<String>,
 }
 
-/// One Network.
+/// One ClaimNetwork.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NetworkRow {
@@ -111,7 +111,7 @@ pub(super) struct Held {
 /// A device that is published, and where.
 pub(super) struct Published<'a> {
     pub(super) node: Option<&'a str>,
-    /// The Network that it is of; `None` for a link's own devices.
+    /// The ClaimNetwork that it is of; `None` for a link's own devices.
     network: Option<&'a str>,
     pub(super) pool: &'a str,
     pub(super) device: &'a Device,
@@ -123,7 +123,7 @@ impl Report {
     /// Derives the status.
     pub(super) fn of(snapshot: &Snapshot) -> Self {
         let held = held(snapshot);
-        // Thousands of nodes have tens of thousands of devices: each is looked at once for its Network and once for its node.
+        // Thousands of nodes have tens of thousands of devices: each is looked at once for its ClaimNetwork and once for its node.
         let published = published(snapshot);
         let of_networks = grouped(&published, |published| published.network);
         let of_nodes = grouped(&published, |published| published.node);
@@ -265,7 +265,7 @@ fn devices<'g, 'a>(groups: &'g Groups<'a>, name: &str) -> &'g [&'a Published<'a>
 }
 
 fn network_row(
-    network: &Network,
+    network: &ClaimNetwork,
     published: &[&Published<'_>],
     held: &BTreeMap<(&str, &str), Held>,
 ) -> NetworkRow {
@@ -287,7 +287,7 @@ fn network_row(
         row.attachments += held.map_or(0, |held| held.attachments);
         for (capacity, value) in device.capacity.iter().flatten() {
             let capacity = plain(capacity);
-            // Without a number in the Network it is one that only the scheduler needs.
+            // Without a number in the ClaimNetwork it is one that only the scheduler needs.
             if capacity == attributes::INTERFACES && network.spec.capacity.interfaces.is_none() {
                 continue;
             }
@@ -300,8 +300,8 @@ fn network_row(
     row
 }
 
-/// The addresses that a Network draws from; `None` if the controller has not counted them, or the user may not know.
-fn totals(network: &Network, pools: &[AddressPool]) -> Option<AddressTotals> {
+/// The addresses that a ClaimNetwork draws from; `None` if the controller has not counted them, or the user may not know.
+fn totals(network: &ClaimNetwork, pools: &[AddressPool]) -> Option<AddressTotals> {
     match network.spec.addresses.as_ref()?.pool.as_deref() {
         Some(name) => pools.iter().find(|pool| pool.name_any() == name)?.status.as_ref()?.addresses,
         None => network.status.as_ref()?.addresses,
@@ -361,8 +361,8 @@ pub(super) fn agent_of<'a>(
     (if is_selected { Agent::None } else { Agent::NotSelected }, None)
 }
 
-/// Whether a node should publish devices, because an accepted Network is for it.
-fn is_wanted(node: &Node, networks: &[Network]) -> bool {
+/// Whether a node should publish devices, because an accepted ClaimNetwork is for it.
+fn is_wanted(node: &Node, networks: &[ClaimNetwork]) -> bool {
     let none = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&none);
     networks.iter().any(|network| {
@@ -372,9 +372,9 @@ fn is_wanted(node: &Node, networks: &[Network]) -> bool {
     })
 }
 
-fn note(row: &NodeRow, node: &Node, networks: &[Network]) -> Option<&'static str> {
+fn note(row: &NodeRow, node: &Node, networks: &[ClaimNetwork]) -> Option<&'static str> {
     let is_idle = row.agent == Agent::Ready && row.devices == 0 && !is_wanted(node, networks);
-    is_idle.then_some("no Network is for this node")
+    is_idle.then_some("no ClaimNetwork is for this node")
 }
 
 /// Problems of netclaim's own pods.
@@ -389,28 +389,28 @@ fn of_pods(pods: &[Pod]) -> Vec<String> {
     let mut problems = Vec::new();
     if !of_name(CONTROLLER).any(is_ready) {
         problems.push(
-            "no controller is ready: Networks are not accepted, and nodes get no addresses. See kubectl logs deployment/netclaim-controller"
+            "no controller is ready: ClaimNetworks are not accepted, and nodes get no addresses. See kubectl logs deployment/netclaim-controller"
                 .to_owned(),
         );
     }
     problems
 }
 
-fn of_network(network: &Network) -> Option<String> {
+fn of_network(network: &ClaimNetwork) -> Option<String> {
     let name = network.name_any();
     if let Some(refusal) = network.refusal() {
         return Some(refusal);
     }
     match network.acceptance() {
-        None => Some(format!("Network {name}: the controller has not looked at it yet")),
+        None => Some(format!("ClaimNetwork {name}: the controller has not looked at it yet")),
         Some(condition) if condition.reason == AcceptedReason::AcceptedWithWarnings.as_str() => {
-            Some(format!("Network {name} is accepted with warnings: {}", condition.message))
+            Some(format!("ClaimNetwork {name} is accepted with warnings: {}", condition.message))
         }
         Some(_) => None,
     }
 }
 
-/// Says that no node has an accepted Network: its pods would stay Pending.
+/// Says that no node has an accepted ClaimNetwork: its pods would stay Pending.
 fn on_no_node(row: &NetworkRow, nodes: &[Node]) -> Option<String> {
     let name = &row.name;
     let label = format!("{NETWORK_LABELS}{name}");
@@ -420,7 +420,7 @@ fn on_no_node(row: &NetworkRow, nodes: &[Node]) -> Option<String> {
     };
     (row.accepted == Some(true) && !is_somewhere).then(|| {
         format!(
-            "Network {name} is on no node: no agent has found a link for its spec.uplink on a node that its spec.nodeSelector selects. \
+            "ClaimNetwork {name} is on no node: no agent has found a link for its spec.uplink on a node that its spec.nodeSelector selects. \
              Compare them with the links and labels of your nodes"
         )
     })
@@ -447,7 +447,7 @@ pub(super) fn of_node(row: &NodeRow, node: &Node, pod: Option<&Pod>, snapshot: &
         Agent::Ready if row.devices == 0 => {
             problems.extend(is_wanted(node, &snapshot.networks).then(|| {
                 format!(
-                    "node {name} publishes no device: it has no uplink that a Network or an UplinkPolicy selects"
+                    "node {name} publishes no device: it has no uplink that a ClaimNetwork or an UplinkPolicy selects"
                 )
             }));
         }
@@ -645,13 +645,13 @@ mod tests {
     use super::*;
     use crate::components::NAME;
 
-    fn network(name: &str, spec: Value, accepted: Value) -> Network {
+    fn network(name: &str, spec: Value, accepted: Value) -> ClaimNetwork {
         let mut all = json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan"}]}});
         all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         let mut condition = json!({"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
             "observedGeneration": 1, "lastTransitionTime": "2026-11-22T00:00:00Z"});
         condition.as_object_mut().unwrap().extend(accepted.as_object().unwrap().clone());
-        let object = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network",
+        let object = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork",
             "metadata": {"name": name, "generation": 1}, "spec": all, "status": {"conditions": [condition]}});
         serde_json::from_value(object).unwrap()
     }
@@ -807,7 +807,7 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "c      Ready   0         0             (no Network is for this node)",
+                "c      Ready   0         0             (no ClaimNetwork is for this node)",
                 "d      -       0         0",
                 "e      -       0         0",
                 "f      None    0         0",
@@ -815,7 +815,7 @@ mod tests {
             ]
         );
         let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["nodes"][2]["note"], "no Network is for this node");
+        assert_eq!(json["nodes"][2]["note"], "no ClaimNetwork is for this node");
         assert_eq!(json["nodes"][3]["agent"], "NotSelected");
 
         snapshot.agents = Vec::new();
@@ -869,11 +869,14 @@ mod tests {
             let problems = Report::of(snapshot).problems.into_iter();
             problems.map(|problem| problem.split(':').next().unwrap().to_owned()).collect()
         };
-        assert_eq!(nowhere(&snapshot), ["Network nowhere is on no node", "Network whole is on no node"]);
+        assert_eq!(
+            nowhere(&snapshot),
+            ["ClaimNetwork nowhere is on no node", "ClaimNetwork whole is on no node"]
+        );
         let mut served = node("a");
         served.metadata.labels = Some([("network.netclaim.dev/whole".to_owned(), "up".to_owned())].into());
         snapshot.nodes[0] = served;
-        assert_eq!(nowhere(&snapshot), ["Network nowhere is on no node"]);
+        assert_eq!(nowhere(&snapshot), ["ClaimNetwork nowhere is on no node"]);
         let taint = json!([{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]);
         let mut closed = storage(taint);
         closed["attributes"]["network"] = json!({"string": "nowhere"});
@@ -903,8 +906,8 @@ mod tests {
         let problems = Report::of(&snapshot).problems;
         let beginnings = [
             "no controller is ready",
-            "Network odd is not accepted: spec.cni: it is empty",
-            "Network new: the controller has not looked at it yet",
+            "ClaimNetwork odd is not accepted: spec.cni: it is empty",
+            "ClaimNetwork new: the controller has not looked at it yet",
             "node b takes no new pods for net-storage (link-down)",
             "node c: the agent is not ready",
             "node d has no agent",

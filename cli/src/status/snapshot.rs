@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::addresses::AddressPool;
-use netclaim_api::network::Network;
+use netclaim_api::network::ClaimNetwork;
 use netclaim_api::reasons::{PodEvent, Reason as _};
 
 use super::agents::Answers;
@@ -25,7 +25,7 @@ const MAX_REFUSED: usize = 100;
 /// The objects of one moment, more or less, without what the status does not need.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    pub(super) networks: Vec<Network>,
+    pub(super) networks: Vec<ClaimNetwork>,
     /// None if the user may not read them.
     pub(super) pools: Vec<AddressPool>,
     /// Those of netclaim.
@@ -56,7 +56,7 @@ pub(super) async fn read(client: &Client, namespace: &str) -> Result<Snapshot, R
     let given_up =
         ListParams::default().fields(&format!("reason={}", PodEvent::NetworkDetachGivenUp.as_str()));
     let (networks, pools, slices, rules, claims, nodes, pods, agents, refused, given_up) = tokio::try_join!(
-        list("networks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
+        list("claimnetworks.netclaim.dev: is netclaim installed?", Api::all(client.clone()), &everything),
         readable(list("AddressPools", Api::all(client.clone()), &everything)),
         list_kept("ResourceSlices", Api::all(client.clone()), &ours, trim::whole),
         readable(async { list("DeviceTaintRules", Api::all(client.clone()), &everything).await.map(Some) }),

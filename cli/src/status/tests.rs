@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::mock::{api_server, items, status};
 
-const NETWORK: &str = "/apis/netclaim.dev/v1alpha1/networks?";
+const NETWORK: &str = "/apis/netclaim.dev/v1alpha1/claimnetworks?";
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices?";
 const NODES: &str = "/api/v1/nodes?";
 const OWN_PODS: &str = "/api/v1/namespaces/netclaim-system/pods?";
@@ -17,7 +17,7 @@ const PENDING: &str = "fieldSelector=status.phase%3DPending";
 
 fn network() -> Value {
     let plugins = json!([{"type": "sriov", "ipam": "${addresses}"}]);
-    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "fast", "generation": 1},
+    json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": "fast", "generation": 1},
         "spec": {"addresses": {"ranges": [{"subnet": "10.0.0.0/24"}]}, "cni": {"cniVersion": "1.1.0", "plugins": plugins}},
         "status": {"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
             "observedGeneration": 1, "lastTransitionTime": "2026-11-22T00:00:00Z"}]}})
@@ -107,7 +107,7 @@ async fn a_status_says_what_is_missing_on_which_node() {
     assert_eq!(
         said,
         "* node b takes no new pods for net-fast (plugin-missing)\n\
-         * node b: CNI plugin sriov of Network fast is not installed: put it where the agent looks (--cni-bin-dir, by default \
+         * node b: CNI plugin sriov of ClaimNetwork fast is not installed: put it where the agent looks (--cni-bin-dir, by default \
          /opt/cni/bin), or into the image of plugins.image\n\
          * node c: CDI is off in its container runtime, which refuses the containers of pod shop/x-c: set enable_cdi = true in \
          the runtime's configuration, and restart the runtime\n\
@@ -153,7 +153,7 @@ async fn a_status_without_the_right_to_ask_agents_says_so() {
 #[tokio::test]
 async fn the_status_of_a_node_has_its_devices_and_plugins() {
     let report = of_node(&cluster(agents), &cluster(agents), "netclaim-system", "b").await.unwrap();
-    let missing = "node b: CNI plugin sriov of Network fast is not installed: put it where the agent looks (--cni-bin-dir, by default \
+    let missing = "node b: CNI plugin sriov of ClaimNetwork fast is not installed: put it where the agent looks (--cni-bin-dir, by default \
         /opt/cni/bin), or into the image of plugins.image";
     let lines = [
         "NODE   AGENT   KUBELET   RUNTIME              ATTACHMENTS",

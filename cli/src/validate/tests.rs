@@ -98,7 +98,7 @@ fn directories_are_read_as_kubectl_reads_them() {
 #[test]
 fn a_file_that_cannot_be_read_says_why_and_where() {
     let folder = tempfile::tempdir().expect("a folder");
-    fs::write(folder.path().join("a.yaml"), "kind: Network\nspec: {a: [\n").expect("writable");
+    fs::write(folder.path().join("a.yaml"), "kind: ClaimNetwork\nspec: {a: [\n").expect("writable");
     fs::write(folder.path().join("b.yaml"), "- 1\n").expect("writable");
     fs::write(folder.path().join("c.yaml"), [0xff, 0xfe, 0x00]).expect("writable");
     let (fine, out, err) = validate(folder.path(), &["-f", "DIR", "-f", "DIR/missing.yaml"]);

@@ -46,9 +46,9 @@ pub enum Cause {
         /// The contradiction.
         why: String,
     },
-    /// The class is one for a Network that the node does not offer.
+    /// The class is one for a ClaimNetwork that the node does not offer.
     NetworkNotOffered {
-        /// The Network.
+        /// The ClaimNetwork.
         network: String,
     },
     /// The class and the request select no device of the node.
@@ -203,7 +203,7 @@ pub enum Cause {
 pub struct Lack {
     /// The device.
     pub device: DeviceId,
-    /// Its Network; `None` for a link's own device.
+    /// Its ClaimNetwork; `None` for a link's own device.
     pub network: Option<String>,
     /// The capacity.
     pub capacity: String,
@@ -222,7 +222,7 @@ impl fmt::Display for Lack {
         let Self { wanted, free, .. } = self;
         let capacity = plain(&self.capacity);
         match &self.network {
-            Some(network) => write!(f, "Network {network}: ")?,
+            Some(network) => write!(f, "ClaimNetwork {network}: ")?,
             None => write!(f, "device {}: ", self.device.device)?,
         }
         if let Some(id) = attributes::id_of_segment(capacity) {
@@ -352,7 +352,7 @@ impl fmt::Display for Brief<'_> {
                 write!(f, "pool {pool} is being updated: {slices} of its {expected} ResourceSlices are there")
             }
             Cause::PoolInvalid { pool, why } => write!(f, "the scheduler cannot use pool {pool}: {why}"),
-            Cause::NetworkNotOffered { network } => write!(f, "the node does not offer networks.netclaim.dev {network}"),
+            Cause::NetworkNotOffered { network } => write!(f, "the node does not offer ClaimNetwork {network}"),
             Cause::NothingSelected { class } => {
                 write!(f, "class {class} and the request select no device of the node")
             }
@@ -481,7 +481,7 @@ pub struct HeldBy<'a>(pub &'a BTreeSet<&'a Holder>);
 
 impl fmt::Display for HeldBy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A Network may have hundreds of claims: the first ones are enough to act on.
+        // A ClaimNetwork may have hundreds of claims: the first ones are enough to act on.
         let shown = self.0.iter().take(SHOWN);
         for (i, holder) in shown.enumerate() {
             let separator = if i == 0 { "; held by" } else { "," };

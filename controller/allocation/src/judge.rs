@@ -103,7 +103,7 @@ impl RequestVerdict {
 /// A cause, and what it is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Reason {
-    /// The Network or device in words; `None` if the cause is not about one.
+    /// The ClaimNetwork or device in words; `None` if the cause is not about one.
     pub subject: Option<String>,
     /// The cause.
     pub cause: Cause,
@@ -195,7 +195,7 @@ impl Question {
         self.naming_driver().map(|request| request.name.clone()).collect()
     }
 
-    /// Returns the Networks of the requests that name the driver; `None` if one of them may be for other devices.
+    /// Returns the ClaimNetworks of the requests that name the driver; `None` if one of them may be for other devices.
     pub(crate) fn only_networks(&self) -> Option<BTreeSet<&str>> {
         self.naming_driver().map(|request| request.network(DRIVER_NAME)).collect()
     }
@@ -214,7 +214,7 @@ impl Question {
         self.claims.iter().flat_map(|claim| claim.requests.iter().flatten())
     }
 
-    /// Returns the Networks of the alternatives of each request that is not allocated; `None` where class and selectors do not
+    /// Returns the ClaimNetworks of the alternatives of each request that is not allocated; `None` where class and selectors do not
     /// name one.
     pub fn networks(&self) -> impl Iterator<Item = Vec<Option<&str>>> {
         let requests = self.unallocated().flat_map(|claim| &claim.requests);
@@ -681,17 +681,17 @@ fn use_of(driver: &str, device: &str, uplink: Option<&str>) -> String {
             format!("{} is used as {link_use}", uplink.unwrap_or(&label))
         }
         (Some(DeviceName::Network(network)), Some(uplink)) => {
-            format!("{uplink} is used for Network {network}")
+            format!("{uplink} is used for ClaimNetwork {network}")
         }
-        (Some(DeviceName::Network(network)), None) => format!("Network {network} is used"),
+        (Some(DeviceName::Network(network)), None) => format!("ClaimNetwork {network} is used"),
         (None, _) => format!("device {device} is used"),
     }
 }
 
-/// The Network or device in words.
+/// The ClaimNetwork or device in words.
 fn subject(candidate: &Candidate<'_>) -> String {
     match network_of(candidate.device).filter(|_| candidate.id.driver == DRIVER_NAME) {
-        Some(network) => format!("Network {network}"),
+        Some(network) => format!("ClaimNetwork {network}"),
         None => format!("device {}", candidate.id.device),
     }
 }

@@ -292,7 +292,7 @@ fn matches_node(
     }
 }
 
-/// The Network that a device of the driver is of; `None` for a link's own devices.
+/// The ClaimNetwork that a device of the driver is of; `None` for a link's own devices.
 pub(crate) fn network_of(device: &Device) -> Option<&str> {
     let mut all = device.attributes.iter().flatten();
     let network = all.find(|(key, _)| is_ours(key, attributes::NETWORK));

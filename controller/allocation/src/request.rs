@@ -91,7 +91,7 @@ impl Request {
             && !self.tolerations.iter().any(|toleration| tolerates(toleration, taint))
     }
 
-    /// The Network that its devices must have.
+    /// The ClaimNetwork that its devices must have.
     pub(crate) fn network(&self, driver: &str) -> Option<&str> {
         self.selectors.iter().find_map(|(_, selector)| selector.network(driver))
     }

@@ -77,7 +77,7 @@ fn slice(node: &str, pool: &str, devices: Value) -> ResourceSlice {
     )
 }
 
-/// The device of Network storage, with more fields.
+/// The device of ClaimNetwork storage, with more fields.
 fn network_device(more: Value) -> Value {
     let mut device = json!({"name": "net-storage", "allowMultipleAllocations": true,
         "attributes": {"network": {"string": "storage"}, "uplink": {"string": "eth1"}, "mode": {"string": "macvlan"}},
@@ -146,7 +146,7 @@ fn a_class_that_does_not_exist_is_named() {
 fn a_node_without_slices_and_one_without_the_network_differ() {
     let mut case = Case::new(storage("web"), json!([network_device(json!({}))]));
     case.claims = vec![claim("web", json!([request("lab", json!({}))]))];
-    assert_eq!(case.refusal(), "the node does not offer networks.netclaim.dev lab");
+    assert_eq!(case.refusal(), "the node does not offer ClaimNetwork lab");
     case.slices = vec![slice("b", "b", json!([network_device(json!({}))]))];
     assert!(
         case.refusal().starts_with("the node has no ResourceSlice of netclaim.dev"),
@@ -176,7 +176,7 @@ fn an_attribute_that_is_missing_stops_the_scheduler() {
         Case::new(claim("web", json!([request("colour", json!({}))])), json!([network_device(json!({}))]));
     let refusal = case.refusal();
     assert!(refusal.starts_with(
-        "Network storage: class colour has no value for it, so the scheduler tries no further node"
+        "ClaimNetwork storage: class colour has no value for it, so the scheduler tries no further node"
     ));
     assert!(refusal.contains("no such key: colour"), "{refusal}");
     assert!(case.verdict().requests[0].reasons[0].cause.stops_the_scheduler());
@@ -306,7 +306,7 @@ fn a_taint_is_told_in_words_unless_it_is_tolerated() {
     let case = Case::new(storage("web"), json!([network_device(down.clone())]));
     assert_eq!(
         case.refusal(),
-        "Network storage: it takes no new pods: netclaim.dev/link-down (the uplink is down or has no carrier)"
+        "ClaimNetwork storage: it takes no new pods: netclaim.dev/link-down (the uplink is down or has no carrier)"
     );
     let other = json!({"taints": [{"key": "example.com/repair", "value": "rack7", "effect": "NoExecute"}]});
     assert!(
@@ -337,8 +337,7 @@ fn a_rule_taints_the_devices_that_it_selects_and_is_named() {
         let reason = verdict.requests[0].reasons.first().map(ToString::to_string);
         (verdict.answer, reason.unwrap_or_default())
     };
-    let told =
-        "Network storage: it takes no new pods: example.com/maintenance=switch (DeviceTaintRule switch-work)";
+    let told = "ClaimNetwork storage: it takes no new pods: example.com/maintenance=switch (DeviceTaintRule switch-work)";
     for (selector, effect) in [
         (json!({"driver": "netclaim.dev", "device": "net-storage"}), "NoSchedule"),
         (json!({"pool": "a"}), "NoExecute"),
@@ -369,9 +368,9 @@ fn a_capacity_that_others_have_is_told_with_its_numbers() {
     let case = Case::new(storage("web"), json!([network_device(json!({}))])).held_by(taken());
     assert_eq!(
         case.refusal(),
-        "Network storage: 0 of 2 addresses free; held by claim shop/x (pod shop/x-pod), claim shop/y (pod shop/y-pod)"
+        "ClaimNetwork storage: 0 of 2 addresses free; held by claim shop/x (pod shop/x-pod), claim shop/y (pod shop/y-pod)"
     );
-    assert_eq!(case.verdict().requests[0].reasons[0].brief(), "Network storage: 0 of 2 addresses free");
+    assert_eq!(case.verdict().requests[0].reasons[0].brief(), "ClaimNetwork storage: 0 of 2 addresses free");
     let wanted = |amount: &str| {
         let more = json!({"capacity": {"requests": {"bandwidth": amount}}});
         let case =
@@ -381,9 +380,9 @@ fn a_capacity_that_others_have_is_told_with_its_numbers() {
     assert_eq!(wanted("7G").0, Answer::Yes);
     assert_eq!(
         wanted("8G").1,
-        ["Network storage: bandwidth: 8G wanted, 7G of 10G free; held by claim shop/x (pod shop/x-pod)"]
+        ["ClaimNetwork storage: bandwidth: 8G wanted, 7G of 10G free; held by claim shop/x (pod shop/x-pod)"]
     );
-    assert_eq!(wanted("11G").1, ["Network storage: bandwidth: 11G wanted, but there are 10G in all"]);
+    assert_eq!(wanted("11G").1, ["ClaimNetwork storage: bandwidth: 11G wanted, but there are 10G in all"]);
 }
 
 #[test]
@@ -403,14 +402,14 @@ fn a_claim_with_ips_is_told_that_it_needs_no_address_of_a_node() {
     assert_eq!(asking(ips(), none, "0").words().0, Answer::Yes);
     assert_eq!(
         asking(ips(), json!({}), "0").refusal(),
-        "Network storage: 0 of 0 addresses free, and a request with ips needs none of them: write \
+        "ClaimNetwork storage: 0 of 0 addresses free, and a request with ips needs none of them: write \
          capacity.requests.addresses: \"0\""
     );
     let others = [asking(ips(), json!({}), "1"), asking(json!([]), json!({}), "0")];
     for other in others {
         assert_eq!(
             other.refusal(),
-            "Network storage: addresses: 1 wanted, but there are 0 in all",
+            "ClaimNetwork storage: addresses: 1 wanted, but there are 0 in all",
             "no reserved addresses, or the claim asks for none"
         );
     }
@@ -428,7 +427,7 @@ fn a_capacity_that_the_device_lacks_or_does_not_grant_is_told() {
     let taken = holding("x", "a", "net-storage", Some(json!({"segment120": "1"})));
     assert_eq!(
         asking("segment120", "1").held_by([taken]).refusal(),
-        "Network storage: segmentation id 120 is taken; held by claim shop/x (pod shop/x-pod)"
+        "ClaimNetwork storage: segmentation id 120 is taken; held by claim shop/x (pod shop/x-pod)"
     );
 }
 
@@ -498,7 +497,7 @@ fn two_requests_may_be_too_much_where_each_alone_fits() {
     assert_eq!(Case::new(two("web", json!({})), device()).words().0, Answer::Yes);
     let one_left = holding("x", "a", "net-storage", Some(json!({"addresses": "1"})));
     let case = Case::new(two("web", json!({})), device()).held_by([one_left]);
-    let lacks = "Network storage: needs 2 addresses, 1 of them is free";
+    let lacks = "ClaimNetwork storage: needs 2 addresses, 1 of them is free";
     assert_eq!(case.refusal(), format!("{lacks}; held by claim shop/x (pod shop/x-pod)"));
     // Two claims of a pod take from each other, too.
     let mut case = Case::new(storage("web"), device()).held_by(case.others);
@@ -526,11 +525,11 @@ fn whatever_capacity_lacks_is_named_with_what_all_requests_want_of_it() {
         });
         Case::new(claim("web", json!(requests.collect::<Vec<_>>())), json!([device.clone()])).refusal()
     };
-    assert_eq!(asking(&vec![json!({}); 9]), "Network storage: needs 9 addresses, 6 of them are free");
+    assert_eq!(asking(&vec![json!({}); 9]), "ClaimNetwork storage: needs 9 addresses, 6 of them are free");
     let bandwidth = [json!({"bandwidth": "6G"}), json!({"bandwidth": "6G"})];
-    assert_eq!(asking(&bandwidth), "Network storage: needs 12G of bandwidth, 10G are free");
+    assert_eq!(asking(&bandwidth), "ClaimNetwork storage: needs 12G of bandwidth, 10G are free");
     let segments = [json!({"segment150": "1"}), json!({"segment150": "1"})];
-    let expected = "Network storage: its requests want segmentation id 150 2 times, and one can have it";
+    let expected = "ClaimNetwork storage: its requests want segmentation id 150 2 times, and one can have it";
     assert_eq!(asking(&segments), expected);
 }
 

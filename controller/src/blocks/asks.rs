@@ -1,4 +1,4 @@
-//! Which Networks the claims of a pod ask for, as the API server says.
+//! Which ClaimNetworks the claims of a pod ask for, as the API server says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Reader {
         Self(Mutex::new(State { reader, classes: Classes::new(), since: Instant::now() }))
     }
 
-    /// Returns the Networks that the pod's claims ask for; `None` if a claim or class does not exist yet, or if there are more
+    /// Returns the ClaimNetworks that the pod's claims ask for; `None` if a claim or class does not exist yet, or if there are more
     /// than are read.
     pub(super) async fn networks(&self, question: &Question) -> kube::Result<Option<BTreeSet<NetworkName>>> {
         let State { reader, classes, since } = &mut *self.0.lock().await;
@@ -77,7 +77,7 @@ fn takes_addresses(capacity: Option<&CapacityRequirements>) -> bool {
     amount.is_none_or(|amount| billionths(&amount.0) != Ok(0))
 }
 
-/// Returns the Networks that the selectors may name: what stands between two quotes and can be a name.
+/// Returns the ClaimNetworks that the selectors may name: what stands between two quotes and can be a name.
 fn named(selectors: Option<&[DeviceSelector]>) -> impl Iterator<Item = NetworkName> {
     let expressions = selectors.into_iter().flatten().filter_map(|selector| selector.cel.as_ref());
     expressions.flat_map(|cel| {

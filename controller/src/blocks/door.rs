@@ -14,7 +14,7 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockSpec, AddressLease, AddressLeaseSpec, AddressPoolSpec, AddressTotals,
     BlockSize, Holder, PoolKey,
 };
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -40,15 +40,15 @@ pub struct Controller {
 /// The other objects that it has seen.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
-    /// The Networks, each with whether it is accepted.
-    pub networks: &'a BTreeMap<NetworkName, (NetworkSpec, bool)>,
+    /// The ClaimNetworks, each with whether it is accepted.
+    pub networks: &'a BTreeMap<NetworkName, (ClaimNetworkSpec, bool)>,
     /// The accepted AddressPools.
     pub pools: &'a BTreeMap<String, AddressPoolSpec>,
-    /// The nodes that publish all Networks.
+    /// The nodes that publish all ClaimNetworks.
     pub publishing: &'a BTreeSet<String>,
     /// The names of all Node objects.
     pub nodes: &'a BTreeSet<String>,
-    /// For each Network, the nodes for which pods wait.
+    /// For each ClaimNetwork, the nodes for which pods wait.
     pub waiting: &'a BTreeMap<NetworkName, BTreeSet<String>>,
 }
 
@@ -254,7 +254,7 @@ impl Controller {
     }
 }
 
-/// Returns what the Networks draw from, and the pools.
+/// Returns what the ClaimNetworks draw from, and the pools.
 fn demand(seen: &Seen<'_>) -> Demand {
     let networks = seen.networks.iter();
     let networks = networks.map(|(name, (spec, is_accepted))| (name.clone(), is_accepted.then_some(spec)));

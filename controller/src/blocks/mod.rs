@@ -3,7 +3,7 @@
 //! ```text
 //!   reconciler ── Demand ──> watch ──> leasing ──> creates, deletes, releases ──> API server
 //!   AddressBlocks, AddressLeases ──┘      │
-//!   Pods, claims, classes ─────────┘      └── Leased ──> reconciler: status of Networks and AddressPools
+//!   Pods, claims, classes ─────────┘      └── Leased ──> reconciler: status of ClaimNetworks and AddressPools
 //! ```
 //!
 //! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches; a block counts as
@@ -32,7 +32,7 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockSpec, AddressLease, AddressPoolSpec, AddressTotals, BlockSize, Holder,
     HolderKind, PoolKey,
 };
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{NetworkName, ObjectName};
 use netclaim_process::kubernetes::answered;
 use tokio::sync::watch;
@@ -83,7 +83,7 @@ pub(crate) struct Demand {
     pub(crate) networks: BTreeMap<NetworkName, Draw>,
     /// The accepted pools.
     pub(crate) pools: BTreeMap<PoolKey, AddressPoolSpec>,
-    /// With which ranges and Networks each pool was looked through last, as its status says.
+    /// With which ranges and ClaimNetworks each pool was looked through last, as its status says.
     pub(crate) surveyed: BTreeMap<PoolKey, i64>,
     pub(crate) nodes: Arc<Nodes>,
     /// For those who explain why pods wait.
@@ -91,11 +91,11 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Derives what Networks draw from. `pools` are the accepted AddressPools; a Network that is not accepted has no spec.
-    /// `nodes_of` returns the nodes that publish a Network, and those that it selects.
+    /// Derives what ClaimNetworks draw from. `pools` are the accepted AddressPools; a ClaimNetwork that is not accepted has no spec.
+    /// `nodes_of` returns the nodes that publish a ClaimNetwork, and those that it selects.
     pub(crate) fn of<'a>(
         pools: impl IntoIterator<Item = (&'a String, &'a AddressPoolSpec)>,
-        networks: impl IntoIterator<Item = (NetworkName, Option<&'a NetworkSpec>)>,
+        networks: impl IntoIterator<Item = (NetworkName, Option<&'a ClaimNetworkSpec>)>,
         nodes_of: impl Fn(&NetworkName) -> (BTreeSet<String>, BTreeSet<String>),
     ) -> Self {
         let pools = pools.into_iter().map(|(name, spec)| (PoolKey::Pool(name.clone()), spec.clone()));
@@ -117,7 +117,7 @@ impl Demand {
     }
 }
 
-/// How the pools are, for the status of Networks and AddressPools.
+/// How the pools are, for the status of ClaimNetworks and AddressPools.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Leased {
     pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
@@ -305,7 +305,7 @@ struct State {
     delayed: BTreeMap<String, Instant>,
     /// Blocks that cannot be created before this.
     avoided: BTreeMap<(PoolKey, IpNet), Instant>,
-    /// Blocks of Networks that are gone, of which a warning is logged.
+    /// Blocks of ClaimNetworks that are gone, of which a warning is logged.
     warned: BTreeSet<String>,
 }
 
@@ -582,7 +582,7 @@ impl State {
         });
     }
 
-    /// Logs which blocks go of Networks that are gone, which have no status that says so.
+    /// Logs which blocks go of ClaimNetworks that are gone, which have no status that says so.
     fn warn_of_leaving(&mut self, leaving: &[Leaving]) {
         let of_gone = leaving.iter().filter(|leaving| !self.demand.networks.contains_key(&leaving.network));
         let before = std::mem::take(&mut self.warned);
@@ -890,7 +890,7 @@ mod tests {
         )
     }
 
-    /// The Network `storage`, whose only block the node `a` has.
+    /// The ClaimNetwork `storage`, whose only block the node `a` has.
     fn scarce(state: &mut State) {
         let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock",
             "metadata": {"name": "storage.10.20.0.0-30", "uid": "u", "finalizers": [netclaim_api::addresses::BLOCK_FINALIZER]},
@@ -991,7 +991,7 @@ mod tests {
             network: network.parse().unwrap(),
             pool: None,
             object: object.to_owned(),
-            why: Some("its Network is gone".to_owned()),
+            why: Some("its ClaimNetwork is gone".to_owned()),
             remains: "remains".to_owned(),
             awaited_by: BTreeSet::new(),
         };

@@ -1,8 +1,8 @@
 //! Finds the addresses of a pool that pods have already: those of an IPAM from before `spec.addresses`, and those of pods whose
-//! Network was not in the pool.
+//! ClaimNetwork was not in the pool.
 //!
 //! ```text
-//!   pools whose ranges or Networks are new ──> due ──> read: Networks, claims page by page ──> found ──> one lease for each address
+//!   pools whose ranges or ClaimNetworks are new ──> due ──> read: ClaimNetworks, claims page by page ──> found ──> one lease for each address
 //! ```
 //!
 //! Agents write the addresses of their pods into the status of claims. A pool gets no new block before all claims have been
@@ -26,7 +26,7 @@ use netclaim_api::addresses::{
 };
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::overlap::may_meet;
-use netclaim_api::network::{Network, NetworkSpec};
+use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec};
 use netclaim_api::{NetworkName, ObjectName};
 use netclaim_process::kubernetes::answered;
 use serde::Deserialize;
@@ -38,7 +38,7 @@ use super::claims::{Allocation, ClaimSpec};
 use super::store::{Blocks, Lease, Leases};
 use crate::leasing::{Draw, HeldAddress, Leaving};
 
-/// Time to a survey from when a Network with another IPAM began to draw from the pool: agents take some time to see that, and to
+/// Time to a survey from when a ClaimNetwork with another IPAM began to draw from the pool: agents take some time to see that, and to
 /// write what their last ADDs have given.
 const SETTLE: Duration = Duration::from_secs(10);
 
@@ -58,9 +58,9 @@ pub(super) struct Survey {
     done: BTreeMap<PoolKey, i64>,
     /// Pools of which two pods had one address. A lease is of one of them, so that another look is due when it is gone.
     shared: BTreeSet<PoolKey>,
-    /// What Networks draw from; `None` before that is known.
+    /// What ClaimNetworks draw from; `None` before that is known.
     draws: Option<BTreeMap<NetworkName, Option<PoolKey>>>,
-    /// When a Network with another IPAM began to draw from a pool, or this leader saw the pool first.
+    /// When a ClaimNetwork with another IPAM began to draw from a pool, or this leader saw the pool first.
     changed: BTreeMap<PoolKey, Instant>,
     /// After a failure, no survey before this.
     not_before: Instant,
@@ -74,7 +74,7 @@ pub(super) struct Pool {
     pub(super) digest: i64,
     /// The addresses that pods may get of it, sorted and disjoint.
     spans: Vec<Span>,
-    /// The Networks that draw from it.
+    /// The ClaimNetworks that draw from it.
     networks: BTreeSet<NetworkName>,
 }
 
@@ -92,7 +92,7 @@ struct Known {
     blocks: BTreeMap<PoolKey, Vec<AddressBlockSpec>>,
     /// The UID of the pod that holds each lease, if it is a pod.
     leases: BTreeMap<String, Option<String>>,
-    /// What the Networks draw from.
+    /// What the ClaimNetworks draw from.
     draws: BTreeMap<NetworkName, PoolKey>,
 }
 
@@ -117,7 +117,7 @@ impl Survey {
         }
     }
 
-    /// Takes in what Networks draw from now.
+    /// Takes in what ClaimNetworks draw from now.
     pub(super) fn observe(&mut self, demand: &Demand, now: Instant) {
         let draws: BTreeMap<NetworkName, Option<PoolKey>> =
             demand.networks.iter().map(|(name, draw)| (name.clone(), drawn(draw).cloned())).collect();
@@ -125,7 +125,7 @@ impl Survey {
         match &self.draws {
             None => self.changed.extend(demand.pools.keys().map(|key| (key.clone(), now))),
             Some(before) => {
-                // A Network that is new has no pods, and blocks say what pods have of one that draws from a pool.
+                // A ClaimNetwork that is new has no pods, and blocks say what pods have of one that draws from a pool.
                 let had_another = draws.iter().filter(|(name, _)| before.get(*name) == Some(&None));
                 let joined = had_another.filter_map(|(_, pool)| Some((pool.clone()?, now)));
                 self.changed.extend(joined);
@@ -136,7 +136,7 @@ impl Survey {
         self.found.retain(|_, (_, until)| *until > now);
     }
 
-    /// Returns the pools that have not been looked through since their ranges or Networks changed.
+    /// Returns the pools that have not been looked through since their ranges or ClaimNetworks changed.
     pub(super) fn missing(&self, demand: &Demand) -> BTreeMap<PoolKey, Pool> {
         let mut networks: BTreeMap<&PoolKey, BTreeSet<NetworkName>> = BTreeMap::new();
         for (name, draw) in &demand.networks {
@@ -145,14 +145,14 @@ impl Survey {
             }
         }
         let missing = demand.pools.iter().filter_map(|(key, spec)| {
-            // Without a Network, nobody gets an address.
+            // Without a ClaimNetwork, nobody gets an address.
             let pool = Pool::of(spec, networks.remove(key)?);
             (self.digest(key, demand) != Some(pool.digest)).then(|| (key.clone(), pool))
         });
         missing.collect()
     }
 
-    /// Returns with which ranges and Networks a pool was looked through last, as far as is known.
+    /// Returns with which ranges and ClaimNetworks a pool was looked through last, as far as is known.
     fn digest(&self, key: &PoolKey, demand: &Demand) -> Option<i64> {
         self.done.get(key).or_else(|| demand.surveyed.get(key)).copied()
     }
@@ -363,11 +363,11 @@ impl Task {
         Self { pools, known }
     }
 
-    /// Returns the leases that a found address needs. `specs` are the Networks that can be read.
+    /// Returns the leases that a found address needs. `specs` are the ClaimNetworks that can be read.
     pub(super) fn leases(
         &self,
         found: &Found,
-        specs: &BTreeMap<NetworkName, NetworkSpec>,
+        specs: &BTreeMap<NetworkName, ClaimNetworkSpec>,
     ) -> Vec<(String, AddressLeaseSpec, HeldAddress)> {
         let own = found.network.as_ref();
         // Its own pool knows it, and other pools that have its addresses are on another layer 2, or not of this time.
@@ -437,13 +437,13 @@ impl Task {
     }
 }
 
-/// Returns the Networks that can be read.
-async fn networks(client: &Client) -> kube::Result<BTreeMap<NetworkName, NetworkSpec>> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<Network>(&()));
+/// Returns the ClaimNetworks that can be read.
+async fn networks(client: &Client) -> kube::Result<BTreeMap<NetworkName, ClaimNetworkSpec>> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&()));
     let list = answered(api.list(&ListParams::default())).await?;
     let read = |network: DynamicObject| {
         let spec = network.data.get("spec").unwrap_or(&Value::Null);
-        NetworkSpec::read(&network.name_any(), spec).ok()
+        ClaimNetworkSpec::read(&network.name_any(), spec).ok()
     };
     Ok(list.items.into_iter().filter_map(read).collect())
 }
@@ -499,7 +499,7 @@ mod tests {
         serde_json::from_value(spec).unwrap()
     }
 
-    /// The Network `storage` with these ranges of its own, and `other` with an IPAM.
+    /// The ClaimNetwork `storage` with these ranges of its own, and `other` with an IPAM.
     fn demand(ranges: Value) -> Demand {
         let key = PoolKey::Network(name("storage"));
         let draw = Draw::From { pool: key.clone(), nodes: BTreeSet::new(), selected: BTreeSet::new() };
@@ -608,11 +608,11 @@ mod tests {
         assert_eq!(survey.due(&key), later + RETRY);
     }
 
-    fn network(spec: Value) -> NetworkSpec {
+    fn network(spec: Value) -> ClaimNetworkSpec {
         serde_json::from_value(spec).unwrap()
     }
 
-    fn macvlan(link: &str) -> NetworkSpec {
+    fn macvlan(link: &str) -> ClaimNetworkSpec {
         network(json!({"uplink": {"interfaces": [link]}, "cni": {"cniVersion": "1.1.0", "plugins": [
             {"type": "macvlan", "master": "${uplink.ifName}"}]}}))
     }
@@ -667,7 +667,9 @@ mod tests {
                     lease = sent.clone();
                 }
                 let (code, answer) = match what.as_str() {
-                    what if what.contains("/networks?") => (200, list("NetworkList", json!([]), "")),
+                    what if what.contains("/claimnetworks?") => {
+                        (200, list("ClaimNetworkList", json!([]), ""))
+                    }
                     what if what.contains("continue=more") => {
                         (200, list("ResourceClaimList", json!([claim("net-storage", &["10.20.0.4/24"])]), ""))
                     }

@@ -12,14 +12,14 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockSpec, AddressLease, AddressPool, AddressTotals, BLOCK_FINALIZER, BlockSize,
     CONFIRMED_LABEL, Holder, HolderKind, PoolKey,
 };
-use netclaim_api::network::Network;
+use netclaim_api::network::ClaimNetwork;
 use netclaim_process::kubernetes::{finalizer_removal, removal};
 use serde_json::json;
 
 use super::claims::{self, ClaimObject};
 use crate::leasing::{BlockRef, Removal};
 
-/// Label of a block with the name of its Network, by which people list blocks.
+/// Label of a block with the name of its ClaimNetwork, by which people list blocks.
 const NETWORK_LABEL: &str = "netclaim.dev/network";
 
 /// The objects that leasing writes.
@@ -67,7 +67,7 @@ impl Writes {
             blocks: Api::all(client.clone()),
             leases: Api::all(client.clone()),
             nodes: Api::all(client.clone()),
-            networks: Api::all_with(client.clone(), &ApiResource::erase::<Network>(&())),
+            networks: Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&())),
             pools: Api::all_with(client.clone(), &ApiResource::erase::<AddressPool>(&())),
             client,
         }
@@ -358,7 +358,7 @@ mod tests {
     async fn the_size_of_blocks_that_another_leader_recorded_stays() {
         let network = |status: Value| {
             let metadata = json!({"name": "storage", "uid": "u1", "resourceVersion": "7"});
-            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": metadata, "status": status})
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": metadata, "status": status})
         };
         let recorded = network(
             json!({"addresses": {"blockSize": {"ipv4": 28}, "size": 1, "leased": 0, "used": 0, "free": 1}}),
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(writes.record(&pool, totals).await.unwrap(), Done::Recorded(size));
         assert_eq!(writes.record(&pool, totals).await.unwrap(), Done::Overtaken);
         let seen = server.await.unwrap();
-        assert_eq!(seen[2].0, "PATCH /apis/netclaim.dev/v1alpha1/networks/storage/status");
+        assert_eq!(seen[2].0, "PATCH /apis/netclaim.dev/v1alpha1/claimnetworks/storage/status");
         assert_eq!(seen[2].1["metadata"], json!({"uid": "u1", "resourceVersion": "7"}));
         assert_eq!(seen[2].1["status"]["addresses"]["blockSize"], json!({"ipv4": 29}));
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   watch of pods ──> pods: who waits, in groups ──> read: claims, classes, slices ──┐
-//!   reconciler ── Demand: nodes, Networks ───────────────────────────────────────────┴─> netclaim_allocation
+//!   reconciler ── Demand: nodes, ClaimNetworks ───────────────────────────────────────────┴─> netclaim_allocation
 //!   events of pods <── pods: who has no report yet <── note: one text for the group <──────────┘
 //! ```
 //!
@@ -95,7 +95,7 @@ pub(crate) async fn run(
     unscheduled: Arc<Unscheduled>,
     mut demand: watch::Receiver<Option<Demand>>,
 ) {
-    // Before that, it is not known which nodes and Networks there are.
+    // Before that, it is not known which nodes and ClaimNetworks there are.
     let _ = demand.wait_for(Option::is_some).await;
     let (reader, needs) = (Reader::new(client), BTreeMap::new());
     let mut explainer = Explainer { reader, events, metrics, unscheduled, demand, needs };
@@ -268,7 +268,7 @@ struct Snapshot {
     offers: Offers,
     nodes: Vec<Node>,
     rules: Vec<DeviceTaintRule>,
-    /// Whether each Network is accepted.
+    /// Whether each ClaimNetwork is accepted.
     networks: BTreeMap<NetworkName, bool>,
 }
 
@@ -299,16 +299,16 @@ impl Snapshot {
         Judgement::of(question, Some(&pod), &world, Effort::Until(deadline))
     }
 
-    /// Why a Network cannot be used. What is wrong with its configuration is for those who may read it.
+    /// Why a ClaimNetwork cannot be used. What is wrong with its configuration is for those who may read it.
     fn refusal(&self, name: &str) -> Option<String> {
         let is_accepted = name.parse::<NetworkName>().ok().and_then(|name| self.networks.get(&name));
         match is_accepted {
             Some(true) => None,
             Some(false) => Some(format!(
-                "Network {name} is not accepted: kubectl describe networks.netclaim.dev {name} says why"
+                "ClaimNetwork {name} is not accepted: kubectl describe claimnetworks {name} says why"
             )),
             None => Some(format!(
-                "there is no Network {name}: kubectl get networks.netclaim.dev lists those that exist"
+                "there is no ClaimNetwork {name}: kubectl get claimnetworks lists those that exist"
             )),
         }
     }

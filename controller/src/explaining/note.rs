@@ -75,14 +75,14 @@ mod tests {
     #[test]
     fn each_group_of_nodes_has_a_sentence() {
         let groups = [
-            group(NET, "Network storage: 0 of 254 addresses free", &["a", "b"], &["shop/x"]),
-            group(NET, "the node does not offer networks.netclaim.dev storage", &["c"], &[]),
+            group(NET, "ClaimNetwork storage: 0 of 254 addresses free", &["a", "b"], &["shop/x"]),
+            group(NET, "the node does not offer ClaimNetwork storage", &["c"], &[]),
         ];
         assert_eq!(
             of_groups("no node can serve request net of claim net", &groups, "shop"),
             "no node can serve request net of claim net. \
-             2 nodes (a, b): Network storage: 0 of 254 addresses free; held by claim shop/x (pod shop/x). \
-             1 node (c): the node does not offer networks.netclaim.dev storage"
+             2 nodes (a, b): ClaimNetwork storage: 0 of 254 addresses free; held by claim shop/x (pod shop/x). \
+             1 node (c): the node does not offer ClaimNetwork storage"
         );
     }
 

@@ -128,7 +128,7 @@ fn count(metrics: &Metrics, outcome: Outcome) -> u64 {
 async fn pods_that_no_node_can_serve_get_one_event_each_with_the_cause() {
     let (seen, events, metrics) = explain(&[pod("web-1"), pod("web-2")], objects(OF_STORAGE), 200).await;
     assert_eq!(events.len(), 2, "{events:#?}");
-    let note = "no node can serve request net of claim net. 2 nodes (a, b): Network storage: \
+    let note = "no node can serve request net of claim net. 2 nodes (a, b): ClaimNetwork storage: \
         0 of 1 interfaces free; held by claim shop/db, and claims of other namespaces";
     for (event, name) in events.iter().zip(["web-1", "web-2"]) {
         assert_eq!((&event["note"], &event["reason"]), (&json!(note), &json!("NetworkNotAllocated")));
@@ -200,7 +200,7 @@ async fn a_pod_that_a_rule_keeps_off_its_devices_gets_an_event_that_names_it() {
     objects.insert("resource.k8s.io/v1/resourceclaims", none);
     let rules = vec![serde_json::from_value(rule).unwrap()];
     let (_, events, _) = explain_with(rules, &[pod("web-1")], objects, 60).await;
-    let note = "no node can serve request net of claim net. 2 nodes (a, b): Network storage: \
+    let note = "no node can serve request net of claim net. 2 nodes (a, b): ClaimNetwork storage: \
         it takes no new pods: example.com/maintenance (DeviceTaintRule work)";
     assert_eq!(events.iter().map(|event| &event["note"]).collect::<Vec<_>>(), [note]);
 }
@@ -237,7 +237,7 @@ async fn a_network_that_does_not_exist_is_named() {
     let (_, events, _) = explain(&[pod("web-1")], objects(&expression), 60).await;
     assert_eq!(
         events[0]["note"],
-        "there is no Network gone: kubectl get networks.netclaim.dev lists those that exist"
+        "there is no ClaimNetwork gone: kubectl get claimnetworks lists those that exist"
     );
 }
 

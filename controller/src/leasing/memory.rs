@@ -15,7 +15,7 @@ use super::{BlockRef, MOVE_INTERVAL, MOVE_PATIENCE, Phase, REST, World};
 pub(super) struct Memory {
     /// Since when nodes with blocks or leases have had no Node object.
     gone: BTreeMap<String, Instant>,
-    /// Since when nodes that exist have blocks of Networks that they do not have any more.
+    /// Since when nodes that exist have blocks of ClaimNetworks that they do not have any more.
     left: BTreeMap<(NetworkName, String), Instant>,
     /// Since when blocks are being deleted, by UID.
     deleting: BTreeMap<String, Instant>,
@@ -85,7 +85,7 @@ impl Memory {
         self.gone.get(node).copied()
     }
 
-    /// Returns since when a node that exists does not have the Network of its block any more.
+    /// Returns since when a node that exists does not have the ClaimNetwork of its block any more.
     pub(super) fn left_since(&self, block: &AddressBlockSpec) -> Option<Instant> {
         self.left.get(&(block.network.clone(), block.node.clone())).copied()
     }

@@ -1,16 +1,16 @@
 //! Which node leases which block of addresses. Pure: no IO, and the time is an argument.
 //!
 //! ```text
-//!   Networks, AddressPools ──┐             ┌─> stale: blocks that must go, and gone nodes
+//!   ClaimNetworks, AddressPools ──┐             ┌─> stale: blocks that must go, and gone nodes
 //!   AddressBlocks, leases ───┼─> Leasing ──┼─> share: blocks for nodes that need one (free: which are left)
 //!   Nodes, waiting pods ─────┘             └─> moves: empty blocks that others need more
 //! ```
 //!
 //! Invariants:
-//! * No planned block overlaps with one that exists, whatever its size, its Network or its state.
+//! * No planned block overlaps with one that exists, whatever its size, its ClaimNetwork or its state.
 //! * No block is created before the size of the pool's blocks is set or recorded, so that two leaders have the same.
 //! * A finalizer is removed only of a block whose Node object is gone for the safety time, and no block is deleted without one.
-//! * What nobody asked for is not deleted: a Network or AddressPool that is invalid keeps its blocks.
+//! * What nobody asked for is not deleted: a ClaimNetwork or AddressPool that is invalid keeps its blocks.
 //! * The work grows with the blocks that exist, never with the addresses of a pool.
 
 mod free;
@@ -51,7 +51,7 @@ const PERCENT_BEFORE_RELEASE: u32 = 55;
 /// How long a block rests after it became free, if there are others: neighbours may still remember who had its addresses.
 const REST: Duration = Duration::from_secs(60);
 
-/// How long a node keeps its blocks of a Network that neither selects it nor is published by it.
+/// How long a node keeps its blocks of a ClaimNetwork that neither selects it nor is published by it.
 const LEFT: Duration = Duration::from_secs(600);
 
 /// Time between two rounds of moves of one pool: an agent needs some of it to give a block back.
@@ -68,11 +68,11 @@ const NEXT_CREATES: Duration = Duration::from_secs(1);
 
 /// What the plan follows from.
 pub(crate) struct World<'a> {
-    /// All Networks that exist.
+    /// All ClaimNetworks that exist.
     pub(crate) networks: &'a BTreeMap<NetworkName, Draw>,
-    /// The accepted pools: AddressPools, and the ranges of accepted Networks.
+    /// The accepted pools: AddressPools, and the ranges of accepted ClaimNetworks.
     pub(crate) pools: &'a BTreeMap<PoolKey, AddressPoolSpec>,
-    /// The sizes of blocks that the status of Networks and AddressPools records.
+    /// The sizes of blocks that the status of ClaimNetworks and AddressPools records.
     pub(crate) sizes: &'a BTreeMap<PoolKey, BlockSize>,
     /// All AddressBlocks by name, and those that are being created.
     pub(crate) blocks: &'a BTreeMap<String, Block>,
@@ -91,7 +91,7 @@ pub(crate) struct World<'a> {
 }
 
 impl World<'_> {
-    /// Whether a Network has blocks and leases of a pool from which it does not draw any more.
+    /// Whether a ClaimNetwork has blocks and leases of a pool from which it does not draw any more.
     fn is_astray(&self, network: &NetworkName, pool: &PoolKey) -> bool {
         match self.networks.get(network) {
             None | Some(Draw::Nothing) => true,
@@ -102,7 +102,7 @@ impl World<'_> {
 }
 
 impl Draw {
-    /// Whether the node neither has the Network nor could have it.
+    /// Whether the node neither has the ClaimNetwork nor could have it.
     fn is_without(&self, node: &str) -> bool {
         match self {
             Self::From { nodes, selected, .. } => !nodes.contains(node) && !selected.contains(node),
@@ -121,10 +121,10 @@ pub(crate) struct HeldAddress {
     pub(crate) holder: String,
 }
 
-/// What a Network draws addresses from.
+/// What a ClaimNetwork draws addresses from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Draw {
-    /// Unknown, because the Network is not accepted: it keeps the blocks that it has.
+    /// Unknown, because the ClaimNetwork is not accepted: it keeps the blocks that it has.
     Unknown,
     /// Nothing: its conflist has an IPAM of its own.
     Nothing,
@@ -133,18 +133,18 @@ pub(crate) enum Draw {
         pool: PoolKey,
         /// The nodes that get blocks.
         nodes: BTreeSet<String>,
-        /// The nodes that the Network selects, which keep their blocks.
+        /// The nodes that the ClaimNetwork selects, which keep their blocks.
         selected: BTreeSet<String>,
     },
 }
 
-/// For each Network, where the pods may run that ask for it and wait for a node or on their node.
+/// For each ClaimNetwork, where the pods may run that ask for it and wait for a node or on their node.
 pub(crate) type Waiting = BTreeMap<NetworkName, BTreeSet<Places>>;
 
-/// What pods need that wait for more addresses than their nodes have free, by Network and node.
+/// What pods need that wait for more addresses than their nodes have free, by ClaimNetwork and node.
 pub(crate) type Needs = BTreeMap<(NetworkName, String), Need>;
 
-/// Addresses of each family that a node needs for one Network.
+/// Addresses of each family that a node needs for one ClaimNetwork.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     /// Those that claims have.
@@ -208,9 +208,9 @@ pub(crate) struct Plan {
     /// Blocks that somebody took the finalizer off, which is to be put back: without it, their nodes do not use them.
     pub(crate) hold: Vec<BlockRef>,
     pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
-    /// Whether there are addresses for each accepted Network that draws some.
+    /// Whether there are addresses for each accepted ClaimNetwork that draws some.
     pub(crate) supply: BTreeMap<NetworkName, Supply>,
-    /// Blocks that go but still have holders, and what else somebody has of addresses that are not its Network's any more.
+    /// Blocks that go but still have holders, and what else somebody has of addresses that are not its ClaimNetwork's any more.
     pub(crate) leaving: Vec<Leaving>,
     /// Nodes with blocks or leases whose Node object is gone for the safety time.
     pub(crate) gone: BTreeSet<String>,
@@ -233,15 +233,15 @@ pub(crate) struct Removal {
     pub(crate) why: Why,
 }
 
-/// A block that goes when its last pod goes, or another object with addresses that are not its Network's any more.
+/// A block that goes when its last pod goes, or another object with addresses that are not its ClaimNetwork's any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaving {
-    /// The Network that has lost the addresses.
+    /// The ClaimNetwork that has lost the addresses.
     pub(crate) network: NetworkName,
     pub(crate) pool: Option<String>,
     /// Name of the AddressBlock or AddressLease.
     pub(crate) object: String,
-    /// Why it goes; `None` if that is not known, or if the addresses are still its Network's.
+    /// Why it goes; `None` if that is not known, or if the addresses are still its ClaimNetwork's.
     pub(crate) why: Option<String>,
     /// How long it remains, and who has its addresses.
     pub(crate) remains: String,
@@ -250,18 +250,18 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    /// Returns what the condition of the Network says that has lost the addresses.
+    /// Returns what the condition of the ClaimNetwork says that has lost the addresses.
     pub(crate) fn lost(&self) -> Option<String> {
         self.why.as_ref().map(|why| format!("{why}: {}", self.remains))
     }
 
     /// Returns what the conditions of those say that get the addresses afterwards.
     pub(crate) fn awaited(&self) -> String {
-        format!("addresses of Network {} are not free yet: {}", self.network, self.remains)
+        format!("addresses of ClaimNetwork {} are not free yet: {}", self.network, self.remains)
     }
 }
 
-/// Whether there are addresses for a Network.
+/// Whether there are addresses for a ClaimNetwork.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// Every node has as many as it wants, or can get them.
@@ -505,9 +505,9 @@ fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
 }
 
 /// Makes addresses count as taken in every pool that has them, if somebody still has them who may get no more of them: their
-/// Network is gone or draws from another pool now, or their own pool does not have all of them any more, or nobody knows what it
-/// has. Leases of other Networks count in their own pool. The ranges of two pools may be the same, such as when they move from a
-/// Network to an AddressPool, or on two links. So what other Networks may still hand out does not count.
+/// ClaimNetwork is gone or draws from another pool now, or their own pool does not have all of them any more, or nobody knows what it
+/// has. Leases of other ClaimNetworks count in their own pool. The ranges of two pools may be the same, such as when they move from a
+/// ClaimNetwork to an AddressPool, or on two links. So what other ClaimNetworks may still hand out does not count.
 fn keep_apart(
     world: &World<'_>,
     usable: &BTreeMap<&PoolKey, Usable>,

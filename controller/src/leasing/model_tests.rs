@@ -161,7 +161,7 @@ impl Controller {
             };
             blocks.insert(name.clone(), Block { phase: Phase::Pending, ..block(&stored) });
         }
-        // The ranges of a Network go with it.
+        // The ranges of a ClaimNetwork go with it.
         let draws = |key: &PoolKey| {
             view.networks.values().any(|draw| matches!(draw, Draw::From { pool, .. } if pool == key))
         };
@@ -346,7 +346,7 @@ struct Cluster {
     pools: BTreeMap<PoolKey, AddressPoolSpec>,
     /// When the reserved addresses of each pool were last changed.
     reserved: BTreeMap<PoolKey, f64>,
-    /// The Networks that there are at times, with what they draw from.
+    /// The ClaimNetworks that there are at times, with what they draw from.
     networks: BTreeMap<NetworkName, PoolKey>,
     controllers: Vec<Controller>,
     agents: BTreeMap<String, Agent>,
@@ -462,7 +462,7 @@ impl Cluster {
         self.waiting.retain(|_, (_, node)| self.api.nodes.contains(node));
     }
 
-    /// Reserves four other addresses of the Network's pool, or none.
+    /// Reserves four other addresses of the ClaimNetwork's pool, or none.
     fn reserve(&mut self, network: &NetworkName) {
         let key = &self.networks[network];
         let spec = self.pools.get_mut(key).unwrap();
@@ -595,7 +595,7 @@ impl Cluster {
         }
     }
 
-    /// Each node has at most one block of each family for each Network, and none only if no block is free.
+    /// Each node has at most one block of each family for each ClaimNetwork, and none only if no block is free.
     fn check_shares(&self) {
         for (network, pool) in &self.networks {
             let spec = &self.pools[pool];
@@ -654,7 +654,7 @@ fn run(seed: u64) -> (usize, u64, usize) {
     assert_eq!(
         cluster.api.blocks.keys().collect::<Vec<_>>(),
         [""; 0],
-        "NETCLAIM_SEED={seed}: blocks without a Network"
+        "NETCLAIM_SEED={seed}: blocks without a ClaimNetwork"
     );
     (moves, cluster.last_pod, cluster.claims)
 }

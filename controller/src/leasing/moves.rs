@@ -12,7 +12,7 @@ use super::{Held, Removal, Why};
 /// An empty block, in the order in which they are taken.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate<'a> {
-    /// Whether nothing may come of it for long: its node is not Ready, or does not publish the Network.
+    /// Whether nothing may come of it for long: its node is not Ready, or does not publish the ClaimNetwork.
     is_away: bool,
     /// Whether its node needs it: it is its last one, or the node wants as many addresses.
     is_needed: bool,

@@ -11,7 +11,7 @@ use netclaim_api::addresses::{
 use super::free::{Free, Usable};
 use super::{Held, OfPool, Phase, Places, World};
 
-/// New blocks of a node for a Network and family in one plan.
+/// New blocks of a node for a ClaimNetwork and family in one plan.
 const MAX_CREATES_OF_NODE: usize = 64;
 
 /// Addresses that a node may want besides those that its pods have: more than pods start at once.
@@ -21,7 +21,7 @@ const MAX_SPARE: u128 = 4096;
 pub(super) struct Share<'a> {
     /// Blocks that go are not counted.
     pub(super) holdings: BTreeMap<(&'a NetworkName, &'a str), Holding<'a>>,
-    /// For each Network, what pods wait for.
+    /// For each ClaimNetwork, what pods wait for.
     pub(super) pressure: BTreeMap<&'a NetworkName, Pressure<'a>>,
     /// Usable and used addresses of all blocks, those that go too.
     leased: u128,
@@ -32,7 +32,7 @@ pub(super) struct Share<'a> {
     queue: BTreeSet<Turn<'a>>,
 }
 
-/// What a node has for one Network.
+/// What a node has for one ClaimNetwork.
 #[derive(Default)]
 pub(super) struct Holding<'a> {
     pub(super) blocks: usize,
@@ -46,7 +46,7 @@ pub(super) struct Holding<'a> {
     used: u128,
     /// Its empty blocks that the API server has, if its node exists, with their usable addresses.
     pub(super) empty: Vec<(&'a Held<'a>, u128)>,
-    /// Whether the node should have addresses for the Network: it publishes it.
+    /// Whether the node should have addresses for the ClaimNetwork: it publishes it.
     is_due: bool,
     /// Whether its Node object says that it is not Ready.
     is_unready: bool,
@@ -54,7 +54,7 @@ pub(super) struct Holding<'a> {
     created: usize,
 }
 
-/// What pods wait for, of one Network.
+/// What pods wait for, of one ClaimNetwork.
 #[derive(Default)]
 pub(super) struct Pressure<'a> {
     /// Nodes without a free address that a pod could run on, if no other node has addresses for it.

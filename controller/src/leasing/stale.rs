@@ -27,7 +27,7 @@ pub(crate) enum Why {
     OtherName,
     Overlaps(IpNet),
     NodeGone,
-    /// Its node does not have the Network any more.
+    /// Its node does not have the ClaimNetwork any more.
     NodeLeft,
     /// Another node needs it more.
     Moved,
@@ -36,15 +36,15 @@ pub(crate) enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NetworkGone => f.write_str("its Network does not exist any more"),
-            Self::OtherPool => f.write_str("its Network does not draw from its pool any more"),
+            Self::NetworkGone => f.write_str("its ClaimNetwork does not exist any more"),
+            Self::OtherPool => f.write_str("its ClaimNetwork does not draw from its pool any more"),
             Self::OutOfRange => f.write_str("no range has its addresses any more"),
             Self::Reserved => f.write_str("addresses of it are reserved now"),
             Self::Cut => f.write_str("some of its addresses are excluded or in no range any more"),
             Self::OtherName => f.write_str("its name is not that of its spec"),
             Self::Overlaps(other) => write!(f, "it overlaps with the older block {other}"),
             Self::NodeGone => f.write_str("its node does not exist any more"),
-            Self::NodeLeft => f.write_str("its node does not have the Network any more"),
+            Self::NodeLeft => f.write_str("its node does not have the ClaimNetwork any more"),
             Self::Moved => f.write_str("it is empty, and another node needs it"),
         }
     }
@@ -169,7 +169,7 @@ pub(super) fn leaving(name: &str, block: &Block, why: Option<&Why>) -> Leaving {
     }
 }
 
-/// Describes an address that somebody holds and that is not its Network's any more, if that `is_lost`.
+/// Describes an address that somebody holds and that is not its ClaimNetwork's any more, if that `is_lost`.
 pub(super) fn leaving_lease(held: &HeldAddress, is_lost: bool, awaited_by: BTreeSet<PoolKey>) -> Leaving {
     let HeldAddress { pool, network, address, holder } = held;
     let name = lease_name(pool, Leased::Address(*address));

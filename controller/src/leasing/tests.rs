@@ -40,7 +40,7 @@ fn pool(spec: Value) -> AddressPoolSpec {
 }
 
 impl Lab {
-    /// The Network `storage` with a pool of its own, on these nodes.
+    /// The ClaimNetwork `storage` with a pool of its own, on these nodes.
     fn new(spec: Value, nodes: &[&str]) -> Self {
         let mut lab = Self {
             networks: BTreeMap::new(),
@@ -72,7 +72,7 @@ impl Lab {
         self.held.insert(HeldAddress { pool, network: network(name), address: ip, holder });
     }
 
-    /// Lets a pod of the Network wait for one of these nodes.
+    /// Lets a pod of the ClaimNetwork wait for one of these nodes.
     fn wants(&mut self, network: NetworkName, places: Places) {
         self.waiting.entry(network).or_default().insert(places);
     }
@@ -593,7 +593,7 @@ fn one_waiting_pod_takes_one_block_at_a_time_however_many_full_nodes_it_could_ru
         (block.used, block.wanted) = (Some(16), Some(17));
     }
     lab.wants(network("storage"), Places::Any);
-    assert_eq!(lab.step().delete.len(), 1, "the other Network's nodes keep theirs");
+    assert_eq!(lab.step().delete.len(), 1, "the other ClaimNetwork's nodes keep theirs");
 }
 
 #[test]
@@ -881,7 +881,7 @@ fn addresses_that_move_to_another_network_are_free_there_when_their_last_pod_has
     assert_eq!(leaving.awaited_by, BTreeSet::from([inline("b")]));
     assert_eq!(
         leaving.awaited(),
-        "addresses of Network storage are not free yet: AddressBlock storage.10.20.1.32-28 of node a remains as long as pods \
+        "addresses of ClaimNetwork storage are not free yet: AddressBlock storage.10.20.1.32-28 of node a remains as long as pods \
          have its addresses (shop/web-0 with 10.20.1.40)"
     );
     // Claims may not get them either.
@@ -897,7 +897,7 @@ fn addresses_that_move_to_another_network_are_free_there_when_their_last_pod_has
 fn addresses_of_a_network_whose_ranges_nobody_knows_are_nobody_elses() {
     let mut lab = Lab::new(blocks_of_16(4), &["a"]);
     upper_half_moves(&mut lab);
-    // The Network that had them has a mistake, too.
+    // The ClaimNetwork that had them has a mistake, too.
     lab.networks.insert(network("storage"), Draw::Unknown);
     lab.pools.remove(&inline("storage"));
     let plan = lab.step();

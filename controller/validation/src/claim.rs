@@ -235,7 +235,7 @@ fn granted(body: &Value) -> Option<Quantity> {
     rate.filter(|rate| rate.value() > 0)
 }
 
-/// Adds what the agent would refuse with the class and the Network, if they are known.
+/// Adds what the agent would refuse with the class and the ClaimNetwork, if they are known.
 fn refused_by_network(asked: &Asked<'_>, configs: &[Config], known: &Known, review: &mut Review) {
     let class = asked.body["deviceClassName"].as_str().unwrap_or_default();
     if !known.has_class(class) {
@@ -256,13 +256,13 @@ fn refused_by_network(asked: &Asked<'_>, configs: &[Config], known: &Known, revi
             None => Invalid::new(format!("{}.deviceClassName", asked.field), format!("{class}: {problem}")),
         },
     };
-    // What no Network permits is known already.
+    // What no ClaimNetwork permits is known already.
     if !review.errors.iter().any(|error| error.field == found.field) {
         review.errors.push(found);
     }
 }
 
-/// Adds whether a request takes an address of the node, if the Network is known to have reserved ones: who asks for these needs no
+/// Adds whether a request takes an address of the node, if the ClaimNetwork is known to have reserved ones: who asks for these needs no
 /// other.
 fn of_reserved_addresses(asked: &Asked<'_>, configs: &[Config], known: &Known, review: &mut Review) {
     let class = asked.body["deviceClassName"].as_str().unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::selectors::{Budget, Selectors};
 
 /// A class for the driver.
 pub(crate) struct Class {
-    /// The Network that its devices must have, if its selectors say so; an empty text for a link's own devices.
+    /// The ClaimNetwork that its devices must have, if its selectors say so; an empty text for a link's own devices.
     pub(crate) network: Option<String>,
     /// Its configurations.
     pub(crate) layers: Vec<Layer>,
@@ -86,7 +86,7 @@ fn breadth(selectors: &Selectors, driver: &str, review: &mut Review) {
         }
         Some(field) if !selectors.narrow() => {
             let problem = format!(
-                "matches every device of {driver}, whole links too: say which Network or mode, for example {example}"
+                "matches every device of {driver}, whole links too: say which ClaimNetwork or mode, for example {example}"
             );
             review.warn(field, problem);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use netclaim_api::addresses::{AddressPoolSpec, NetworkAddresses};
 use netclaim_api::merge::{Asked, Base, Layer, merge};
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::network::overlap::overlaps;
 use netclaim_api::{API_VERSION, Invalid, NetworkName, Quantity};
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub(crate) const RESOURCE_GROUP: &str = "resource.k8s.io";
 /// The valid objects of a set that others name.
 #[derive(Default)]
 pub(crate) struct Known {
-    networks: BTreeMap<NetworkName, NetworkSpec>,
+    networks: BTreeMap<NetworkName, ClaimNetworkSpec>,
     pools: BTreeMap<String, AddressPoolSpec>,
     classes: BTreeMap<String, Class>,
 }
@@ -35,8 +35,8 @@ impl Known {
             let spec = &object["spec"];
             let api_version = object["apiVersion"].as_str().unwrap_or_default();
             match object["kind"].as_str().unwrap_or_default() {
-                "Network" if api_version == API_VERSION => {
-                    known.networks.extend(NetworkSpec::read(name, spec));
+                "ClaimNetwork" if api_version == API_VERSION => {
+                    known.networks.extend(ClaimNetworkSpec::read(name, spec));
                 }
                 "AddressPool" if api_version == API_VERSION => {
                     known.pools.extend(AddressPoolSpec::read(name, spec).map(|pool| (name.to_owned(), pool)));
@@ -55,7 +55,7 @@ impl Known {
         self.classes.contains_key(name)
     }
 
-    /// Returns Networks of the set that hand out the same addresses, each with a warning.
+    /// Returns ClaimNetworks of the set that hand out the same addresses, each with a warning.
     pub(crate) fn overlaps(&self) -> Vec<(&NetworkName, Invalid)> {
         overlaps(self.networks.iter(), &self.pools)
     }
@@ -75,7 +75,7 @@ impl Known {
         }
     }
 
-    /// Returns whether a claim asks for reserved addresses, if claims can ask for some of the Network of a class of the set.
+    /// Returns whether a claim asks for reserved addresses, if claims can ask for some of the ClaimNetwork of a class of the set.
     pub(crate) fn asks_for_reserved(
         &self,
         class: &str,
@@ -88,22 +88,26 @@ impl Known {
         pool.map(|_| !matches!(merged.asked, Asked::None))
     }
 
-    /// Returns the Network of a class, with the configurations of the class and then those of the claim.
-    fn network(&self, class: &str, claim: Vec<Layer>) -> Option<(&NetworkName, &NetworkSpec, Vec<Layer>)> {
+    /// Returns the ClaimNetwork of a class, with the configurations of the class and then those of the claim.
+    fn network(
+        &self,
+        class: &str,
+        claim: Vec<Layer>,
+    ) -> Option<(&NetworkName, &ClaimNetworkSpec, Vec<Layer>)> {
         let class = self.classes.get(class)?;
         let (name, spec) =
             self.networks.get_key_value(&class.network.as_ref()?.parse::<NetworkName>().ok()?)?;
         Some((name, spec, class.layers.iter().cloned().chain(claim).collect()))
     }
 
-    /// Returns the pool that a Network draws from.
-    fn pool(&self, spec: &NetworkSpec) -> Option<AddressPoolSpec> {
+    /// Returns the pool that a ClaimNetwork draws from.
+    fn pool(&self, spec: &ClaimNetworkSpec) -> Option<AddressPoolSpec> {
         let addresses: &NetworkAddresses = spec.addresses.as_ref()?;
         addresses.inline().or_else(|| self.pools.get(addresses.pool.as_ref()?).cloned())
     }
 
-    /// Returns why a claim cannot ask for these addresses of a Network.
-    fn not_reserved(&self, spec: &NetworkSpec, asked: &Asked) -> Option<Invalid> {
+    /// Returns why a claim cannot ask for these addresses of a ClaimNetwork.
+    fn not_reserved(&self, spec: &ClaimNetworkSpec, asked: &Asked) -> Option<Invalid> {
         let Asked::Addresses(ips) = asked else { return None };
         self.pool(spec)?.asked(ips).err()
     }

@@ -1,7 +1,7 @@
 //! Reviews every object that a user writes for netclaim: what is wrong with it, and what is legal and unwise.
 //!
 //! ```text
-//!   object (JSON) ──> kind ──┬─> Network, UplinkPolicy, AddressPool ── netclaim_api ──┐
+//!   object (JSON) ──> kind ──┬─> ClaimNetwork, UplinkPolicy, AddressPool ── netclaim_api ──┐
 //!                            ├─> DeviceClass ──┬─ selectors ── netclaim_allocation ───┼──> Review
 //!                            └─> claim, template ── configs ── netclaim_api ──────────┘
 //! ```
@@ -21,7 +21,7 @@ mod review;
 mod selectors;
 
 use netclaim_api::addresses::AddressPoolSpec;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::uplink_policy::UplinkPolicySpec;
 use netclaim_api::{API_VERSION, GROUP, Invalid};
 use serde_json::Value;
@@ -49,7 +49,7 @@ pub fn review_within(object: &Value, driver: &str, limit: &Limit<'_>) -> Result<
     review_known(object, driver, &Known::default(), limit)
 }
 
-/// Reviews objects that are applied together, in their order. A claim is also compared with the classes and Networks that are
+/// Reviews objects that are applied together, in their order. A claim is also compared with the classes and ClaimNetworks that are
 /// among them; about what is missing nothing is said.
 pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
     let (known, limit) = (Known::of(objects, driver), Limit::new(&|| false));
@@ -58,10 +58,10 @@ pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
         .map(|object| review_known(object, driver, &known, &limit).unwrap_or_default())
         .collect();
     for (network, warning) in known.overlaps() {
-        // Others have a kind Network, too.
+        // Others have a kind ClaimNetwork, too.
         let is_it = |object: &Value| {
             object["apiVersion"] == API_VERSION
-                && object["kind"] == "Network"
+                && object["kind"] == "ClaimNetwork"
                 && object["metadata"]["name"] == network.as_str()
         };
         let review = objects.iter().position(is_it).and_then(|index| reviews.get_mut(index));
@@ -97,10 +97,10 @@ fn of_netclaim(object: &Value, api_version: &str, kind: &str) -> Option<Review> 
     let review = match kind {
         // netclaim itself writes them.
         "AddressBlock" | "AddressLease" => return None,
-        "Network" | "UplinkPolicy" | "AddressPool" => own(object, kind),
+        "ClaimNetwork" | "UplinkPolicy" | "AddressPool" => own(object, kind),
         _ => {
             let problem =
-                format!("{kind:?} is no kind of {GROUP}: write Network, UplinkPolicy or AddressPool");
+                format!("{kind:?} is no kind of {GROUP}: write ClaimNetwork, UplinkPolicy or AddressPool");
             Review::refused(Invalid::new("kind", problem))
         }
     };
@@ -115,7 +115,7 @@ fn own(object: &Value, kind: &str) -> Review {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let spec = object.get("spec").unwrap_or(&Value::Null);
     let warnings = match kind {
-        "Network" => NetworkSpec::read(name, spec).map(|(_, spec)| {
+        "ClaimNetwork" => ClaimNetworkSpec::read(name, spec).map(|(_, spec)| {
             let mut warnings = spec.warnings(name);
             warnings.extend(spec.repeated_addresses());
             warnings

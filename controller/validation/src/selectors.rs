@@ -70,7 +70,7 @@ impl Selectors {
         self.all.iter().find(|(_, selector)| selector.names(driver)).map(|(field, _)| field.as_str())
     }
 
-    /// The Network that every device must have; an empty text for a link's own devices.
+    /// The ClaimNetwork that every device must have; an empty text for a link's own devices.
     pub(crate) fn network(&self, driver: &str) -> Option<&str> {
         self.all.iter().find_map(|(_, selector)| selector.network(driver))
     }
@@ -89,13 +89,13 @@ impl Selectors {
             if let Some(name) = network.filter(|name| !name.is_empty())
                 && name.parse::<NetworkName>().is_err()
             {
-                let problem = format!("selects no device: no Network can have the name {name:?}");
+                let problem = format!("selects no device: no ClaimNetwork can have the name {name:?}");
                 review.warn(field, problem);
             }
             let Reads { values, .. } = selector.reads();
             let mut warned = Vec::new();
             for read in values {
-                // A device of another Network does not get to the rest of the conjunction.
+                // A device of another ClaimNetwork does not get to the rest of the conjunction.
                 let is_guarded = read.is_optional || network.is_some();
                 if let Some(problem) = unpublished(&read, is_guarded, driver)
                     && !warned.contains(&read)

@@ -247,7 +247,7 @@ fn every_field_has_a_bad_input() {
     let parameters = "spec.devices.config[0].opaque.parameters";
     for (schema, prefix, of) in [
         (json("deploy/schemas/attachmentconfig.json"), parameters, "AttachmentConfig"),
-        (crd("networks"), "spec", "Network"),
+        (crd("claimnetworks"), "spec", "ClaimNetwork"),
         (crd("uplinkpolicies"), "spec", "UplinkPolicy"),
         (crd("addresspools"), "spec", "AddressPool"),
     ] {
@@ -274,7 +274,7 @@ fn a_claim_for_a_reserved_address_takes_none_of_a_node() {
     let set = |requests: Value, ips: Value| {
         let parameters =
             json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AttachmentConfig", "ips": ips});
-        let network = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": "plc"}, "spec": {
+        let network = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": "plc"}, "spec": {
             "uplink": {"interfaces": ["eth1"]}, "allow": {"ips": true},
             "addresses": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.0/28"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}});
@@ -400,7 +400,7 @@ fn objects_of_others_are_not_for_netclaim() {
     let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
         "spec": {"selectors": [{"cel": {"expression": "device.driver == \"gpu.example.com\""}}]}});
     let other_kind =
-        json!({"apiVersion": "networks.example.com/v1", "kind": "Network", "metadata": {"name": "A"}});
+        json!({"apiVersion": "networks.example.com/v1", "kind": "ClaimNetwork", "metadata": {"name": "A"}});
     let written_by_netclaim =
         json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "spec": 7});
     for object in [
@@ -438,13 +438,13 @@ fn objects_of_a_set_know_each_other() {
     };
     assert_eq!(said(&[claim.clone()]), [""; 0]);
     let class = good["class"].clone();
-    assert_eq!(said(&[class.clone(), claim.clone()]), [""; 0], "the Network may be in the cluster");
+    assert_eq!(said(&[class.clone(), claim.clone()]), [""; 0], "the ClaimNetwork may be in the cluster");
     let (network, place) = (good["network"].clone(), "spec.devices.config[0].opaque.parameters");
     let refusal = said(&[network.clone(), class.clone(), claim.clone()]);
     assert_eq!(
         refusal,
         [format!(
-            "{place}.args: Network \"lab\" does not allow claims to set it: remove it, or have the admin set allow.args"
+            "{place}.args: ClaimNetwork \"lab\" does not allow claims to set it: remove it, or have the admin set allow.args"
         )]
     );
     let parameters = "/spec/devices/config/0/opaque/parameters";
@@ -479,7 +479,8 @@ fn networks_of_a_set_that_hand_out_the_same_addresses_warn_of_each_other() {
         .map(|review| texts(&review.expect("ours").warnings))
         .collect();
     assert!(
-        warnings[0][0].contains("Network lab2 hands") && warnings[1][0].contains("Network lab hands"),
+        warnings[0][0].contains("ClaimNetwork lab2 hands")
+            && warnings[1][0].contains("ClaimNetwork lab hands"),
         "{warnings:?}"
     );
 }
@@ -489,10 +490,13 @@ fn objects_of_other_groups_are_not_taken_for_those_of_a_set() {
     let (one, mut other) = (good()["network"].clone(), good()["network"].clone());
     other["metadata"]["name"] = json!("lab2");
     let of_others =
-        json!({"apiVersion": "config.openshift.io/v1", "kind": "Network", "metadata": {"name": "lab"}});
+        json!({"apiVersion": "config.openshift.io/v1", "kind": "ClaimNetwork", "metadata": {"name": "lab"}});
     let reviews = review_set(&[of_others, one, other], DRIVER_NAME);
     let warnings = &reviews[1].as_ref().expect("ours").warnings;
-    assert!(warnings.iter().any(|warning| warning.problem.contains("Network lab2 hands")), "{warnings:?}");
+    assert!(
+        warnings.iter().any(|warning| warning.problem.contains("ClaimNetwork lab2 hands")),
+        "{warnings:?}"
+    );
 
     let mut class = good()["class"].clone();
     let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},

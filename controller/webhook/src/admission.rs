@@ -36,7 +36,7 @@ label_values! {
         ResourceClaim = "ResourceClaim",
         ResourceClaimTemplate = "ResourceClaimTemplate",
         DeviceClass = "DeviceClass",
-        Network = "Network",
+        ClaimNetwork = "ClaimNetwork",
         UplinkPolicy = "UplinkPolicy",
         AddressPool = "AddressPool",
         Other = "other",
@@ -146,7 +146,7 @@ impl GroupKind {
             ("resource.k8s.io", "ResourceClaim") => Kind::ResourceClaim,
             ("resource.k8s.io", "ResourceClaimTemplate") => Kind::ResourceClaimTemplate,
             ("resource.k8s.io", "DeviceClass") => Kind::DeviceClass,
-            (netclaim_api::GROUP, "Network") => Kind::Network,
+            (netclaim_api::GROUP, "ClaimNetwork") => Kind::ClaimNetwork,
             (netclaim_api::GROUP, "UplinkPolicy") => Kind::UplinkPolicy,
             (netclaim_api::GROUP, "AddressPool") => Kind::AddressPool,
             _ => Kind::Other,
@@ -341,21 +341,21 @@ mod tests {
     fn an_object_that_is_too_large_is_refused_unless_its_spec_stays() {
         let large = |first: u32| json!({"metadata": {"name": "a"}, "spec": {"list": vec![first; 40_000]}});
         let outcome = |operation: &str, object: &Value, old: &Value| {
-            ask(&request(operation, "Network", object, old)).unwrap().0.outcome
+            ask(&request(operation, "ClaimNetwork", object, old)).unwrap().0.outcome
         };
         assert_eq!(outcome("CREATE", &large(1), &Value::Null), Outcome::Refused);
         assert_eq!(outcome("UPDATE", &large(1), &large(2)), Outcome::Refused);
         let mut released = large(1);
         released["metadata"]["finalizers"] = json!([]);
         assert_eq!(outcome("UPDATE", &released, &large(1)), Outcome::Allowed);
-        let (_, response) = ask(&request("CREATE", "Network", &large(1), &Value::Null)).unwrap();
+        let (_, response) = ask(&request("CREATE", "ClaimNetwork", &large(1), &Value::Null)).unwrap();
         let message = response["status"]["message"].as_str().unwrap();
         assert_eq!(message, "spec: has more than 32768 values: make several objects of it");
     }
 
     #[test]
     fn a_review_that_takes_too_long_is_no_answer() {
-        let body = request("CREATE", "Network", &spec(&[]), &Value::Null).to_string();
+        let body = request("CREATE", "ClaimNetwork", &spec(&[]), &Value::Null).to_string();
         assert!(matches!(answer(body.as_bytes(), |_| Err(Late)), Err(Unanswerable::Late(Late))));
     }
 
@@ -430,9 +430,9 @@ mod tests {
     fn kinds_are_counted_by_group_and_name() {
         let mut object = request("CREATE", "DeviceClass", &spec(&[]), &Value::Null);
         assert_eq!(ask(&object).unwrap().0.kind, Kind::DeviceClass);
-        object["request"]["kind"] = json!({"group": "netclaim.dev", "kind": "Network"});
-        assert_eq!(ask(&object).unwrap().0.kind, Kind::Network);
-        object["request"]["kind"] = json!({"group": "example.com", "kind": "Network"});
+        object["request"]["kind"] = json!({"group": "netclaim.dev", "kind": "ClaimNetwork"});
+        assert_eq!(ask(&object).unwrap().0.kind, Kind::ClaimNetwork);
+        object["request"]["kind"] = json!({"group": "example.com", "kind": "ClaimNetwork"});
         assert_eq!(ask(&object).unwrap().0.kind, Kind::Other);
     }
 }

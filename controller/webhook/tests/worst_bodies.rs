@@ -118,10 +118,10 @@ fn items(item: impl Fn(usize) -> String, count: usize, room: usize) -> String {
 const ALL: usize = usize::MAX;
 const ROOM: usize = MAX_BODY - 4096;
 
-/// A Network whose plugin has this beside its type.
+/// A ClaimNetwork whose plugin has this beside its type.
 fn network(plugin: &str, rest: &str) -> String {
     let spec = format!(r#"{{"cni":{{"cniVersion":"1.1.0","plugins":[{{"type":"dummy",{plugin}}}]}}{rest}}}"#);
-    review("netclaim.dev", "Network", &spec)
+    review("netclaim.dev", "ClaimNetwork", &spec)
 }
 
 fn claim(requests: &str, configs: &str) -> String {
@@ -217,7 +217,7 @@ fn bodies() -> Vec<(&'static str, String)> {
             let spec = format!(
                 r#"{{"cni":{{"cniVersion":"1.1.0","plugins":[{plugins}]}},"addresses":{{"ranges":[{ranges}]}}}}"#
             );
-            review("netclaim.dev", "Network", &spec)
+            review("netclaim.dev", "ClaimNetwork", &spec)
         }),
         ("ranges of a plugin that overlap", {
             let ipam = format!(r#""ipam":{{"type":"host-local","ranges":[{}]}}"#, items(range, 8000, ROOM));

@@ -59,7 +59,7 @@ pub struct Applied {
     pub stopped: usize,
 }
 
-/// Creates the leases, and then the AddressPools, of all pools without problems. Networks may be created after it: their
+/// Creates the leases, and then the AddressPools, of all pools without problems. ClaimNetworks may be created after it: their
 /// blocks have no address that is leased.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Objects ── plan (pure) ──> Takeover ──> cluster::apply
-//!     NetworkAttachmentDefinition, IPPool,         per pool: addresses of the Networks, an AddressPool
+//!     NetworkAttachmentDefinition, IPPool,         per pool: addresses of the ClaimNetworks, an AddressPool
 //!     OverlappingRangeIPReservation,               if several share it, an AddressLease for each address
 //!     NodeSlicePool, Pod                           in use, orphans, and problems that stop it
 //! ```

@@ -82,7 +82,7 @@ pub struct Nad {
     pub object: ObjectRef,
     /// `name` of its configuration, or its own name, as Multus puts it in.
     pub conf_name: String,
-    /// The Network that it becomes: [`default_network`] unless the caller sets another one.
+    /// The ClaimNetwork that it becomes: [`default_network`] unless the caller sets another one.
     pub network: NetworkName,
     /// What it says of addresses.
     pub ipam: Ipam,
@@ -277,7 +277,7 @@ impl Nad {
     }
 }
 
-/// Returns the name of the Network for a NetworkAttachmentDefinition: NAMESPACE-NAME. A longer one is cut and gets a
+/// Returns the name of the ClaimNetwork for a NetworkAttachmentDefinition: NAMESPACE-NAME. A longer one is cut and gets a
 /// checksum.
 ///
 /// # Errors

@@ -24,9 +24,9 @@ use crate::report::{
     NetworkAddressing, Note, Orphan, PoolTakeover, Problem, SharedPool, Takeover, Unclaimed, UnclaimedReason,
 };
 
-/// Entries that `exclude` and `reserved` of a Network may have.
+/// Entries that `exclude` and `reserved` of a ClaimNetwork may have.
 const MAX_SPANS: usize = 256;
-/// Entries that `ranges` and `routes` of a Network may have.
+/// Entries that `ranges` and `routes` of a ClaimNetwork may have.
 const MAX_ENTRIES: usize = 64;
 /// The longest quoted value, in bytes.
 const QUOTED: usize = 120;
@@ -44,7 +44,7 @@ pub enum Orphans {
 /// Decides what is taken over from whereabouts, and what stops it.
 ///
 /// A pool of whereabouts is known by `network_name` and range. The Nads of one name with equal ranges, gateway and routes
-/// become Networks of one pool. An address in use is leased in each pool that would hand it out.
+/// become ClaimNetworks of one pool. An address in use is leased in each pool that would hand it out.
 pub fn plan(objects: &Objects, orphans: Orphans) -> Takeover {
     let mut plan = Plan::new(objects);
     plan.place_pools();
@@ -489,7 +489,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Looks for Nads that would become one Network.
+    /// Looks for Nads that would become one ClaimNetwork.
     fn check_networks(&mut self) {
         let mut names: BTreeMap<&NetworkName, ObjectRef> = BTreeMap::new();
         let mut twice = BTreeMap::new();
@@ -620,7 +620,7 @@ impl<'a> Group<'a> {
         self.notes.push(Note { object: nad.object.clone(), field, reason });
     }
 
-    /// Cuts a list to what a Network may have, with a problem.
+    /// Cuts a list to what a ClaimNetwork may have, with a problem.
     fn limited<T>(&mut self, field: &str, mut list: Vec<T>, max: usize) -> Vec<T> {
         let count = list.len();
         if count > max

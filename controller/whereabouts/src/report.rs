@@ -43,10 +43,10 @@ pub struct PoolTakeover {
     /// The IPPools of which addresses are taken over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ip_pools: Vec<ObjectRef>,
-    /// The AddressPool, if several Networks draw from it.
+    /// The AddressPool, if several ClaimNetworks draw from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<SharedPool>,
-    /// What `spec.addresses` of the Networks says.
+    /// What `spec.addresses` of the ClaimNetworks says.
     pub networks: Vec<NetworkAddressing>,
     /// The addresses in use, by the name of the AddressLease.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -80,12 +80,12 @@ pub struct SharedPool {
     pub spec: AddressPoolSpec,
 }
 
-/// What a Network gets instead of an `ipam` object.
+/// What a ClaimNetwork gets instead of an `ipam` object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NetworkAddressing {
     /// The NetworkAttachmentDefinition.
     pub nad: ObjectRef,
-    /// The Network that it becomes.
+    /// The ClaimNetwork that it becomes.
     pub network: NetworkName,
     /// Its `spec.addresses`.
     pub addresses: NetworkAddresses,
@@ -152,9 +152,9 @@ pub enum Problem {
         "{nad}: {field} has {count} entries after they were joined, and at most {max} are possible: reduce them"
     )]
     TooMany { nad: ObjectRef, field: String, count: usize, max: usize },
-    #[error("{nad}: its addresses cannot be those of a Network: {field}: {reason}")]
+    #[error("{nad}: its addresses cannot be those of a ClaimNetwork: {field}: {reason}")]
     Invalid { nad: ObjectRef, field: String, reason: String },
-    #[error("{nad} and {other} would both become the Network {network}: give one of them another name")]
+    #[error("{nad} and {other} would both become the ClaimNetwork {network}: give one of them another name")]
     SameNetwork { nad: ObjectRef, other: ObjectRef, network: NetworkName },
     #[error(
         "{nad} and {other} both hand out {span}, with different settings: make {differing} equal to share one pool, or let \

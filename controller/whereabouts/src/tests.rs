@@ -121,7 +121,7 @@ fn two_nads_on_one_range_become_networks_of_one_address_pool() {
     let lease = serde_json::to_value(&pool.leases["pool.10.20.0.0-24.10.20.0.3"]).unwrap();
     let holder = json!({"kind": "Pod", "namespace": "ns2", "name": "db-0", "uid": "uid-of-db-0"});
     let expected = json!({"pool": "10.20.0.0-24", "network": "ns2-storage-twin", "address": "10.20.0.3", "holder": holder});
-    assert_eq!(lease, expected, "the Network is that of the pod's network-status");
+    assert_eq!(lease, expected, "the ClaimNetwork is that of the pod's network-status");
     assert_eq!(dropped(pool), [""; 0], "logs and etcd are no matter of addresses");
 }
 
@@ -580,7 +580,7 @@ fn garbage_is_reported_and_never_panics() {
         let takeover = plan(&objects, Orphans::Hold);
         assert!(
             takeover.pools.iter().all(PoolTakeover::is_stopped),
-            "two Nads of one name become one Network"
+            "two Nads of one name become one ClaimNetwork"
         );
     }
     let spans: Vec<String> = (0..20_000).map(|i| format!("10.0.{}.{}", i / 128, i % 128 * 2)).collect();

@@ -1,4 +1,4 @@
-//! What a node needs of one Network's addresses of one family, and which blocks it can give back. Pure: time is an argument.
+//! What a node needs of one ClaimNetwork's addresses of one family, and which blocks it can give back. Pure: time is an argument.
 //!
 //! Each write is a request to the API server, and there are thousands of nodes: a node asks before it runs out, for as much as
 //! it used in the last minute, and says that it needs less only after some minutes.
@@ -56,7 +56,7 @@ pub struct Report {
     pub wanted: Option<u64>,
 }
 
-/// What is remembered of one family of a Network.
+/// What is remembered of one family of a ClaimNetwork.
 #[derive(Debug, Clone, Hash)]
 pub struct Demand {
     /// How long a block must be empty, or `wanted` too high, before that is acted upon.

@@ -82,7 +82,7 @@ struct Memory {
     demands: BTreeMap<(NetworkName, Family), Demand>,
     /// Since when blocks that are being deleted are withdrawn from the devices, by UID.
     withdrawn: BTreeMap<String, Instant>,
-    /// Since when blocks of Networks that are not for this node are empty, by UID.
+    /// Since when blocks of ClaimNetworks that are not for this node are empty, by UID.
     strangers: BTreeMap<String, Instant>,
     /// Pods with addresses of blocks that are not the node's.
     without_block: BTreeSet<String>,
@@ -212,7 +212,7 @@ impl BlockKeeper {
         done
     }
 
-    /// Gives back blocks of Networks that are not for this node, after they have been empty for a while.
+    /// Gives back blocks of ClaimNetworks that are not for this node, after they have been empty for a while.
     async fn give_strangers_back(
         &self,
         own: &BTreeMap<String, OwnBlock>,
@@ -229,7 +229,7 @@ impl BlockKeeper {
         for (name, block) in own.iter().filter(|(_, block)| is_stranger(block)) {
             let due = *memory.strangers.entry(block.uid.clone()).or_insert(now) + self.idle_after;
             if now >= due {
-                done &= self.give_back(name, own, "its Network is not for this node").await;
+                done &= self.give_back(name, own, "its ClaimNetwork is not for this node").await;
             } else {
                 memory.look_at(due);
             }
@@ -407,7 +407,7 @@ fn holders<'a>(
     })
 }
 
-/// Counts the attachments of each block, by Network.
+/// Counts the attachments of each block, by ClaimNetwork.
 fn uses(held: &[Held]) -> BTreeMap<(String, IpNet), Use> {
     let mut uses: BTreeMap<(String, IpNet), Use> = BTreeMap::new();
     for held in held {
@@ -420,7 +420,7 @@ fn uses(held: &[Held]) -> BTreeMap<(String, IpNet), Use> {
     uses
 }
 
-/// Returns the addresses that others than the sandboxes `ours` hold of each Network.
+/// Returns the addresses that others than the sandboxes `ours` hold of each ClaimNetwork.
 async fn foreign_addresses(
     inventory: &Arc<Inventory>,
     ours: BTreeSet<String>,

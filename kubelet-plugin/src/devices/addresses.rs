@@ -1,9 +1,9 @@
-//! The `addresses` capacity: how many attachments a Network's IPAM has room for on this node.
+//! The `addresses` capacity: how many attachments a ClaimNetwork's IPAM has room for on this node.
 //!
-//! A Network with `addresses` has those of the blocks that the node has leased, without what others hold of them, and one for
+//! A ClaimNetwork with `addresses` has those of the blocks that the node has leased, without what others hold of them, and one for
 //! each attachment whose address is of no such block, if its claim is charged for one.
 //!
-//! Networks with one `cni.name` and overlapping ranges share addresses. Each gets those of its own attachments and an equal
+//! ClaimNetworks with one `cni.name` and overlapping ranges share addresses. Each gets those of its own attachments and an equal
 //! part of the free ones, because the scheduler counts the capacities of two devices separately.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::Family;
-use netclaim_api::network::{NetworkSpec, Scope, conflist_name};
+use netclaim_api::network::{ClaimNetworkSpec, Scope, conflist_name};
 use netclaim_cni::ListName;
 use netclaim_cni::ipam::host_local::{HostLocal, Reservations, default_reservations_dir};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
@@ -22,25 +22,25 @@ use crate::devices::Held;
 use crate::inventory::{Block, NodeAddresses};
 use crate::owner::Owner;
 
-/// Names of conflists by Network.
+/// Names of conflists by ClaimNetwork.
 pub(crate) type Lists = BTreeMap<String, BTreeSet<String>>;
 
 /// Who uses addresses on the node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Users<'a> {
-    pub(crate) networks: &'a BTreeMap<NetworkName, NetworkSpec>,
+    pub(crate) networks: &'a BTreeMap<NetworkName, ClaimNetworkSpec>,
     /// The sandboxes of all attachments.
     pub(crate) ours: &'a BTreeSet<String>,
-    /// The addresses of Networks that share them with other nodes.
+    /// The addresses of ClaimNetworks that share them with other nodes.
     pub(crate) leased: &'a BTreeMap<NetworkName, NodeAddresses>,
     pub(crate) held: &'a [Held],
     /// What `host-local` has handed out.
     pub(crate) reservations: &'a Reservations,
 }
 
-/// Returns how many addresses the ranges of a `host-local` IPAM have for this Network's attachments; the smallest number of
+/// Returns how many addresses the ranges of a `host-local` IPAM have for this ClaimNetwork's attachments; the smallest number of
 /// several IPAMs. `None` for other IPAMs, and for ranges that depend on the claim. Reads files.
-pub(crate) fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Option<u64> {
+pub(crate) fn of(name: &NetworkName, spec: &ClaimNetworkSpec, users: Users<'_>) -> Option<u64> {
     if let Some(leased) = users.leased.get(name) {
         return Some(u64::try_from(of_blocks(name, spec, leased, users)).unwrap_or(u64::MAX));
     }
@@ -56,7 +56,7 @@ pub(crate) fn of(name: &NetworkName, spec: &NetworkSpec, users: Users<'_>) -> Op
 }
 
 /// Returns how many attachments the node's blocks allow, those included that have addresses of others. Reads files.
-fn of_blocks(name: &NetworkName, spec: &NetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
+fn of_blocks(name: &NetworkName, spec: &ClaimNetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
     let is_charged = |held: &&Held| held.network.as_ref() == Some(name) && !held.takes_no_address;
     let held: Vec<&Held> = users.held.iter().filter(is_charged).collect();
     let Some(pool) = &leased.pool else { return held.len() as u128 };
@@ -83,11 +83,11 @@ pub(crate) fn foreign(
     taken.filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
 }
 
-/// Returns the directories in which `host-local` may keep leases of a Network with `addresses`: under its present name, the one
+/// Returns the directories in which `host-local` may keep leases of a ClaimNetwork with `addresses`: under its present name, the one
 /// that it has by default, and those of the conflists `lists` that its attachments were made with.
 fn leases_dirs<'a>(
     name: &NetworkName,
-    spec: &NetworkSpec,
+    spec: &ClaimNetworkSpec,
     lists: impl IntoIterator<Item = &'a str>,
 ) -> BTreeSet<PathBuf> {
     if spec.addresses.is_none() {
@@ -100,11 +100,15 @@ fn leases_dirs<'a>(
 }
 
 /// Returns the same directories for the `lists` of the journal.
-pub(crate) fn journalled_dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
+pub(crate) fn journalled_dirs(
+    name: &NetworkName,
+    spec: &ClaimNetworkSpec,
+    lists: &Lists,
+) -> BTreeSet<PathBuf> {
     leases_dirs(name, spec, lists.get(name.as_str()).into_iter().flatten().map(String::as_str))
 }
 
-/// Returns the names of the conflists that attachments of each Network were made with.
+/// Returns the names of the conflists that attachments of each ClaimNetwork were made with.
 pub(crate) fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Lists {
     let mut lists = Lists::new();
     attacher.plans(|plan| {
@@ -113,11 +117,11 @@ pub(crate) fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: 
     lists
 }
 
-/// Returns the Networks that share addresses with this one, itself included, and how many attachments each has. A Network
+/// Returns the ClaimNetworks that share addresses with this one, itself included, and how many attachments each has. A ClaimNetwork
 /// whose device is not this node's has no part of the free addresses.
 fn sharing(
     name: &NetworkName,
-    spec: &NetworkSpec,
+    spec: &ClaimNetworkSpec,
     ipam: &HostLocal,
     dir: &Path,
     users: Users<'_>,
@@ -132,7 +136,7 @@ fn sharing(
     }
     for held in users.held.iter().filter(|held| held.list.as_ref() == Some(&list)) {
         let Some(network) = &held.network else { continue };
-        // The ranges of a deleted Network are unknown.
+        // The ranges of a deleted ClaimNetwork are unknown.
         let is_gone = !users.networks.contains_key(network);
         if is_gone {
             sharing.entry(network.clone()).or_default();
@@ -150,7 +154,7 @@ struct Sharer {
     attachments: u64,
 }
 
-/// Returns the part of one of the Networks that share `left` addresses; the first ones by name get the remainder.
+/// Returns the part of one of the ClaimNetworks that share `left` addresses; the first ones by name get the remainder.
 fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) -> u64 {
     let held: u64 = sharing.values().map(|sharer| sharer.attachments).sum();
     let offered: Vec<&NetworkName> =
@@ -162,12 +166,12 @@ fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) 
     if sharing.len() == 1 { left } else { own + free / many + u64::from(place < free % many) }
 }
 
-/// Returns the directories in which the IPAMs of a Network keep their leases. Its attachments were made with the conflists `lists`.
-pub(crate) fn dirs(name: &NetworkName, spec: &NetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
+/// Returns the directories in which the IPAMs of a ClaimNetwork keep their leases. Its attachments were made with the conflists `lists`.
+pub(crate) fn dirs(name: &NetworkName, spec: &ClaimNetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
     host_locals(name, spec).map(|(_, dir)| dir).chain(journalled_dirs(name, spec, lists)).collect()
 }
 
-fn host_locals(name: &NetworkName, spec: &NetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {
+fn host_locals(name: &NetworkName, spec: &ClaimNetworkSpec) -> impl Iterator<Item = (HostLocal, PathBuf)> {
     let list_name = ListName::try_from(spec.list_name(name)).ok();
     let plugins = spec.cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
     let ipams = plugins.filter_map(|plugin| plugin.get("ipam")).filter(|ipam| ipam["type"] == "host-local");
@@ -185,7 +189,7 @@ mod tests {
     use super::*;
     use crate::inventory::fixtures::without_blocks;
 
-    fn network(list: Option<&str>, range: (&str, &str)) -> NetworkSpec {
+    fn network(list: Option<&str>, range: (&str, &str)) -> ClaimNetworkSpec {
         let ipam = json!({"type": "host-local", "dataDir": "/nowhere",
             "ranges": [[{"subnet": "10.1.0.0/24", "rangeStart": range.0, "rangeEnd": range.1}]]});
         let mut cni = json!({"cniVersion": "1.0.0", "plugins": [{"type": "bridge", "ipam": ipam}]});
@@ -204,7 +208,7 @@ mod tests {
             ("c", network(Some("lab"), others)),
             ("d", network(None, ten)),
         ];
-        let networks: BTreeMap<NetworkName, NetworkSpec> =
+        let networks: BTreeMap<NetworkName, ClaimNetworkSpec> =
             networks.into_iter().map(|(name, spec)| (name.parse().expect("a name"), spec)).collect();
         let all = |held: &[(&str, &str)]| {
             let held = held.iter().map(|(network, list)| Held {
@@ -232,7 +236,7 @@ mod tests {
     #[test]
     fn an_attachment_whose_claim_is_charged_no_address_adds_none() {
         let name: NetworkName = "plc".parse().expect("a name");
-        let spec: NetworkSpec = serde_json::from_value(json!({
+        let spec: ClaimNetworkSpec = serde_json::from_value(json!({
             "addresses": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.8/29"]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "bridge"}]}}))
         .expect("a network");

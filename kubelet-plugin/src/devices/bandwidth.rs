@@ -3,17 +3,17 @@
 //! The scheduler counts the capacities of different devices separately, so each gets a part of its own:
 //!
 //! 1. Claims keep what they were granted, even if the device is gone.
-//! 2. Networks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no more. Those
+//! 2. ClaimNetworks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no more. Those
 //!    without offer no bandwidth.
 //! 3. The uplink's own devices get the rest.
 //!
 //! Uses that exclude each other never take from each other: macvlan does not take from ipvlan. Where the uplink's bandwidth
-//! is unknown, Networks offer what they declare, and the uplink's own devices offer none.
+//! is unknown, ClaimNetworks offer what they declare, and the uplink's own devices offer none.
 
 use std::collections::BTreeMap;
 
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 
 use super::candidate::networks;
@@ -28,7 +28,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Returns the bandwidth of a Network; `None` where it declares none, or its uplink's is unknown.
+    /// Returns the bandwidth of a ClaimNetwork; `None` where it declares none, or its uplink's is unknown.
     pub(super) fn of_network(&self, network: &NetworkName) -> Option<Quantity> {
         self.networks.get(network).copied()
     }
@@ -72,7 +72,7 @@ impl Ledger {
 /// Divides the bandwidth of every uplink after deducting what `held` was granted.
 pub(super) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
     let mut shares = Shares::default();
-    let mut by_uplink: BTreeMap<&IfName, Vec<(&NetworkName, &NetworkSpec)>> = BTreeMap::new();
+    let mut by_uplink: BTreeMap<&IfName, Vec<(&NetworkName, &ClaimNetworkSpec)>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {
         if let Some(uplink) = inventory.uplink_of(spec) {
             by_uplink.entry(&uplink.name).or_default().push((name, spec));
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::inventory::fixtures::uplink;
 
-    /// Networks on `eth1`, which has 10G: name, plugin, bandwidth.
+    /// ClaimNetworks on `eth1`, which has 10G: name, plugin, bandwidth.
     fn divided(networks: &[(&str, &str, Option<&str>)]) -> (BTreeMap<String, u64>, u64) {
         divided_beside(networks, &[])
     }

@@ -1,7 +1,7 @@
-//! A device before it gets its counters, the Networks that have one on this node, and the space of their ids.
+//! A device before it gets its counters, the ClaimNetworks that have one on this node, and the space of their ids.
 
 use k8s_openapi::api::resource::v1::Device;
-use netclaim_api::network::{NetworkSpec, Scope};
+use netclaim_api::network::{ClaimNetworkSpec, Scope};
 use netclaim_api::taints::Unhealthy;
 use netclaim_api::{IfName, LinkUse, NetworkName};
 
@@ -22,10 +22,11 @@ pub(super) struct Candidate {
     pub(super) is_in_pod: bool,
 }
 
-/// Returns the Networks that this node publishes; the controller publishes those of scope `Cluster`.
-pub(super) fn networks(inventory: &Inventory) -> impl Iterator<Item = (&NetworkName, &NetworkSpec)> {
-    let here =
-        |(_, spec): &(&NetworkName, &NetworkSpec)| spec.scope == Scope::Node && inventory.can_serve(spec);
+/// Returns the ClaimNetworks that this node publishes; the controller publishes those of scope `Cluster`.
+pub(super) fn networks(inventory: &Inventory) -> impl Iterator<Item = (&NetworkName, &ClaimNetworkSpec)> {
+    let here = |(_, spec): &(&NetworkName, &ClaimNetworkSpec)| {
+        spec.scope == Scope::Node && inventory.can_serve(spec)
+    };
     inventory.networks.iter().filter(here)
 }
 

@@ -6,7 +6,7 @@
 //! each other needs none, since those that they exclude have one. A shared device is charged with its first share and
 //! released with its last.
 //!
-//! A link has one child for each VLAN id, so Networks of the same id exclude each other: the id has a counter of 1 in
+//! A link has one child for each VLAN id, so ClaimNetworks of the same id exclude each other: the id has a counter of 1 in
 //! the same set.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,11 +2,11 @@
 //!
 //! * A device that the node no longer makes or offers stays published, or the scheduler would stop charging its link. It
 //!   looks as it did when the claim was prepared, and is tainted. A link that is in a pod has no taint, because no other pod
-//!   could get it, unless a Network waits for the link: the next pod would take it away once more. The device of a Network
+//!   could get it, unless a ClaimNetwork waits for the link: the next pod would take it away once more. The device of a ClaimNetwork
 //!   whose whole link is in a pod says so by its taint.
-//! * A Network stays on the link of its attachments, because a device is charged on one link only. New pods wait until no
-//!   attachment is left and the Network can move.
-//! * A VLAN id stays taken until the attachment is gone, even if its Network is deleted.
+//! * A ClaimNetwork stays on the link of its attachments, because a device is charged on one link only. New pods wait until no
+//!   attachment is left and the ClaimNetwork can move.
+//! * A VLAN id stays taken until the attachment is gone, even if its ClaimNetwork is deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{has_child, link_use_of, vlan_of};
 use netclaim_api::device::{DeviceName, is_pool_of};
-use netclaim_api::network::{NetworkSpec, UplinkSelector};
+use netclaim_api::network::{ClaimNetworkSpec, UplinkSelector};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
 use serde_json::{Map, Value};
@@ -31,7 +31,7 @@ pub(crate) struct Held {
     pub(crate) device: Option<String>,
     /// The pool of a link that it is in; `None` where it is in the node's.
     pub(crate) link_pool: Option<String>,
-    /// Its Network; `None` for a device of the uplink itself.
+    /// Its ClaimNetwork; `None` for a device of the uplink itself.
     pub(crate) network: Option<NetworkName>,
     /// Name of the CNI network, under which IPAMs keep their leases.
     pub(crate) list: Option<String>,
@@ -94,7 +94,7 @@ impl Held {
     }
 }
 
-/// The id that an attachment has alone: the one that it was given, or the one that its Network fixes.
+/// The id that an attachment has alone: the one that it was given, or the one that its ClaimNetwork fixes.
 pub(crate) fn id_of(plan: &Plan) -> Option<Segment> {
     let fixed = || {
         let link = plan.owner.link.as_ref()?;
@@ -103,7 +103,7 @@ pub(crate) fn id_of(plan: &Plan) -> Option<Segment> {
     plan.owner.segment.clone().or_else(fixed)
 }
 
-/// Returns the inventory with each held Network on the link of its attachments.
+/// Returns the inventory with each held ClaimNetwork on the link of its attachments.
 pub(crate) fn settled(inventory: &Arc<Inventory>, held: &[Held]) -> Arc<Inventory> {
     let mut settled = Arc::clone(inventory);
     let mut links: BTreeMap<&NetworkName, Vec<IfName>> = BTreeMap::new();
@@ -153,7 +153,8 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &I
                 && candidate.link.as_ref() == Some(&link)
                 && one.device.as_ref() != Some(&candidate.device.name)
         };
-        let by = one.network.as_ref().map(|network| format!(" of Network {network}")).unwrap_or_default();
+        let by =
+            one.network.as_ref().map(|network| format!(" of ClaimNetwork {network}")).unwrap_or_default();
         for candidate in candidates.iter_mut().filter(same) {
             let message = format!("VLAN id {id} on uplink {link} is taken by a pod{by}");
             candidate.unhealthy.push(Unhealthy::new(Reason::Exhausted, message));
@@ -179,18 +180,18 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         }
         // A link that is in its pod is not missing.
         _ if is_in_pod => link.as_ref().and_then(|link| waiting_network(link, inventory)).map(|network| {
-            let message = format!("Network {network} waits for uplink {}", text(attributes::UPLINK));
+            let message = format!("ClaimNetwork {network} waits for uplink {}", text(attributes::UPLINK));
             Unhealthy::new(Reason::Withdrawn, message)
         }),
         Some(network) if !inventory.networks.contains_key(network) => {
             let message = format!(
-                "Network {network} is gone, or is not for this node any more: see `kubectl get networks.netclaim.dev {network}`"
+                "ClaimNetwork {network} is gone, or is not for this node any more: see `kubectl get claimnetworks {network}`"
             );
             Some(Unhealthy::new(Reason::Withdrawn, message))
         }
         None if is_there => {
             let message = format!(
-                "device {name} is no longer offered: without an UplinkPolicy that lists modes, pods use a link with Networks only \
+                "device {name} is no longer offered: without an UplinkPolicy that lists modes, pods use a link with ClaimNetworks only \
                  through them, and another link in one way"
             );
             Some(Unhealthy::new(Reason::Withdrawn, message))
@@ -216,10 +217,10 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
     }
 }
 
-/// Returns a Network that names this link and has no other one. Of a link that is away nothing but its name can be selected.
+/// Returns a ClaimNetwork that names this link and has no other one. Of a link that is away nothing but its name can be selected.
 fn waiting_network<'a>(link: &IfName, inventory: &'a Inventory) -> Option<&'a NetworkName> {
     let names =
-        |spec: &NetworkSpec| spec.uplink.as_ref().is_some_and(|uplink| uplink.interfaces.contains(link));
-    let waits = |spec: &NetworkSpec| names(spec) && inventory.uplink_of(spec).is_none();
+        |spec: &ClaimNetworkSpec| spec.uplink.as_ref().is_some_and(|uplink| uplink.interfaces.contains(link));
+    let waits = |spec: &ClaimNetworkSpec| names(spec) && inventory.uplink_of(spec).is_none();
     inventory.networks.iter().find(|(_, spec)| waits(spec)).map(|(name, _)| name)
 }

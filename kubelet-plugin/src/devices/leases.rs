@@ -1,4 +1,4 @@
-//! Watches the directories in which the IPAMs of the node's Networks keep their leases.
+//! Watches the directories in which the IPAMs of the node's ClaimNetworks keep their leases.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// Watches the directories of these Networks, whose attachments were made with the conflists `lists`.
+    /// Watches the directories of these ClaimNetworks, whose attachments were made with the conflists `lists`.
     pub(super) fn watch(&mut self, inventory: &Inventory, lists: &addresses::Lists) {
         let networks = inventory.networks.iter();
         let dirs: BTreeSet<PathBuf> =

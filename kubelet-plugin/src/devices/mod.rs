@@ -7,12 +7,12 @@
 //! | `places` | says which pool a device is in, and which devices of a link are offered together |
 //! | `counters` | tells the scheduler which devices exclude each other on one link |
 //! | `bandwidth` | divides an uplink's bandwidth among its devices |
-//! | `segments` | assigns the segmentation ids of this node to its Networks |
+//! | `segments` | assigns the segmentation ids of this node to its ClaimNetworks |
 //! | `held` | keeps devices published that claims hold |
 //! | `moved_links` | taints links that are not back from a pod |
 //! | `server_features` | says what the API server does not store and the scheduler cannot do |
 //! | `addresses` | counts the addresses that IPAMs have left; reads their leases |
-//! | `availability` | finds Networks whose plugins cannot serve an ADD |
+//! | `availability` | finds ClaimNetworks whose plugins cannot serve an ADD |
 //! | `publish` | writes ResourceSlices, and hands on the devices' health |
 //!
 //! A device is published while it is offered or a claim holds it: the scheduler does not charge a device that is not

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::published::{self, Amounts, Facts, Segments};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::taints::{Reason, Unhealthy};
@@ -28,7 +28,7 @@ pub(super) struct Sources<'a> {
     pub(super) node: &'a str,
     /// What the node has.
     pub(super) inventory: &'a Arc<Inventory>,
-    /// Networks whose plugins cannot serve an ADD now.
+    /// ClaimNetworks whose plugins cannot serve an ADD now.
     pub(super) unavailable: &'a Unavailable,
     pub(super) held: &'a [Held],
     /// Whether the scheduler keeps devices apart by counters.
@@ -36,12 +36,12 @@ pub(super) struct Sources<'a> {
 }
 
 /// Returns the pools of a node, without an owner, and the health of its devices. `addresses` returns how many attachments a
-/// Network's IPAM has addresses for.
+/// ClaimNetwork's IPAM has addresses for.
 ///
-/// Networks come first: the scheduler looks at the devices in this order, and most claims are for Networks.
+/// ClaimNetworks come first: the scheduler looks at the devices in this order, and most claims are for ClaimNetworks.
 pub(super) fn pools(
     from: Sources<'_>,
-    addresses: impl Fn(&NetworkName, &NetworkSpec) -> Option<u64>,
+    addresses: impl Fn(&NetworkName, &ClaimNetworkSpec) -> Option<u64>,
 ) -> (Vec<Pool>, Vec<DeviceHealth>) {
     let Sources { node, inventory: wanted, unavailable, held, counts } = from;
     let inventory = &*settled(wanted, held);
@@ -68,9 +68,9 @@ pub(super) fn pools(
         let uplink = inventory.uplink_of(spec);
         let exhausted = amounts.exhausted().map(|what| {
             let message = if what == attributes::ADDRESSES && spec.addresses.is_some() {
-                format!("no block of the addresses of Network {name} is on this node: see `kubectl get networks.netclaim.dev {name}`")
+                format!("no block of the addresses of ClaimNetwork {name} is on this node: see `kubectl get claimnetworks {name}`")
             } else {
-                format!("others hold all {what} of Network {name} on this node")
+                format!("others hold all {what} of ClaimNetwork {name} on this node")
             };
             Unhealthy::new(Reason::Exhausted, message)
         });
@@ -80,7 +80,7 @@ pub(super) fn pools(
         candidate.unhealthy.extend(exhausted);
         candidate.unhealthy.extend(uplink.zip(wanted.networks.get(name)).and_then(|(uplink, wanted)| {
             let message = format!(
-                "Network {name} no longer selects uplink {}, and moves when no pod is on it",
+                "ClaimNetwork {name} no longer selects uplink {}, and moves when no pod is on it",
                 uplink.name
             );
             (!selects(wanted, uplink)).then(|| Unhealthy::new(Reason::LinkMissing, message))
@@ -110,8 +110,8 @@ pub(super) fn pools(
     (pools, health)
 }
 
-/// Whether claims that ask for addresses of the Network can have its device without any that the node hands out.
-fn serves_claims_that_ask(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> bool {
+/// Whether claims that ask for addresses of the ClaimNetwork can have its device without any that the node hands out.
+fn serves_claims_that_ask(name: &NetworkName, spec: &ClaimNetworkSpec, inventory: &Inventory) -> bool {
     let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
     // Without a request policy, a claim gets an exclusive device whatever it requests.
     let keeps_off_others = |pool: &AddressPoolSpec| !spec.is_exclusive() || !pool.has_usable();
@@ -123,7 +123,7 @@ pub(crate) fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value
     let candidates: Vec<Candidate> = match name.parse() {
         Ok(DeviceName::Network(network)) => {
             let network = inventory.networks.get_key_value(&network).into_iter();
-            let device = |(name, spec): (&NetworkName, &NetworkSpec)| {
+            let device = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
                 network_device(name, spec, inventory.uplink_of(spec), Amounts::default())
             };
             network.map(device).collect()
@@ -200,7 +200,7 @@ fn link_down(uplink: &Uplink, moves: bool) -> Option<Unhealthy> {
 
 fn network_device(
     name: &NetworkName,
-    spec: &NetworkSpec,
+    spec: &ClaimNetworkSpec,
     uplink: Option<&Uplink>,
     amounts: Amounts,
 ) -> Candidate {
@@ -245,7 +245,7 @@ mod tests {
     use crate::fixtures::{self, conflist};
     use crate::inventory::fixtures::{uplink, without_blocks};
 
-    fn network(plugin: &str) -> NetworkSpec {
+    fn network(plugin: &str) -> ClaimNetworkSpec {
         serde_json::from_value(json!({
             "uplink": {"interfaces": ["eth1"]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{"type": plugin}]},
@@ -314,7 +314,7 @@ mod tests {
     }
 
     /// The VLAN network of this id on `eth1`.
-    fn vlan(id: u32) -> NetworkSpec {
+    fn vlan(id: u32) -> ClaimNetworkSpec {
         let plugin = json!({"type": "vlan", "master": "${uplink.ifName}", "vlanId": id});
         let spec =
             json!({"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
@@ -387,7 +387,7 @@ mod tests {
         });
         inventory.uplinks = vec![uplink("eth2")];
         let held = [held("net-lab", &inventory)];
-        // The link that the Network prefers is there again.
+        // The link that the ClaimNetwork prefers is there again.
         inventory.uplinks = vec![uplink("eth1"), uplink("eth2")];
         let (pool, _) = made(&inventory, &held);
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
@@ -713,7 +713,11 @@ mod tests {
         assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"]);
         // In its pod.
         let moved = Inventory { uplinks: after.uplinks[1..].to_vec(), ..after.clone() };
-        assert_eq!(shown(&pools_of(&moved, &held)), ["n: nic-eth2 nic-eth1!"], "the Network is the next");
+        assert_eq!(
+            shown(&pools_of(&moved, &held)),
+            ["n: nic-eth2 nic-eth1!"],
+            "the ClaimNetwork is the next"
+        );
         let unnamed = Inventory { networks: BTreeMap::new(), ..moved };
         assert_eq!(shown(&pools_of(&unnamed, &held)), ["n: nic-eth2 nic-eth1"]);
         assert_eq!(shown(&pools_of(&after, &[])), ["n: net-m nic-eth2"]);

@@ -40,7 +40,7 @@ const FOREIGN_USE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct Inputs {
     /// What the node has; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
-    /// Networks whose plugins cannot serve an ADD now.
+    /// ClaimNetworks whose plugins cannot serve an ADD now.
     pub(crate) unavailable: watch::Receiver<Arc<Unavailable>>,
     /// UID of the Node object, which owns the slices; `None` while there is no such object.
     pub(crate) node_uid: watch::Receiver<Option<String>>,

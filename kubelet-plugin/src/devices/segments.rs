@@ -1,27 +1,27 @@
-//! The segmentation ids of each Network on this node. An uplink has each id once. Pure.
+//! The segmentation ids of each ClaimNetwork on this node. An uplink has each id once. Pure.
 //!
-//! An id that several Networks list for one uplink goes to the first by name. A Network does not get an id that another
-//! Network's configuration fixes, or that a claim holds of another Network, even a deleted one. Networks without an uplink
+//! An id that several ClaimNetworks list for one uplink goes to the first by name. A ClaimNetwork does not get an id that another
+//! ClaimNetwork's configuration fixes, or that a claim holds of another ClaimNetwork, even a deleted one. ClaimNetworks without an uplink
 //! do not share ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::NetworkName;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 
 use super::candidate::{networks, space_of_link};
 use super::held::Held;
 use crate::inventory::Inventory;
 
-/// Returns the space in which each id exists once: the Network's uplink, or the Network itself.
-pub(crate) fn space(name: &NetworkName, spec: &NetworkSpec, inventory: &Inventory) -> String {
+/// Returns the space in which each id exists once: the ClaimNetwork's uplink, or the ClaimNetwork itself.
+pub(crate) fn space(name: &NetworkName, spec: &ClaimNetworkSpec, inventory: &Inventory) -> String {
     match inventory.uplink_of(spec) {
         Some(uplink) => space_of_link(uplink.name.as_str()),
         None => format!("network {name}"),
     }
 }
 
-/// Returns the ids of each Network that hands out some.
+/// Returns the ids of each ClaimNetwork that hands out some.
 pub(crate) fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<NetworkName, BTreeSet<u32>> {
     let mut taken: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::inventory::fixtures::uplink;
 
-    fn network(uplink: &str, vlan: Value, ids: Option<Value>) -> NetworkSpec {
+    fn network(uplink: &str, vlan: Value, ids: Option<Value>) -> ClaimNetworkSpec {
         let mut spec = json!({
             "uplink": {"interfaces": [uplink]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "vlan", "master": "${uplink.ifName}", "vlanId": vlan}]},

@@ -25,7 +25,7 @@ pub(super) fn fitted(mut pool: Pool, server: &ServerFeatures) -> Pool {
 }
 
 /// Ranks devices that exclude each other where the scheduler cannot know it, so that only the first is published:
-/// Networks, which an admin has defined, before bare links.
+/// ClaimNetworks, which an admin has defined, before bare links.
 fn rank(device: &Device) -> impl Ord + use<> {
     let network = device.attributes.as_ref().and_then(|attributes| attributes.get(attributes::NETWORK));
     network.and_then(|network| network.string.as_deref()).is_none_or(str::is_empty)
@@ -51,7 +51,7 @@ pub(super) fn note(server: &ServerFeatures) -> Option<String> {
     Some(format!(
         "no counters are published: with them the scheduler of Kubernetes {version} would look at all nodes for each node, for \
          every pod with a claim of any driver (kubernetes issue 138917); of devices that exclude each other on one link, only the \
-         first Network's kind is published, or the link itself where there is no Network; upgrade to {} or newer",
+         first ClaimNetwork's kind is published, or the link itself where there is no ClaimNetwork; upgrade to {} or newer",
         KubernetesVersion::FIRST_TO_COUNT
     ))
 }

@@ -1,4 +1,4 @@
-//! The addresses of the node's Networks: the blocks that it has leased, and the pools that they are of. Pure.
+//! The addresses of the node's ClaimNetworks: the blocks that it has leased, and the pools that they are of. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockSpec, AddressBlockStatus, AddressPoolSpec, BLOCK_FINALIZER, Family, PoolKey,
     Span,
 };
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 
 /// The node's blocks, as the API server stores them.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -64,12 +64,12 @@ impl OwnBlock {
     }
 }
 
-/// The addresses of one Network on the node.
+/// The addresses of one ClaimNetwork on the node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeAddresses {
     /// What the blocks are of.
     pub key: PoolKey,
-    /// The ranges; `None` if the Network names an AddressPool that does not exist or is invalid.
+    /// The ranges; `None` if the ClaimNetwork names an AddressPool that does not exist or is invalid.
     pub pool: Option<AddressPoolSpec>,
     /// Blocks from which new attachments get addresses.
     pub blocks: Vec<Block>,
@@ -78,7 +78,7 @@ pub struct NodeAddresses {
     pub leaving: Vec<Block>,
     /// The API server has been silent about the blocks for so long that none of them is used.
     pub is_stale: bool,
-    /// Some node needs addresses of the Network, and no block is free, as the controller says.
+    /// Some node needs addresses of the ClaimNetwork, and no block is free, as the controller says.
     pub is_scarce: bool,
 }
 
@@ -113,14 +113,14 @@ impl Block {
     }
 }
 
-/// Returns the addresses of each Network that has any. Of the `scarce` ones no block is free; `pools` are the valid AddressPools.
+/// Returns the addresses of each ClaimNetwork that has any. Of the `scarce` ones no block is free; `pools` are the valid AddressPools.
 pub(crate) fn addresses(
-    networks: &BTreeMap<NetworkName, NetworkSpec>,
+    networks: &BTreeMap<NetworkName, ClaimNetworkSpec>,
     scarce: &BTreeSet<NetworkName>,
     pools: &BTreeMap<String, AddressPoolSpec>,
     own: &OwnBlocks,
 ) -> BTreeMap<NetworkName, NodeAddresses> {
-    let of_network = |(name, spec): (&NetworkName, &NetworkSpec)| {
+    let of_network = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
         let addresses = spec.addresses.as_ref()?;
         let pool = match &addresses.pool {
             Some(pool) => pools.get(pool).cloned(),
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::inventory::fixtures::own_block;
 
-    fn networks(addresses: serde_json::Value) -> BTreeMap<NetworkName, NetworkSpec> {
+    fn networks(addresses: serde_json::Value) -> BTreeMap<NetworkName, ClaimNetworkSpec> {
         let spec =
             json!({"addresses": addresses, "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}]}});
         let spec = serde_json::from_value(spec).expect("a network");

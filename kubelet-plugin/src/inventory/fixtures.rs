@@ -2,7 +2,7 @@
 
 use netclaim_api::addresses::{AddressBlockSpec, AddressBlockStatus};
 use netclaim_api::attribute::DeclaredAttributes;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{LinkUse, NetworkName};
 use netclaim_driver::links::{Link, OperState};
 
@@ -41,7 +41,7 @@ pub(crate) fn uplink(name: &str) -> Uplink {
     }
 }
 
-/// A block of the Network's own ranges that the node has leased.
+/// A block of the ClaimNetwork's own ranges that the node has leased.
 pub(crate) fn own_block(network: &str, cidr: &str) -> OwnBlock {
     let spec = AddressBlockSpec {
         pool: None,
@@ -61,8 +61,8 @@ pub(crate) fn own_block(network: &str, cidr: &str) -> OwnBlock {
     }
 }
 
-/// The addresses of a Network of which the node has no block.
-pub(crate) fn without_blocks(name: &NetworkName, spec: &NetworkSpec) -> NodeAddresses {
+/// The addresses of a ClaimNetwork of which the node has no block.
+pub(crate) fn without_blocks(name: &NetworkName, spec: &ClaimNetworkSpec) -> NodeAddresses {
     let addresses = spec.addresses.as_ref().expect("addresses");
     NodeAddresses {
         key: addresses.key(name),

@@ -1,13 +1,13 @@
-//! What the node has, as one value: uplinks, kernel features, and the Networks that are meant for it.
+//! What the node has, as one value: uplinks, kernel features, and the ClaimNetworks that are meant for it.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `selection` | the [`Inventory`], and which uplink a Network gets; pure |
-//! | `node_links` | warnings about Networks on links of the node's own traffic; pure |
+//! | `selection` | the [`Inventory`], and which uplink a ClaimNetwork gets; pure |
+//! | `node_links` | warnings about ClaimNetworks on links of the node's own traffic; pure |
 //! | `uplink`, `uplinks` | a link that pods may use, and the rules for which links these are; pure |
 //! | `node_scope` | values for placeholders; pure |
 //! | `foreign_use` | use of uplinks by other programs in other namespaces; pure |
-//! | `addresses` | the blocks of addresses that the node has, by Network; pure |
+//! | `addresses` | the blocks of addresses that the node has, by ClaimNetwork; pure |
 //! | `block_watch` | watches these blocks, and notices silence |
 //! | `policies`, `objects`, `node_object` | the state of watches of the API server; pure |
 //! | `providers`, `link_watch` | watches of providers' files and of links |

@@ -1,29 +1,29 @@
-//! Warnings about Networks on links that carry the node's own traffic, about links that Networks name and do not get, and about
+//! Warnings about ClaimNetworks on links that carry the node's own traffic, about links that ClaimNetworks name and do not get, and about
 //! links that the node takes from pods. Pure.
 
 use std::collections::BTreeMap;
 
 use netclaim_api::network::overlap::overlaps;
-use netclaim_api::network::{NetworkSpec, UplinkSelector};
+use netclaim_api::network::{ClaimNetworkSpec, UplinkSelector};
 use netclaim_api::{IfName, NetworkName};
 
 use super::selection::Inventory;
 use super::uplink::Uplink;
 
 impl Inventory {
-    /// Returns warnings about Networks whose uplink carries the node's own traffic, or that cannot have the link that they name:
+    /// Returns warnings about ClaimNetworks whose uplink carries the node's own traffic, or that cannot have the link that they name:
     /// why, and what to do.
     pub(crate) fn node_link_warnings(&self) -> BTreeMap<NetworkName, String> {
-        let warning = |(name, network): (&NetworkName, &NetworkSpec)| {
+        let warning = |(name, network): (&NetworkName, &ClaimNetworkSpec)| {
             let text = match self.uplink_of(network) {
                 Some(Uplink { name: link, carries: Some(carries), .. }) => {
-                    format!("Network {name} has pods share link {link}, which {carries}")
+                    format!("ClaimNetwork {name} has pods share link {link}, which {carries}")
                 }
                 Some(_) => return None,
                 None => {
                     let mut named = network.uplink.iter().flat_map(|uplink| &uplink.interfaces);
                     let why = named.find_map(|link| self.why_not(network, link))?;
-                    format!("Network {name} does not get link {why}")
+                    format!("ClaimNetwork {name} does not get link {why}")
                 }
             };
             Some((name.clone(), text))
@@ -33,8 +33,8 @@ impl Inventory {
         warnings
     }
 
-    /// Returns why the Network does not get a link that it names; `None` if the node has no such link.
-    fn why_not(&self, network: &NetworkSpec, link: &IfName) -> Option<String> {
+    /// Returns why the ClaimNetwork does not get a link that it names; `None` if the node has no such link.
+    fn why_not(&self, network: &ClaimNetworkSpec, link: &IfName) -> Option<String> {
         let Some(Uplink { name, link, carries, when_named, .. }) = self.uplink(link) else {
             return self.withheld.get(link.as_str()).map(|why| format!("{link}, which {why}"));
         };
@@ -57,28 +57,29 @@ impl Inventory {
         })
     }
 
-    /// Returns warnings about Networks that hand out the same addresses on one link, under two of its names. The controller only
+    /// Returns warnings about ClaimNetworks that hand out the same addresses on one link, under two of its names. The controller only
     /// knows the names.
     fn overlaps_by_name(&self) -> BTreeMap<NetworkName, String> {
         let is_alternative = |name: &IfName| self.uplink(name).is_some_and(|uplink| uplink.name != *name);
-        let names =
-            |spec: &NetworkSpec| spec.uplink.iter().flat_map(|uplink| &uplink.interfaces).any(is_alternative);
+        let names = |spec: &ClaimNetworkSpec| {
+            spec.uplink.iter().flat_map(|uplink| &uplink.interfaces).any(is_alternative)
+        };
         if !self.networks.values().any(names) {
             return BTreeMap::new();
         }
-        let pool = |(name, spec): (&NetworkName, &NetworkSpec)| {
+        let pool = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
             Some((spec.addresses.as_ref()?.pool.clone()?, self.addresses.get(name)?.pool.clone()?))
         };
         let pools = self.networks.iter().filter_map(pool).collect();
-        let on_link = |(name, spec): (&NetworkName, &NetworkSpec)| {
+        let on_link = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
             let interfaces = vec![self.uplink_of(spec)?.name.clone()];
             let uplink = Some(UplinkSelector { interfaces, ..UplinkSelector::default() });
-            Some((name.clone(), NetworkSpec { uplink, ..spec.clone() }))
+            Some((name.clone(), ClaimNetworkSpec { uplink, ..spec.clone() }))
         };
         let on_links: BTreeMap<_, _> = self.networks.iter().filter_map(on_link).collect();
         let known = overlaps(self.networks.iter(), &pools);
         let found = overlaps(on_links.iter(), &pools).into_iter().filter(|found| !known.contains(found));
-        found.map(|(name, warning)| (name.clone(), format!("Network {name}: {warning}"))).collect()
+        found.map(|(name, warning)| (name.clone(), format!("ClaimNetwork {name}: {warning}"))).collect()
     }
 }
 
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use crate::inventory::fixtures::uplink;
 
-    fn network(spec: serde_json::Value) -> NetworkSpec {
+    fn network(spec: serde_json::Value) -> ClaimNetworkSpec {
         serde_json::from_value(spec).expect("a network")
     }
 
@@ -173,14 +174,14 @@ mod tests {
         };
         assert_eq!(
             warned("macvlan", Traffic::DefaultRoute),
-            "Network n has pods share link eth0, which carries the node's own traffic: a default route leads through eth0"
+            "ClaimNetwork n has pods share link eth0, which carries the node's own traffic: a default route leads through eth0"
         );
         let address = Traffic::Address("10.1.2.3".parse().expect("an address"));
         for (traffic, way_out) in
             [(Traffic::DefaultRoute, "it is never given away"), (address, "gives it away whole")]
         {
             let warning = warned("host-device", traffic);
-            assert!(warning.starts_with("Network n does not get link eth0, which carries"), "{warning}");
+            assert!(warning.starts_with("ClaimNetwork n does not get link eth0, which carries"), "{warning}");
             assert!(warning.ends_with(way_out), "{warning}");
         }
     }
@@ -202,7 +203,7 @@ mod tests {
             inventory.node_link_warnings().into_values().collect::<Vec<_>>()
         };
         let warnings = named(["eth1", "fabric"]);
-        let expected = "Network a: spec.addresses: Network b hands out the same addresses of 10.30.0.0/24 on the same link";
+        let expected = "ClaimNetwork a: spec.addresses: ClaimNetwork b hands out the same addresses of 10.30.0.0/24 on the same link";
         assert!(warnings.len() == 2 && warnings[0].starts_with(expected), "{warnings:?}");
         assert_eq!(named(["fabric", "fabric"]), [""; 0], "the controller says it");
         assert_eq!(named(["eth2", "fabric"]), [""; 0]);
@@ -226,13 +227,13 @@ mod tests {
         };
         assert_eq!(
             warned(&shared),
-            "Network n does not get link br0, which is of kind bridge: macvlan, ipvlan and VLANs can share it, and an UplinkPolicy \
+            "ClaimNetwork n does not get link br0, which is of kind bridge: macvlan, ipvlan and VLANs can share it, and an UplinkPolicy \
              with `publish: Always` gives it away whole"
         );
         let withheld = |inventory: &mut Inventory| {
             inventory.withheld = [("br0".into(), "is a port of bond0".into())].into();
         };
-        assert_eq!(warned(&withheld), "Network n does not get link br0, which is a port of bond0");
+        assert_eq!(warned(&withheld), "ClaimNetwork n does not get link br0, which is a port of bond0");
         assert_eq!(warned(&|_| {}), "", "the node has no such link");
         let unlisted = |inventory: &mut Inventory| {
             inventory.uplinks = vec![Uplink { modes: [LinkUse::Macvlan].into(), ..uplink("br0") }];

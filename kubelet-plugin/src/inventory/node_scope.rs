@@ -1,4 +1,4 @@
-//! Values for the placeholders of a Network that depend on the node alone. Pure.
+//! Values for the placeholders of a ClaimNetwork that depend on the node alone. Pure.
 
 use netclaim_api::template::Scope;
 use netclaim_driver::links::Link;

@@ -1,8 +1,8 @@
-//! What the node has, and which uplink each Network gets. Pure.
+//! What the node has, and which uplink each ClaimNetwork gets. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netclaim_api::network::{NetworkSpec, UplinkSelector};
+use netclaim_api::network::{ClaimNetworkSpec, UplinkSelector};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, NetworkName};
 
@@ -28,20 +28,20 @@ pub(crate) struct Inventory {
     pub(crate) labels: BTreeMap<String, String>,
     /// Links that pods may be attached to, by index.
     pub(crate) uplinks: Vec<Uplink>,
-    /// Why links that Networks name are no uplinks, by name.
+    /// Why links that ClaimNetworks name are no uplinks, by name.
     pub(crate) withheld: BTreeMap<String, String>,
     /// The kinds of links among [`KINDS`] that the kernel cannot make.
     pub(crate) lacking: BTreeSet<&'static str>,
-    /// Valid Networks whose node selector fits this node.
-    pub(crate) networks: BTreeMap<NetworkName, NetworkSpec>,
-    /// The addresses of Networks that share them with other nodes.
+    /// Valid ClaimNetworks whose node selector fits this node.
+    pub(crate) networks: BTreeMap<NetworkName, ClaimNetworkSpec>,
+    /// The addresses of ClaimNetworks that share them with other nodes.
     pub(crate) addresses: BTreeMap<NetworkName, NodeAddresses>,
 }
 
 impl Inventory {
-    /// Returns the first uplink that a Network selects and can use here. `None` where the Network needs no uplink or the node
+    /// Returns the first uplink that a ClaimNetwork selects and can use here. `None` where the ClaimNetwork needs no uplink or the node
     /// has none for it.
-    pub(crate) fn uplink_of(&self, network: &NetworkSpec) -> Option<&Uplink> {
+    pub(crate) fn uplink_of(&self, network: &ClaimNetworkSpec) -> Option<&Uplink> {
         let UplinkSelector { interfaces, .. } = network.uplink.as_ref()?;
         let fits = |uplink: &&Uplink| selects(network, uplink);
         if interfaces.is_empty() {
@@ -55,8 +55,8 @@ impl Inventory {
         self.uplinks.iter().find(|uplink| uplink.link.is_named(name.as_str()))
     }
 
-    /// Returns why the kernel cannot make a link that a plugin of the Network makes.
-    pub(crate) fn lacks(&self, network: &NetworkSpec) -> Option<Unhealthy> {
+    /// Returns why the kernel cannot make a link that a plugin of the ClaimNetwork makes.
+    pub(crate) fn lacks(&self, network: &ClaimNetworkSpec) -> Option<Unhealthy> {
         let types = network.plugin_types();
         let (plugin, kind) =
             KINDS.iter().find(|(plugin, kind)| types.contains(plugin) && self.lacking.contains(kind))?;
@@ -64,22 +64,22 @@ impl Inventory {
         Some(Unhealthy::new(Reason::KernelLacks, message))
     }
 
-    /// Returns whether this node has what the Network needs.
-    pub(crate) fn can_serve(&self, network: &NetworkSpec) -> bool {
+    /// Returns whether this node has what the ClaimNetwork needs.
+    pub(crate) fn can_serve(&self, network: &ClaimNetworkSpec) -> bool {
         network.uplink.is_none() || self.uplink_of(network).is_some()
     }
 }
 
-/// Returns whether the Network selects the uplink and can use it.
-pub(crate) fn selects(network: &NetworkSpec, uplink: &Uplink) -> bool {
+/// Returns whether the ClaimNetwork selects the uplink and can use it.
+pub(crate) fn selects(network: &ClaimNetworkSpec, uplink: &Uplink) -> bool {
     let Some(UplinkSelector { interfaces, attributes }) = &network.uplink else { return false };
     (interfaces.is_empty() || interfaces.iter().any(|name| uplink.link.is_named(name.as_str())))
         && attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
         && serves(uplink, network, !interfaces.is_empty())
 }
 
-/// Returns whether the Network can use the uplink in its way. A link with the node's own traffic must be named.
-fn serves(uplink: &Uplink, network: &NetworkSpec, is_named: bool) -> bool {
+/// Returns whether the ClaimNetwork can use the uplink in its way. A link with the node's own traffic must be named.
+fn serves(uplink: &Uplink, network: &ClaimNetworkSpec, is_named: bool) -> bool {
     let modes = match &uplink.when_named {
         Some(_) if !is_named => return false,
         Some(modes) => modes,
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::inventory::fixtures::uplink;
 
-    fn network(spec: serde_json::Value) -> NetworkSpec {
+    fn network(spec: serde_json::Value) -> ClaimNetworkSpec {
         serde_json::from_value(spec).expect("a network")
     }
 

@@ -27,13 +27,13 @@ pub(crate) struct Uplink {
     pub(crate) modes: BTreeSet<LinkUse>,
     /// Whether an UplinkPolicy lists these ways.
     pub(crate) is_listed: bool,
-    /// The ways in which Networks may use a link that they must name; `None` where they need not.
+    /// The ways in which ClaimNetworks may use a link that they must name; `None` where they need not.
     pub(crate) when_named: Option<BTreeSet<LinkUse>>,
     /// The node's own traffic that is on it.
     pub(crate) carries: Option<NodeTraffic>,
     /// What other programs have stacked on it.
     pub(crate) stacked: Vec<Stacked>,
-    /// The bridge that it is a port of; it serves the Networks of that bridge.
+    /// The bridge that it is a port of; it serves the ClaimNetworks of that bridge.
     pub(crate) bridge: Option<String>,
     /// What policies and providers declare about it.
     pub(crate) declared: DeclaredAttributes,

@@ -2,17 +2,17 @@
 //!
 //! | a link that | becomes, without a policy | and with one |
 //! |---|---|---|
-//! | leads out of the node | an uplink; Networks may use it in all modes | in the policy's modes; nothing with `Never` |
+//! | leads out of the node | an uplink; ClaimNetworks may use it in all modes | in the policy's modes; nothing with `Never` |
 //! | has virtual functions | the same, but not whole | also whole with `Always` |
-//! | is a port of a bridge | an uplink for Networks of that bridge | the same |
-//! | is of another kind | nothing; an uplink for Networks that name it, to share | an uplink with `Always` |
-//! | carries the node's own traffic | an uplink for Networks that name it, to share | an uplink to share, or a port, with `shareNodeLinks` |
+//! | is a port of a bridge | an uplink for ClaimNetworks of that bridge | the same |
+//! | is of another kind | nothing; an uplink for ClaimNetworks that name it, to share | an uplink with `Always` |
+//! | carries the node's own traffic | an uplink for ClaimNetworks that name it, to share | an uplink to share, or a port, with `shareNodeLinks` |
 //! | does so, but for no default route and no address of the Node | the same | also whole with `Always` |
 //! | is a loopback device, or another port | nothing | nothing |
 //!
-//! What of this is offered without a Network is up to `devices::offer`.
+//! What of this is offered without a ClaimNetwork is up to `devices::offer`.
 //!
-//! An admin who names a link with the node's own traffic in a Network allows pods to share it; the agent writes a warning.
+//! An admin who names a link with the node's own traffic in a ClaimNetwork allows pods to share it; the agent writes a warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, l
 use super::uplink::{Provided, Stacked, Uplink};
 
 /// Returns the uplinks among the links of `snapshot`, ordered by index. `node_addresses` are those of the Node object,
-/// `policies` those of this node, ordered by name. `named` are the names that Networks select uplinks by.
+/// `policies` those of this node, ordered by name. `named` are the names that ClaimNetworks select uplinks by.
 pub(crate) fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
@@ -73,7 +73,7 @@ pub(crate) fn uplinks(
     classify(snapshot, node_addresses).filter_map(uplink).collect()
 }
 
-/// Returns why links that Networks name are not among the `uplinks`, by name. The text follows the link's name in a sentence.
+/// Returns why links that ClaimNetworks name are not among the `uplinks`, by name. The text follows the link's name in a sentence.
 pub(crate) fn withheld(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
@@ -104,7 +104,7 @@ struct Offer {
     carries: Option<NodeTraffic>,
 }
 
-/// Returns the ways in which pods may use a link: no ways where only Networks of its bridge can, `None` where nobody can.
+/// Returns the ways in which pods may use a link: no ways where only ClaimNetworks of its bridge can, `None` where nobody can.
 fn offer(
     link: &Link,
     class: Result<(), NotUplink>,
@@ -128,7 +128,7 @@ fn offer(
         Err(NotUplink::NodeTraffic(traffic)) => {
             let shared = policies.iter().any(|policy| policy.share_node_links);
             match link.master {
-                // The address of a bridge is usually the gateway of its Network.
+                // The address of a bridge is usually the gateway of its ClaimNetwork.
                 Some(_) if is_port && traffic.is_dispensable() => by_itself(BTreeSet::new()),
                 Some(_) if !is_port => return None,
                 master => {
@@ -226,7 +226,7 @@ mod tests {
         uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new(), &BTreeSet::new())
     }
 
-    /// The uplinks with the first letters of their modes, in brackets where only Networks that name them may use them.
+    /// The uplinks with the first letters of their modes, in brackets where only ClaimNetworks that name them may use them.
     fn shown(uplinks: Vec<Uplink>) -> Vec<String> {
         let letters = |modes: &BTreeSet<LinkUse>| -> String {
             modes.iter().map(|mode| format!("{mode:?}").remove(0)).collect()

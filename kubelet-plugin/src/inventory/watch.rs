@@ -1,4 +1,4 @@
-//! Keeps the [`Inventory`] up to date: links by netlink, providers' files, and Networks, UplinkPolicies and the Node object
+//! Keeps the [`Inventory`] up to date: links by netlink, providers' files, and ClaimNetworks, UplinkPolicies and the Node object
 //! from the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec};
-use netclaim_api::network::{Network, NetworkSpec};
+use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec};
 use netclaim_api::node_selector::selects_node;
 use netclaim_api::reasons::{AddressesReason, ConditionReason as _, NodeEvent, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
@@ -45,7 +45,7 @@ const KINDS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The watch of one node.
 pub(crate) struct NodeWatch {
-    /// The client for Networks, UplinkPolicies and the Node object.
+    /// The client for ClaimNetworks, UplinkPolicies and the Node object.
     pub(crate) client: kube::Client,
     /// The Node object's name.
     pub(crate) node: String,
@@ -69,7 +69,7 @@ impl NodeWatch {
         let nodes = Api::<OwnNode>::all_with(self.client.clone(), &ApiResource::erase::<Node>(&()));
         let own = watcher::Config::default().fields(&format!("metadata.name={}", self.node));
         let mut nodes = events(nodes, own, "the Node object").boxed();
-        let mut networks = self.objects::<Network>("Networks").boxed();
+        let mut networks = self.objects::<ClaimNetwork>("ClaimNetworks").boxed();
         let mut policies = self.objects::<UplinkPolicy>("UplinkPolicies").boxed();
         let mut pools = self.objects::<AddressPool>("AddressPools").boxed();
         let mut links = LinkWatch::new(self.links.clone());
@@ -114,7 +114,7 @@ impl NodeWatch {
                     inventory.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
                 }
             }
-            // Until something has changed: the status of each Network comes to every node, again and again.
+            // Until something has changed: the status of each ClaimNetwork comes to every node, again and again.
             loop {
                 let is_new = tokio::select! {
                     () = cancel.cancelled() => return,
@@ -190,11 +190,11 @@ fn new_warnings<K: Ord + Clone>(before: &mut BTreeMap<K, String>, now: BTreeMap<
     new
 }
 
-/// Asks the kernel for the kinds of links that uplinks and these Networks need, and adds whether it has each that is not `known`.
+/// Asks the kernel for the kinds of links that uplinks and these ClaimNetworks need, and adds whether it has each that is not `known`.
 /// A module may make a link when it is loaded, so nothing else is asked for. Where there is no answer, an ADD has it.
 async fn ask_kernel(
     links: &Links,
-    networks: &BTreeMap<NetworkName, NetworkSpec>,
+    networks: &BTreeMap<NetworkName, ClaimNetworkSpec>,
     known: &mut BTreeMap<&'static str, bool>,
 ) {
     for (plugin, kind) in KINDS {
@@ -210,8 +210,8 @@ async fn ask_kernel(
     }
 }
 
-/// Returns the names by which Networks select their uplinks.
-fn named(networks: &BTreeMap<NetworkName, NetworkSpec>) -> BTreeSet<&str> {
+/// Returns the names by which ClaimNetworks select their uplinks.
+fn named(networks: &BTreeMap<NetworkName, ClaimNetworkSpec>) -> BTreeSet<&str> {
     let uplinks = networks.values().filter_map(|spec| spec.uplink.as_ref());
     uplinks.flat_map(|uplink| &uplink.interfaces).map(IfName::as_str).collect()
 }
@@ -270,41 +270,41 @@ impl Version {
     }
 }
 
-/// What an agent reads of a Network.
+/// What an agent reads of a ClaimNetwork.
 #[derive(Debug, Clone, PartialEq)]
 struct KnownNetwork {
     version: Version,
     /// Name and spec; `None` if they are invalid.
-    valid: Option<(NetworkName, NetworkSpec)>,
+    valid: Option<(NetworkName, ClaimNetworkSpec)>,
     /// No block of addresses is free for a node that needs one, as the controller says.
     is_scarce: bool,
 }
 
 impl KnownNetwork {
-    /// Reads a Network. One whose spec was read before is not decoded and validated again.
+    /// Reads a ClaimNetwork. One whose spec was read before is not decoded and validated again.
     fn read(object: DynamicObject, before: Option<&Self>) -> Option<Self> {
         let (version, is_scarce) = (Version::of(&object), is_scarce(&object));
         if let Some(before) = before.filter(|before| before.version.is_of_spec(&version)) {
             return Some(Self { is_scarce, ..before.clone() });
         }
         let name = object.name_any();
-        let spec = decoded::<Network>(object)?.spec;
+        let spec = decoded::<ClaimNetwork>(object)?.spec;
         let is_valid = spec.problems(&name).is_empty();
         let valid = name.parse().ok().filter(|_| is_valid).map(|name| (name, spec));
         Some(Self { version, valid, is_scarce })
     }
 }
 
-/// Returns the valid Networks that are meant for a node with these labels.
+/// Returns the valid ClaimNetworks that are meant for a node with these labels.
 fn networks_for(
     networks: &BTreeMap<String, KnownNetwork>,
     labels: &BTreeMap<String, String>,
-) -> BTreeMap<NetworkName, NetworkSpec> {
+) -> BTreeMap<NetworkName, ClaimNetworkSpec> {
     let valid = networks.values().filter_map(|network| network.valid.clone());
     valid.filter(|(_, spec)| selects_node(spec.node_selector.as_ref(), labels)).collect()
 }
 
-/// Returns the Networks of which no block of addresses is free for a node that needs one.
+/// Returns the ClaimNetworks of which no block of addresses is free for a node that needs one.
 fn scarce(networks: &BTreeMap<String, KnownNetwork>) -> BTreeSet<NetworkName> {
     let scarce = networks.iter().filter(|(_, network)| network.is_scarce);
     scarce.filter_map(|(name, _)| name.parse().ok()).collect()
@@ -329,7 +329,7 @@ mod tests {
 
     fn network(generation: i64, spec: Value, status: Value) -> DynamicObject {
         serde_json::from_value(json!({
-            "apiVersion": "netclaim.dev/v1alpha1", "kind": "Network",
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork",
             "metadata": {"name": "storage", "uid": "u", "generation": generation}, "spec": spec, "status": status,
         }))
         .expect("an object")

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use netclaim_api::addresses::choice::{Choice, Taken, Usable, choose};
 use netclaim_api::addresses::{AddressPoolSpec, Family, Leased, PoolKey, Span, block_name, lease_name};
 use netclaim_api::merge::Merged;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{Invalid, NetworkName};
 use netclaim_cni::{IpConfig, IpRequest, NetworkList};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
@@ -24,7 +24,7 @@ use crate::owner::{Addresses, AskedAddress, Owner, Plan, Record};
 /// Host bits of the largest block.
 const MAX_HOST_BITS: u8 = 16;
 
-/// Addresses that others than the node's attachments hold of each Network, from `host-local`'s files.
+/// Addresses that others than the node's attachments hold of each ClaimNetwork, from `host-local`'s files.
 pub type ForeignAddresses = BTreeMap<NetworkName, BTreeSet<IpAddr>>;
 
 /// What is kept from one choice to the next.
@@ -32,7 +32,7 @@ pub type ForeignAddresses = BTreeMap<NetworkName, BTreeSet<IpAddr>>;
 pub struct Book {
     /// UIDs of blocks that the node has given back, which no new plan may name.
     pub retired: BTreeSet<String>,
-    /// The address that was chosen last of each block, by Network.
+    /// The address that was chosen last of each block, by ClaimNetwork.
     last: BTreeMap<String, BTreeMap<IpNet, IpAddr>>,
 }
 
@@ -58,7 +58,7 @@ pub type Turn = tokio::sync::Mutex<Book>;
 /// What the node has given away of its blocks.
 #[derive(Debug, Clone, Default)]
 pub struct TakenAddresses {
-    /// What attachments have of each Network.
+    /// What attachments have of each ClaimNetwork.
     attachments: BTreeMap<String, Taken>,
     foreign: ForeignAddresses,
     book: Book,
@@ -136,7 +136,7 @@ pub(crate) fn ipam(
     taken: &TakenAddresses,
 ) -> Result<(Value, Addresses), DeviceError> {
     let Some(pool) = &of_node.pool else { return Err(no_pool(network, of_node)) };
-    // A MAC address is the Network's, whatever pool its IP addresses are of.
+    // A MAC address is the ClaimNetwork's, whatever pool its IP addresses are of.
     let mac = merged.capability_args.mac.map(|mac| AskedAddress {
         lease: lease_name(&PoolKey::Network(network.clone()), Leased::Mac(mac)),
         pool: None,
@@ -181,13 +181,13 @@ fn one_of_each(pool: &AddressPoolSpec, chosen: &[Choice]) -> Value {
     pool.host_local(&spans)
 }
 
-/// What the node has of a Network now.
+/// What the node has of a ClaimNetwork now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now<'a> {
     /// Its name.
     pub(crate) network: &'a NetworkName,
-    /// The Network; `None` where it is gone, invalid or not for this node.
-    pub(crate) spec: Option<&'a NetworkSpec>,
+    /// The ClaimNetwork; `None` where it is gone, invalid or not for this node.
+    pub(crate) spec: Option<&'a ClaimNetworkSpec>,
     /// Its addresses, if it has any.
     pub(crate) of_node: Option<&'a NodeAddresses>,
     /// The blocks of the node.
@@ -200,7 +200,7 @@ pub(crate) struct Now<'a> {
 /// is `taken`. A pod keeps its address over a new sandbox as long as the address is usable, also one of a block that goes.
 ///
 /// # Errors
-/// Why the plan cannot be carried out now: with another address of the Network, or with that for which its claim asks.
+/// Why the plan cannot be carried out now: with another address of the ClaimNetwork, or with that for which its claim asks.
 pub(crate) fn revised(
     plan: &Plan,
     now: Now<'_>,
@@ -227,7 +227,7 @@ pub(crate) fn revised(
     }
     let requests = plan.spec.capability_args.ips.clone().unwrap_or_default();
     if plan.owner.addresses.is_none() && !requests.is_empty() {
-        // From before the Network had addresses, which serve such claims themselves.
+        // From before the ClaimNetwork had addresses, which serve such claims themselves.
         let (ipam, leases) = fixed(network, of_node, pool, &requests)?;
         let mut plan = with(plan, now, Addresses { leases, ..Addresses::default() }, &ipam)?;
         plan.spec.capability_args.ips = None;
@@ -278,9 +278,9 @@ fn with(plan: &Plan, now: Now<'_>, addresses: Addresses, ipam: &Value) -> Result
     Ok(plan)
 }
 
-/// Returns a conflist with another `ipam`: in the one plugin that has any, or else in that which has the Network's addresses today,
+/// Returns a conflist with another `ipam`: in the one plugin that has any, or else in that which has the ClaimNetwork's addresses today,
 /// if it is of the same type. `None` where neither is there.
-fn with_ipam(list: &NetworkList, spec: Option<&NetworkSpec>, ipam: &Value) -> Option<NetworkList> {
+fn with_ipam(list: &NetworkList, spec: Option<&ClaimNetworkSpec>, ipam: &Value) -> Option<NetworkList> {
     let mut conflist: Value = serde_json::from_str(list.raw()).ok()?;
     let plugins = conflist.get_mut("plugins")?.as_array_mut()?;
     let having = plugins.iter().enumerate().filter(|(_, plugin)| plugin.get("ipam").is_some());
@@ -288,7 +288,7 @@ fn with_ipam(list: &NetworkList, spec: Option<&NetworkSpec>, ipam: &Value) -> Op
     let place = match having.as_slice() {
         [one] => *one,
         _ => spec?.addresses_plugin().filter(|place| {
-            let types = spec.map(NetworkSpec::plugin_types).unwrap_or_default();
+            let types = spec.map(ClaimNetworkSpec::plugin_types).unwrap_or_default();
             plugins.get(*place).map(|plugin| plugin["type"].as_str())
                 == types.get(*place).map(|name| Some(*name))
         })?,
@@ -325,9 +325,9 @@ fn without_ranges(list: &NetworkList) -> Value {
     conflist
 }
 
-/// Returns the names of the blocks of an AddressPool that an address may be in, whatever Network they are for: of any size, because
+/// Returns the names of the blocks of an AddressPool that an address may be in, whatever ClaimNetwork they are for: of any size, because
 /// a subnet that is smaller than others' blocks is one block, and because blocks outlive the ranges and sizes that they were cut by.
-/// Those of a Network's own ranges are found by the Network.
+/// Those of a ClaimNetwork's own ranges are found by the ClaimNetwork.
 pub fn blocks_of(of_node: &NodeAddresses, ip: IpAddr) -> Vec<String> {
     if matches!(of_node.key, PoolKey::Network(_)) {
         return Vec::new();
@@ -338,7 +338,7 @@ pub fn blocks_of(of_node: &NodeAddresses, ip: IpAddr) -> Vec<String> {
 }
 
 fn of(network: &NetworkName, error: Invalid) -> DeviceError {
-    DeviceError::Invalid(error.within(&format!("Network {:?}", network.as_str())))
+    DeviceError::Invalid(error.within(&format!("ClaimNetwork {:?}", network.as_str())))
 }
 
 fn no_pool(network: &NetworkName, of_node: &NodeAddresses) -> DeviceError {
@@ -360,13 +360,13 @@ fn no_address(network: &NetworkName, of_node: &NodeAddresses, family: Family, no
 #[cfg(test)]
 mod tests {
     use netclaim_api::merge::{Asked, Base, merge};
-    use netclaim_api::network::NetworkSpec;
+    use netclaim_api::network::ClaimNetworkSpec;
     use serde_json::json;
 
     use super::*;
     use crate::fixtures;
 
-    fn storage() -> (NetworkName, NetworkSpec) {
+    fn storage() -> (NetworkName, ClaimNetworkSpec) {
         let spec = json!({
             "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}, {"subnet": "fd00::/64"}], "reserved": ["10.20.0.192/26", "fd00::f00/120"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "capabilities": {"mac": true}}]},
@@ -424,7 +424,9 @@ mod tests {
         taken.book.retired.insert("10.20.0.16/30".to_owned());
         let error = chosen(&blocks, &taken).expect_err("nothing is left");
         assert!(
-            error.starts_with("no IPv4 address of Network \"storage\" is free on node n, which has 2 blocks"),
+            error.starts_with(
+                "no IPv4 address of ClaimNetwork \"storage\" is free on node n, which has 2 blocks"
+            ),
             "{error}"
         );
     }
@@ -497,7 +499,10 @@ mod tests {
         assert!(anew.spec.conflist.raw().contains("\"rangeStart\":\"10.20.0.17\""));
         assert_eq!(anew.spec.if_name, plan.spec.if_name);
         let error = revise(&plan, &of_node(&["fd00::40/122"]), &none).expect_err("none is left");
-        assert!(error.starts_with("no IPv4 address of Network \"storage\" is free on node n"), "{error}");
+        assert!(
+            error.starts_with("no IPv4 address of ClaimNetwork \"storage\" is free on node n"),
+            "{error}"
+        );
         let stale = NodeAddresses { is_stale: true, ..of_node(&[]) };
         assert!(revise(&plan, &stale, &none).expect_err("stale").contains("has not heard"));
     }
@@ -630,7 +635,7 @@ mod tests {
     fn the_blocks_of_a_pool_that_may_have_an_address_are_of_any_size() {
         let ip = "10.20.1.2".parse().expect("an address");
         let mut of_node = of_node(&["10.20.0.16/28"]);
-        assert_eq!(blocks_of(&of_node, ip), [""; 0], "they are found by the Network");
+        assert_eq!(blocks_of(&of_node, ip), [""; 0], "they are found by the ClaimNetwork");
         of_node.key = PoolKey::Pool("lan".to_owned());
         let names = blocks_of(&of_node, ip);
         assert!(

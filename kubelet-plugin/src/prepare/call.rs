@@ -16,7 +16,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
 use netclaim_api::NetworkName;
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::NetworkSpec;
+use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::reasons::PodEvent;
 use netclaim_cni::NetworkList;
 use netclaim_cni::ipam::host_local::Reservations;
@@ -151,8 +151,8 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) reservations: Reservations,
     /// Hears of pods that wait for what others have.
     pub(crate) waker: Waker,
-    /// The Networks by which attachments were planned anew, by claim and index.
-    pub(crate) mended: Mutex<HashMap<(String, u32), NetworkSpec>>,
+    /// The ClaimNetworks by which attachments were planned anew, by claim and index.
+    pub(crate) mended: Mutex<HashMap<(String, u32), ClaimNetworkSpec>>,
 }
 
 /// What another pod has that excludes a plan, and why that is refused if it stays.
@@ -543,7 +543,7 @@ impl<N: Plugins> NodeAgent<N> {
     }
 
     /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be offered: a link
-    /// that another pod had is on its way back, or a Network is new.
+    /// that another pod had is on its way back, or a ClaimNetwork is new.
     async fn inventory_with(
         &self,
         claim: &Claim,
@@ -593,7 +593,7 @@ impl<N: Plugins> NodeAgent<N> {
         }
     }
 
-    /// Addresses that others than the node's attachments hold of the claim's Networks.
+    /// Addresses that others than the node's attachments hold of the claim's ClaimNetworks.
     async fn foreign_addresses(&self, claim: &Claim, inventory: &Arc<Inventory>) -> ForeignAddresses {
         let leased: Vec<NetworkName> = networks(claim, inventory)
             .filter(|(name, _)| inventory.addresses.contains_key(name))
@@ -617,7 +617,7 @@ impl<N: Plugins> NodeAgent<N> {
         read.await.unwrap_or_default()
     }
 
-    /// The inventory with each Network on the link that it is held on.
+    /// The inventory with each ClaimNetwork on the link that it is held on.
     fn settled(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
         devices::settled(inventory, &self.attacher.plans(|plan| Held::of(plan, &self.node_name)))
     }
@@ -645,7 +645,7 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
     }
 
-    /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the Network.
+    /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the ClaimNetwork.
     async fn planned_anew(&self, before: &Plan) -> Option<Plan> {
         let Ok(DeviceName::Network(network)) = before.owner.device.device.parse() else { return None };
         let inventory = self.inventory.borrow().clone().map(|known| self.settled(&known))?;
@@ -1010,11 +1010,11 @@ mod tests {
             Self { node, claims, reported, inventory, woken, _blocks: blocks, _dir: dir }
         }
 
-        /// Has the node serve the Network `storage` from these addresses of one block.
+        /// Has the node serve the ClaimNetwork `storage` from these addresses of one block.
         fn has_addresses(&self, span: &str) {
             let spec = json!({"uplink": {"interfaces": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
                 "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}});
-            let spec: NetworkSpec = serde_json::from_value(spec).unwrap();
+            let spec: ClaimNetworkSpec = serde_json::from_value(spec).unwrap();
             let name: NetworkName = "storage".parse().unwrap();
             let (cidr, spans) = ("10.20.0.32/27".parse().unwrap(), vec![span.parse().unwrap()]);
             let of_node = NodeAddresses {

@@ -48,51 +48,51 @@ pub(crate) enum DeviceError {
     )]
     NotOffered { node: String, device: String },
     #[error(
-        "Network {network:?} does not exist or is not accepted on node {node}: see `kubectl get networks.netclaim.dev {network}`"
+        "ClaimNetwork {network:?} does not exist or is not accepted on node {node}: see `kubectl get claimnetworks {network}`"
     )]
     NoNetwork { network: String, node: String },
     #[error(
-        "node {node} has none of the uplinks of Network {network:?} any more: see `kubectl get networks.netclaim.dev {network}`"
+        "node {node} has none of the uplinks of ClaimNetwork {network:?} any more: see `kubectl get claimnetworks {network}`"
     )]
     NoUplink { node: String, network: String },
     #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled anew")]
     Gone { device: String, node: String },
     #[error(
-        "no {family} address of Network {network:?} is free on node {node}, which has {blocks} blocks: see `kubectl get networks.netclaim.dev \
+        "no {family} address of ClaimNetwork {network:?} is free on node {node}, which has {blocks} blocks: see `kubectl get claimnetworks \
          {network}` and `kubectl get addressblocks.netclaim.dev`"
     )]
     NoAddress { network: String, family: Family, node: String, blocks: usize },
     #[error(
         "node {node} has not heard of its blocks of addresses for too long, so that other nodes may soon have them: no new pod gets \
-         an address of Network {network:?} until the agent reaches the API server"
+         an address of ClaimNetwork {network:?} until the agent reaches the API server"
     )]
     Stale { network: String, node: String },
     #[error(
-        "Network {network:?} has its addresses from AddressPool {pool:?}, which does not exist or is invalid: see \
+        "ClaimNetwork {network:?} has its addresses from AddressPool {pool:?}, which does not exist or is invalid: see \
          `kubectl get addresspools.netclaim.dev`"
     )]
     NoPool { network: String, pool: String },
     #[error(
-        "capacity.requests.addresses: is 0, but the claim asks for none of the reserved addresses of Network {network:?}: ask \
+        "capacity.requests.addresses: is 0, but the claim asks for none of the reserved addresses of ClaimNetwork {network:?}: ask \
          for some by ips, or remove the 0"
     )]
     NoAddressAsked { network: String },
     #[error(
-        "all addresses of Network {network:?} are reserved: ask for some by ips, with \"0\" in capacity.requests.addresses"
+        "all addresses of ClaimNetwork {network:?} are reserved: ask for some by ips, with \"0\" in capacity.requests.addresses"
     )]
     OnlyReserved { network: String },
     #[error(
-        "address {ip} is no longer one that pods of Network {network:?} get: its admin excluded it or took it out of the ranges of \
+        "address {ip} is no longer one that pods of ClaimNetwork {network:?} get: its admin excluded it or took it out of the ranges of \
          spec.addresses; change the claim, and delete its pod"
     )]
     NotPermitted { network: String, ip: IpAddr },
     #[error(
-        "node {node} has lost AddressBlock {block} of Network {network:?}, and the Network is gone or has no addresses here: see \
-         `kubectl get networks.netclaim.dev {network}`, and delete the pod"
+        "node {node} has lost AddressBlock {block} of ClaimNetwork {network:?}, and the ClaimNetwork is gone or has no addresses here: see \
+         `kubectl get claimnetworks {network}`, and delete the pod"
     )]
     NoBlock { network: String, block: IpNet, node: String },
     #[error(
-        "the address was planned for other plugins than Network {network:?} has now, and is not usable any more: delete the pod to \
+        "the address was planned for other plugins than ClaimNetwork {network:?} has now, and is not usable any more: delete the pod to \
          have its claim prepared anew"
     )]
     OtherChain { network: String },
@@ -101,21 +101,21 @@ pub(crate) enum DeviceError {
     #[error("ifName: no free interface name is left")]
     NoIfName,
     #[error(
-        "Network {network:?} is not for namespace {namespace:?}: its admin says for which in spec.namespaceSelector of \
-         networks.netclaim.dev; delete the pod, which holds what it was allocated until then"
+        "ClaimNetwork {network:?} is not for namespace {namespace:?}: its admin says for which in spec.namespaceSelector of \
+         claimnetworks; delete the pod, which holds what it was allocated until then"
     )]
     Namespace { network: String, namespace: String },
-    #[error("no segmentation id of Network {network:?} is free on {space}")]
+    #[error("no segmentation id of ClaimNetwork {network:?} is free on {space}")]
     NoSegment { network: String, space: String },
     #[error(
-        "capacity.requests: Network {network:?} wants the claim to choose one segmentation id, of {ids}: write for \
+        "capacity.requests: ClaimNetwork {network:?} wants the claim to choose one segmentation id, of {ids}: write for \
          example segment{example}: 1"
     )]
     NoSegmentChosen { network: String, ids: String, example: u32 },
     #[error("segmentation id {id} is taken on {space}: choose another one")]
     SegmentTaken { id: u32, space: String },
     #[error(
-        "segmentation id {id} is none of those of Network {network:?} on {space} any more: choose another one, and delete every pod \
+        "segmentation id {id} is none of those of ClaimNetwork {network:?} on {space} any more: choose another one, and delete every pod \
          of the claim for it to be allocated anew"
     )]
     SegmentGone { id: u32, network: String, space: String },

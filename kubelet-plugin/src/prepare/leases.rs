@@ -192,7 +192,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Returns a block whose node hands out the address: any of the Network, also of a pool from which it drew before, or one of these
+    /// Returns a block whose node hands out the address: any of the ClaimNetwork, also of a pool from which it drew before, or one of these
     /// names, which are those of the pool. It is one list for a claim, at its first Prepare, unless the controller is away.
     async fn block_with(
         &self,
@@ -222,7 +222,7 @@ impl Leases {
     async fn create(&self, plan: &Plan, asked: &AskedAddress) -> kube::Result<AddressLease> {
         let AskedAddress { lease, pool, ip, mac } = asked.clone();
         let claim = plan.owner.claim.clone();
-        // The names are those of objects, and a plan with leases is of a Network: they were valid.
+        // The names are those of objects, and a plan with leases is of a ClaimNetwork: they were valid.
         let invalid = |error: netclaim_api::Invalid| kube::Error::Service(Box::new(error));
         let spec = AddressLeaseSpec {
             pool,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::merge::{Asked, Base, merge};
-use netclaim_api::network::{self, NetworkSpec, conflist_name};
+use netclaim_api::network::{self, ClaimNetworkSpec, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::template::Scope;
 use netclaim_api::{IfName, LinkUse, NetworkName};
@@ -27,7 +27,7 @@ pub(crate) struct Node<'a> {
     /// The Node object's name.
     pub(crate) name: &'a str,
     pub(crate) inventory: &'a Inventory,
-    /// Labels of the claim's namespace; needed where a Network [asks for them](asks_for_namespace).
+    /// Labels of the claim's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
     pub(crate) namespace_labels: &'a BTreeMap<String, String>,
 }
 
@@ -44,16 +44,16 @@ pub(crate) struct Taken {
     pub(crate) addresses: TakenAddresses,
 }
 
-/// Whether the labels of the claim's namespace decide whether it may use its Networks.
+/// Whether the labels of the claim's namespace decide whether it may use its ClaimNetworks.
 pub(crate) fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
     networks(claim, inventory).any(|(_, spec)| spec.namespace_selector.is_some())
 }
 
-/// Returns the Networks that the claim has devices of.
+/// Returns the ClaimNetworks that the claim has devices of.
 pub(super) fn networks<'a>(
     claim: &'a Claim,
     inventory: &'a Inventory,
-) -> impl Iterator<Item = (&'a NetworkName, &'a NetworkSpec)> {
+) -> impl Iterator<Item = (&'a NetworkName, &'a ClaimNetworkSpec)> {
     claim.devices.iter().filter_map(|allocated| match allocated.device.device.parse() {
         Ok(DeviceName::Network(name)) => inventory.networks.get_key_value(&name),
         _ => None,
@@ -244,11 +244,11 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&
     }
 }
 
-/// The segmentation id of an attachment, where its Network has any: the one that the claim chose, or the lowest that is
-/// free. An id that was allocated may belong to another Network by now, or to none.
+/// The segmentation id of an attachment, where its ClaimNetwork has any: the one that the claim chose, or the lowest that is
+/// free. An id that was allocated may belong to another ClaimNetwork by now, or to none.
 fn segment(
     name: &NetworkName,
-    spec: &NetworkSpec,
+    spec: &ClaimNetworkSpec,
     allocated: &AllocatedDevice,
     inventory: &Inventory,
     taken: &BTreeSet<Segment>,
@@ -279,8 +279,8 @@ fn segment(
     }
 }
 
-/// Makes sure that a plan's segmentation id is still its Network's: it is carried out again in each sandbox of its pod. The id of a
-/// Network that is gone stays the pod's until another Network has it.
+/// Makes sure that a plan's segmentation id is still its ClaimNetwork's: it is carried out again in each sandbox of its pod. The id of a
+/// ClaimNetwork that is gone stays the pod's until another ClaimNetwork has it.
 pub(super) fn keeps_segment(
     plan: &Plan,
     network: &NetworkName,
@@ -289,7 +289,7 @@ pub(super) fn keeps_segment(
     let Some(Segment { space, id }) = &plan.owner.segment else { return Ok(()) };
     let segments = devices::segments(inventory, &[]);
     let has_it = |name: &NetworkName| segments.get(name).is_some_and(|ids| ids.contains(id));
-    let is_there = |(name, spec): (&NetworkName, &NetworkSpec)| {
+    let is_there = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
         has_it(name) && devices::space(name, spec, inventory) == *space
     };
     let is_free = !inventory.networks.contains_key(network) && !inventory.networks.iter().any(is_there);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     fn inventory() -> Inventory {
-        let storage: NetworkSpec = serde_json::from_value(json!({
+        let storage: ClaimNetworkSpec = serde_json::from_value(json!({
             "uplink": {"interfaces": ["eth9", "eth1"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [
                 {"type": "macvlan", "master": "${uplink.ifName}", "node": "${node.name}", "capabilities": {"bandwidth": true}}]},
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn a_value_that_a_plugin_would_refuse_is_named_with_claim_request_network_and_field() {
         let mut inventory = inventory();
-        let vlan: NetworkSpec = serde_json::from_value(json!({
+        let vlan: ClaimNetworkSpec = serde_json::from_value(json!({
             "uplink": {"interfaces": ["eth1"]},
             "allow": {"parameters": {"vlan": {"type": "integer", "default": 5000}}},
             "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "vlan", "master": "${uplink.ifName}",
@@ -454,7 +454,7 @@ mod tests {
         let error = refusal(plans(&claim(&[("net-vlan", None)]), node(&inventory), &Taken::default()));
         assert_eq!(
             error,
-            "request \"net\" of ResourceClaim default/c: Network \"vlan\": spec.cni.plugins[0].vlanId: 5000 is out of range; \
+            "request \"net\" of ResourceClaim default/c: ClaimNetwork \"vlan\": spec.cni.plugins[0].vlanId: 5000 is out of range; \
              write a number from 0 to 4094"
         );
     }
@@ -486,7 +486,7 @@ mod tests {
     fn a_device_that_is_gone_from_the_node_is_named_with_the_way_out() {
         let error = refusal(planned(&[("net-backup", None)], &[]));
         assert!(
-            error.contains("Network \"backup\" does not exist or is not accepted on node node0"),
+            error.contains("ClaimNetwork \"backup\" does not exist or is not accepted on node node0"),
             "{error}"
         );
         let error = refusal(planned(&[("nic-eth7", None)], &[]));
@@ -558,9 +558,9 @@ mod tests {
         plans(&claim, node(&inventory), &Taken::default()).expect_err("the kernel cannot");
     }
 
-    /// A node with Network `seg`, which hands out the ids 100 and 101 on eth1.
+    /// A node with ClaimNetwork `seg`, which hands out the ids 100 and 101 on eth1.
     fn segmented(chosen_by: &str) -> Inventory {
-        let network: NetworkSpec = serde_json::from_value(json!({
+        let network: ClaimNetworkSpec = serde_json::from_value(json!({
             "uplink": {"interfaces": ["eth1"]},
             "segmentation": {"ids": ["100-101"], "chosenBy": chosen_by},
             "namespaceSelector": {"matchLabels": {"team": "a"}},
@@ -588,7 +588,10 @@ mod tests {
         assert_eq!(segments(&inventory, &one, &[100]), Ok(vec![json!(101)]));
         assert_eq!(segments(&inventory, &two, &[]), Ok(vec![json!(100), json!(101)]));
         let error = refusal(segments(&inventory, &two, &[100]));
-        assert!(error.contains("no segmentation id of Network \"seg\" is free on uplink eth1"), "{error}");
+        assert!(
+            error.contains("no segmentation id of ClaimNetwork \"seg\" is free on uplink eth1"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -603,7 +606,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_was_charged_no_address_has_to_ask_for_some() {
-        let plc: NetworkSpec = serde_json::from_value(json!({
+        let plc: ClaimNetworkSpec = serde_json::from_value(json!({
             "uplink": {"interfaces": ["eth1"]}, "allow": {"ips": true},
             "addresses": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.0/28"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]},
@@ -620,7 +623,7 @@ mod tests {
         let mut claim = claim(&[("net-plc", None)]);
         let error = refusal(plans(&claim, node(&inventory), &Taken::default()));
         assert!(
-            error.contains("all addresses of Network \"plc\" are reserved: ask for some by ips"),
+            error.contains("all addresses of ClaimNetwork \"plc\" are reserved: ask for some by ips"),
             "{error}"
         );
         claim.devices[0].takes_no_address = true;
@@ -648,11 +651,14 @@ mod tests {
         };
         let (mut moved, mut shared) = (segmented("Claim"), segmented("Claim"));
         network(&mut moved, "seg", json!(["100"]));
-        // The first Network by name has an id that two list.
+        // The first ClaimNetwork by name has an id that two list.
         network(&mut shared, "a-other", json!(["101"]));
         for inventory in [&moved, &shared] {
             let error = refusal(segments(inventory, &claim, &[]));
-            assert!(error.contains("id 101 is none of those of Network \"seg\" on uplink eth1"), "{error}");
+            assert!(
+                error.contains("id 101 is none of those of ClaimNetwork \"seg\" on uplink eth1"),
+                "{error}"
+            );
         }
         network(&mut shared, "z-other", json!(["100-101"]));
         shared.networks.remove(&"a-other".parse().expect("a name"));
@@ -671,12 +677,15 @@ mod tests {
         let gone = Inventory { networks: BTreeMap::new(), ..segmented("Node") };
         assert!(keeps(&gone), "nobody else has it");
         let mut spec = inventory.networks[&seg].clone();
-        let other = |spec: &NetworkSpec, rest: &Inventory| {
+        let other = |spec: &ClaimNetworkSpec, rest: &Inventory| {
             let mut networks = rest.networks.clone();
             networks.insert("a-other".parse().expect("a name"), spec.clone());
             Inventory { networks, ..segmented("Node") }
         };
-        assert!(!keeps(&other(&spec, &gone)) && !keeps(&other(&spec, &inventory)), "it is another Network's");
+        assert!(
+            !keeps(&other(&spec, &gone)) && !keeps(&other(&spec, &inventory)),
+            "it is another ClaimNetwork's"
+        );
         spec.segmentation.as_mut().expect("ids").ids = serde_json::from_value(json!([101])).expect("ids");
         assert!(keeps(&other(&spec, &inventory)));
         assert!(!keeps(&Inventory { networks: BTreeMap::from([(seg.clone(), spec)]), ..segmented("Node") }));
@@ -686,6 +695,6 @@ mod tests {
     fn a_claim_of_another_namespace_is_refused() {
         let inventory = segmented("Node");
         let error = refusal(plans(&claim(&[("net-seg", None)]), node(&inventory), &Taken::default()));
-        assert!(error.contains("Network \"seg\" is not for namespace \"default\""), "{error}");
+        assert!(error.contains("ClaimNetwork \"seg\" is not for namespace \"default\""), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! Plans attachments anew before their ADD, where they may not have their addresses any more.
 //!
 //! A plan is made once, and carried out again in each sandbox of its pod: after a reboot, or when a sandbox has died. Meanwhile the
-//! admin may have excluded its address, moved the range, or given the Network `addresses` in the first place. Agents before did not
+//! admin may have excluded its address, moved the range, or given the ClaimNetwork `addresses` in the first place. Agents before did not
 //! choose addresses at all.
 
 use std::collections::BTreeSet;
@@ -47,12 +47,12 @@ pub(crate) struct Reviser<N> {
     pub(crate) mender: Arc<Mender>,
 }
 
-/// Who plans a claim anew by what its Network says today.
+/// Who plans a claim anew by what its ClaimNetwork says today.
 pub(crate) type Mender = OnceLock<Weak<dyn Mend>>;
 
 /// Plans attachments anew that never were.
 pub(crate) trait Mend: Send + Sync {
-    /// Returns the plan that the attachment would get today, if its Network has changed since and only plugins and addresses differ.
+    /// Returns the plan that the attachment would get today, if its ClaimNetwork has changed since and only plugins and addresses differ.
     fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>>;
 }
 

@@ -177,7 +177,7 @@ struct OperationLabels {
     outcome: OperationEnd,
 }
 
-/// Without the Network, because Networks times plugins would be too many series: a cluster has hundreds of Networks and a few types
+/// Without the ClaimNetwork, because ClaimNetworks times plugins would be too many series: a cluster has hundreds of ClaimNetworks and a few types
 /// of plugins. Ten types make some 300 series on a node. Only admins name types, so nobody removes the series of those that are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RunLabels {
@@ -338,7 +338,7 @@ impl Metrics {
             [],
             lost,
         );
-        let network = || Label::any("network", "a Network");
+        let network = || Label::any("network", "a ClaimNetwork");
         Self {
             calls: registry.add(
                 "claims",
@@ -360,19 +360,19 @@ impl Metrics {
             ),
             networks: registry.add(
                 "network_available",
-                "0 while a plugin of the Network is not installed, or says by STATUS that it cannot serve a pod",
+                "0 while a plugin of the ClaimNetwork is not installed, or says by STATUS that it cannot serve a pod",
                 [network()],
                 Family::default(),
             ),
             plugins: registry.add(
                 "cni_plugin_info",
-                "1 for the program that is run for each CNI plugin that the node's Networks use",
+                "1 for the program that is run for each CNI plugin that the node's ClaimNetworks use",
                 [Label::any("plugin", "the type of a plugin"), Label::any("path", "the program")],
                 Family::default(),
             ),
             addresses: registry.add(
                 "addresses",
-                "Addresses in the blocks that the node has of each Network, by whether attachments have them",
+                "Addresses in the blocks that the node has of each ClaimNetwork, by whether attachments have them",
                 [
                     network(),
                     Label::one_of("family", &AddressLabels::FAMILIES),
@@ -390,7 +390,7 @@ impl Metrics {
                 "operation",
                 "How long an ADD or DEL took, with the wait for its turn",
                 [
-                    Label::any("network", "a Network; empty for a link's own devices, and for a Network that is gone"),
+                    Label::any("network", "a ClaimNetwork; empty for a link's own devices, and for a ClaimNetwork that is gone"),
                     Label::one_of("verb", Verb::VALUES),
                     Label::one_of("outcome", OperationEnd::VALUES),
                 ],
@@ -501,7 +501,7 @@ impl Metrics {
     }
 }
 
-/// The Network of a plan. A link's own devices have none, so that the label has as many values as there are Networks.
+/// The ClaimNetwork of a plan. A link's own devices have none, so that the label has as many values as there are ClaimNetworks.
 fn network_of(plan: &Plan) -> String {
     match plan.owner.device.device.parse() {
         Ok(DeviceName::Network(name)) => name.to_string(),
@@ -526,13 +526,13 @@ impl Metrics {
         self.woken.get_or_create(&WakeLabels { cause, result }).inc();
     }
 
-    /// Sets whether a Network can serve a pod.
+    /// Sets whether a ClaimNetwork can serve a pod.
     pub(crate) fn network_available(&self, network: &str, available: bool) {
         let labels = NetworkLabels { network: network.to_owned() };
         self.networks.get_or_create(&labels).set(i64::from(available));
     }
 
-    /// Forgets a Network that is gone. Its addresses are [forgotten](Self::addresses_gone) when its blocks are.
+    /// Forgets a ClaimNetwork that is gone. Its addresses are [forgotten](Self::addresses_gone) when its blocks are.
     pub(crate) fn network_gone(&self, network: &str) {
         let network = network.to_owned();
         self.networks.remove(&NetworkLabels { network: network.clone() });
@@ -556,7 +556,7 @@ impl Metrics {
             attach::End::GivenUp => OperationEnd::GivenUp,
             attach::End::Stray => OperationEnd::Stray,
         };
-        // The DELs of a Network that is gone would make series that nobody removes.
+        // The DELs of a ClaimNetwork that is gone would make series that nobody removes.
         let mut network = network_of(plan);
         if self.networks.get(&NetworkLabels { network: network.clone() }).is_none() {
             network.clear();
@@ -585,14 +585,14 @@ impl Metrics {
         }
     }
 
-    /// Forgets the addresses of a Network that is gone.
+    /// Forgets the addresses of a ClaimNetwork that is gone.
     pub(crate) fn addresses_gone(&self, network: &str, family: addresses::Family) {
         for state in AddressLabels::STATES {
             self.addresses.remove(&AddressLabels::of(network, family, state));
         }
     }
 
-    /// Sets how many addresses the node's blocks of a Network have, and how many of them attachments have.
+    /// Sets how many addresses the node's blocks of a ClaimNetwork have, and how many of them attachments have.
     pub(crate) fn addresses(&self, network: &str, family: addresses::Family, usable: u64, used: u64) {
         for (state, number) in AddressLabels::STATES.into_iter().zip([usable.saturating_sub(used), used]) {
             let labels = AddressLabels::of(network, family, state);
@@ -685,7 +685,7 @@ mod tests {
         assert!(text.contains(&format!("{} 2", count(""))) && text.contains(&count("storage")), "{text}");
         metrics.network_gone("storage");
         metrics.operation(&plan("net-storage"), Operation::Del, attach::End::Succeeded, Duration::ZERO);
-        assert!(!metrics.render().contains("storage"), "a Network that is gone has no series");
+        assert!(!metrics.render().contains("storage"), "a ClaimNetwork that is gone has no series");
     }
 
     /// Runs a plugin by the runtime of production until it has ended in each way.

@@ -110,7 +110,7 @@ fn main() -> Result<()> {
 struct Contestant {
     name: &'static str,
     worker: Worker,
-    /// Networks in the order of [`workloads`].
+    /// ClaimNetworks in the order of [`workloads`].
     lists: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! A Network that cannot serve gets no new pods, and its pods report an unhealthy device.
+//! A ClaimNetwork that cannot serve gets no new pods, and its pods report an unhealthy device.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn macvlan_with_status(test: &Test<'_>, on_status: &str) -> Result<String> {
     test.plugin("plugin", &script)
 }
 
-/// Creates a Network of this plugin, which is ready, on `uplink`; returns its name.
+/// Creates a ClaimNetwork of this plugin, which is ready, on `uplink`; returns its name.
 fn network_with_status(test: &Test<'_>, uplink: &str) -> Result<String> {
     let plugin = macvlan_with_status(test, FINE)?;
     test.network_on(uplink, "a", |network| {

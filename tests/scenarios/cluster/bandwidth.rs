@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use netclaim_tests::{Plugged, Test};
 use serde_json::{Value, json};
 
-/// Adds netclaim's bandwidth plugin to a Network, which limits pods to their claims' bandwidth.
+/// Adds netclaim's bandwidth plugin to a ClaimNetwork, which limits pods to their claims' bandwidth.
 fn limited(network: &mut Value) {
     let shaper = json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true}});
     if let Some(plugins) = network["spec"]["cni"]["plugins"].as_array_mut() {
@@ -68,7 +68,7 @@ pub fn granted_bandwidth_limits_a_pod_in_both_directions(test: &Test<'_>) -> Res
 }
 
 pub fn granted_bandwidth_limits_a_pod_without_a_network(test: &Test<'_>) -> Result<()> {
-    // Its own link: other scenarios' Networks may use all of eth1's bandwidth.
+    // Its own link: other scenarios' ClaimNetworks may use all of eth1's bandwidth.
     let _link = Plugged::new(test, "eth91")?;
     test.modes(&["eth91"], &["macvlan"])?;
     let class = test.class_of_links("macvlan", &["eth91"])?;

@@ -55,7 +55,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
     test.runs("p")?;
     // The status may change at any time: it is read anew for each look.
     eventually(60, "the columns have what the status says", || {
-        let status = test.cluster.get(&["networks.netclaim.dev", &network])?["status"].clone();
+        let status = test.cluster.get(&["claimnetworks.netclaim.dev", &network])?["status"].clone();
         let number = |key: &str| status["addresses"][key].as_i64().context("the status has no totals");
         let (leased, free) = (number("leased")?, number("free")?);
         ensure!(leased > 0, "{status}");
@@ -69,7 +69,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
             ("LEASED", &leased),
             ("FREE", &free),
         ];
-        is_shown_now(test, "networks.netclaim.dev", &network, &cells)
+        is_shown_now(test, "claimnetworks.netclaim.dev", &network, &cells)
     })?;
     let blocks = test.cluster.get(&["addressblocks.netclaim.dev"])?;
     let block = list(&blocks["items"]).find(|block| block["spec"]["network"] == network);
@@ -120,7 +120,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
 }
 
 pub fn kubectl_explains_the_values_of_attributes(test: &Test<'_>) -> Result<()> {
-    for field in ["networks.netclaim.dev.spec.attributes", "uplinkpolicies.netclaim.dev.spec.attributes"] {
+    for field in ["claimnetworks.spec.attributes", "uplinkpolicies.netclaim.dev.spec.attributes"] {
         let explained = test.cluster.kubectl(&["explain", field])?;
         for words in
             ["netclaim.dev", "A whole number, such as `7`.", "`true` or `false`.", "A text of at most"]

@@ -130,14 +130,14 @@ pub fn a_bug_report_has_what_is_netclaims_and_no_secret(test: &Test<'_>) -> Resu
         ensure!(!text.contains("managedFields") && !text.contains("last-applied-configuration: "), "{name}");
     }
     let file = |name: &str| files.get(name).with_context(|| format!("no {name} among {:?}", files.keys()));
-    ensure!(file("objects/networks.yaml")?.contains(&format!("name: {network}")), "no Network");
+    ensure!(file("objects/claimnetworks.yaml")?.contains(&format!("name: {network}")), "no ClaimNetwork");
     ensure!(file("objects/resourceclaims.yaml")?.contains("net1"), "no claim with its status");
     ensure!(file("objects/pods-with-claims.yaml")?.contains("name: p"), "no pod");
     ensure!(file("objects/deviceclasses.yaml")?.contains(&format!("name: {network}")), "no class");
     ensure!(file("objects/resourceslices.yaml")?.contains("name: nic-"), "no slice");
     ensure!(file("objects/nodes.yaml")?.contains("containerRuntimeVersion: "), "no node");
     ensure!(
-        file("objects/customresourcedefinitions.yaml")?.contains("networks.netclaim.dev"),
+        file("objects/customresourcedefinitions.yaml")?.contains("claimnetworks.netclaim.dev"),
         "no definitions"
     );
     ensure!(file("objects/clusterroles.yaml")?.contains("name: netclaim-agent"), "no roles");

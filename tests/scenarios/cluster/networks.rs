@@ -1,4 +1,4 @@
-//! Networks as devices: addresses, bandwidth, interfaces and segmentation ids that a Network grants, and to whom.
+//! ClaimNetworks as devices: addresses, bandwidth, interfaces and segmentation ids that a ClaimNetwork grants, and to whom.
 
 use anyhow::{Result, bail, ensure};
 use netclaim_tests::objects::{claim, list, text};
@@ -24,7 +24,7 @@ pub fn a_pod_waits_until_an_address_is_free(test: &Test<'_>) -> Result<()> {
     test.runs_with("second", &["net1"])
 }
 
-/// Creates a Network that sets the MTU of the pod's interface to the segmentation id.
+/// Creates a ClaimNetwork that sets the MTU of the pod's interface to the segmentation id.
 fn segmented(test: &Test<'_>, chosen_by: &str) -> Result<String> {
     test.network("a", |network| {
         network["spec"]["segmentation"] = json!({"ids": ["1400-1401"], "chosenBy": chosen_by});
@@ -79,9 +79,10 @@ pub fn a_network_serves_only_the_namespaces_that_it_selects(test: &Test<'_>) -> 
         network["metadata"]["annotations"]["netclaim.dev/device-classes"] =
             json!(format!("any, {}", test.name("b")));
     })?;
-    let not_for = |network: &str| format!("Network {network:?} is not for namespace {:?}", test.namespace());
-    // The admission policy may not know the Network yet.
-    eventually(10, "a claim of a class that the Network lists is refused", || {
+    let not_for =
+        |network: &str| format!("ClaimNetwork {network:?} is not for namespace {:?}", test.namespace());
+    // The admission policy may not know the ClaimNetwork yet.
+    eventually(10, "a claim of a class that the ClaimNetwork lists is refused", || {
         let Err(error) = test.create([claim("q", &listing)]) else {
             test.kubectl(&["delete", "resourceclaim", "q"])?;
             bail!("it was accepted")
@@ -115,15 +116,15 @@ pub fn networks_of_one_uplink_share_its_bandwidth(test: &Test<'_>) -> Result<()>
     test.pod_with_capacity("greedy", &second, "bandwidth", "4G")?;
     test.is_unschedulable("greedy")?;
 
-    // A Network without a capacity has no bandwidth to grant.
+    // A ClaimNetwork without a capacity has no bandwidth to grant.
     let silent = test.network_on("eth80", "c", |_| {})?;
     test.is_published(&format!("net-{silent}"), |device| device["capacity"]["bandwidth"].is_null())?;
-    // Granted bandwidth is not published again for a Network that comes later but precedes the other by name.
+    // Granted bandwidth is not published again for a ClaimNetwork that comes later but precedes the other by name.
     let network = test.cluster.get(&["network", &first])?;
     test.cluster.kubectl(&["delete", "network", &first])?;
     test.runs_with("greedy", &["net1"])?;
     test.is_published(&format!("net-{second}"), amount("7G"))?;
-    let again = json!({"apiVersion": network["apiVersion"], "kind": "Network", "metadata": {"name": first},
+    let again = json!({"apiVersion": network["apiVersion"], "kind": "ClaimNetwork", "metadata": {"name": first},
         "spec": network["spec"]});
     test.create([again])?;
     test.is_published(&format!("net-{first}"), amount("6G"))?;
@@ -170,7 +171,7 @@ pub fn the_pool_of_a_cluster_wide_network_follows_its_spec(test: &Test<'_>) -> R
     for pod in ["first", "second"] {
         test.delete_pod(pod)?;
     }
-    // A Network that is not accepted has no pool.
+    // A ClaimNetwork that is not accepted has no pool.
     patch(json!({"nodeSelector": {"matchLabels": {"kubernetes.io/os": "no label"}}}))?;
     offers(&[])
 }

@@ -1,4 +1,4 @@
-//! What is offered of a link: its Networks, or the link in one way, or what a policy lists.
+//! What is offered of a link: its ClaimNetworks, or the link in one way, or what a policy lists.
 
 use anyhow::{Result, ensure};
 use netclaim_tests::{Plugged, Test};
@@ -23,7 +23,7 @@ pub fn a_link_with_a_network_is_offered_only_through_it(test: &Test<'_>) -> Resu
     let network = test.network_on("eth41", "a", |_| {})?;
     test.is_in_pool(&format!("net-{network}"), "node0")?;
     test.is_not_published("nic-eth41")?;
-    ensure!(!has_counters(test, "eth41")?, "a Network needs no counters");
+    ensure!(!has_counters(test, "eth41")?, "a ClaimNetwork needs no counters");
     // A class of any NIC does not get it.
     let nic = test.class_of_links("nic", &["eth41"])?;
     test.pod("whole", &nic)?;

@@ -23,7 +23,7 @@ pub fn a_policy_selects_uplinks_and_sets_their_attributes(test: &Test<'_>) -> Re
             && device["capacity"]["bandwidth"]["value"] == "2G"
     })?;
     ensure!(test.cluster.device("nic-odd76")?.is_none(), "the policy allows macvlan only");
-    // A Network selects its uplink by the policy's attribute.
+    // A ClaimNetwork selects its uplink by the policy's attribute.
     let network = test.network("a", |network| {
         network["spec"]["uplink"] = json!({"attributes": {"physicalNetwork": {"string": test.name("blue")}}});
     })?;
@@ -112,11 +112,11 @@ pub fn a_link_with_the_nodes_traffic_is_shared_by_name_and_whole_by_policy(test:
     test.start_pod("p", &network)?;
     ensure!(
         test.cluster.device(&format!("net-{none}"))?.is_none(),
-        "a Network that takes the whole link is published"
+        "a ClaimNetwork that takes the whole link is published"
     );
     for words in [
-        format!("Network {network} has pods share link eth86, which carries the node's own traffic"),
-        format!("Network {none} does not get link eth86"),
+        format!("ClaimNetwork {network} has pods share link eth86, which carries the node's own traffic"),
+        format!("ClaimNetwork {none} does not get link eth86"),
     ] {
         eventually(60, "the Node has the event", || {
             let events = ["get", "events", "-n", "default", "--field-selector", "reason=UplinkOfTheNode"];
@@ -135,7 +135,7 @@ pub fn a_link_with_the_nodes_traffic_is_shared_by_name_and_whole_by_policy(test:
     let always = test.name("always");
     test.create([policy(&always, json!({"links": {"names": ["eth86"]}, "publish": "Always"}))])?;
     test.is_published(&whole, |_| true)?;
-    ensure!(test.cluster.device("nic-eth86")?.is_none(), "a link with Networks is offered beside them");
+    ensure!(test.cluster.device("nic-eth86")?.is_none(), "a link with ClaimNetworks is offered beside them");
     test.cluster.kubectl(&["delete", "uplinkpolicy", &always])?;
     test.is_not_published(&whole)
 }

@@ -74,7 +74,7 @@ pub fn a_network_with_addresses_of_whereabouts_is_not_accepted(test: &Test<'_>) 
             json!({"type": "whereabouts", "range": "10.77.0.0/24"});
     };
     let name = test.network("a", with_whereabouts)?;
-    test.condition(30, ["networks.netclaim.dev", &name], "Accepted", |condition| {
+    test.condition(30, ["claimnetworks.netclaim.dev", &name], "Accepted", |condition| {
         let message = text(&condition["message"]);
         let words = ["spec.cni.plugins[0].ipam.type", "whereabouts", "spec.addresses or an AddressPool"];
         condition["status"] == "False" && words.iter().all(|word| message.contains(word))
@@ -191,8 +191,8 @@ pub fn a_network_deleted_after_scheduling_is_named(test: &Test<'_>) -> Result<()
     })?;
     test.cluster.kubectl(&["delete", "network", &name])?;
     test.cluster.service("resume", "kubelet")?;
-    reports(test, &[&name, "does not exist", "kubectl get networks.netclaim.dev"])?;
-    // The kubelet's retry succeeds when the Network exists again.
+    reports(test, &[&name, "does not exist", "kubectl get claimnetworks"])?;
+    // The kubelet's retry succeeds when the ClaimNetwork exists again.
     test.create([network(&name, "macvlan", "eth1", &test.subnet(0))])?;
     test.wake("p")?;
     test.runs_with("p", &["net1"])

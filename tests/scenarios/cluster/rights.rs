@@ -245,10 +245,10 @@ fn writes_end_at_the_node(test: &Test<'_>) -> Result<()> {
 pub fn the_controller_writes_events_only_in_its_own_name(test: &Test<'_>) -> Result<()> {
     let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;
     let controller = Writer { test, token: token.trim().to_owned() };
-    controller.event("netclaim-controller", "any", "Network", "any")?;
+    controller.event("netclaim-controller", "any", "ClaimNetwork", "any")?;
     let words = "must have reportingController netclaim-controller";
     for reporter in ["default-scheduler", "kubelet", "netclaim.dev"] {
-        let event = controller.event(reporter, "any", "Network", "any");
+        let event = controller.event(reporter, "any", "ClaimNetwork", "any");
         refused(&format!("an event of {reporter}"), event, &[words])?;
     }
     Ok(())
@@ -265,7 +265,7 @@ pub fn the_controller_only_removes_labels_of_networks_from_nodes(test: &Test<'_>
     let has = |value: &str| {
         test.cluster.kubectl(&["label", "node", "node0", "--overwrite", &format!("{label}{value}")]).map(drop)
     };
-    // The agent removes it, too: no Network has it.
+    // The agent removes it, too: no ClaimNetwork has it.
     eventually(20, "the controller may remove a label that is there", || {
         has("=up")?;
         patch(labels(json!({label.as_str(): null}))).map(drop)
@@ -290,7 +290,7 @@ fn addresses_are_of_its_own_node(test: &Test<'_>, bound: &Writer<'_>) -> Result<
     test.create([object("AddressBlock", &name, spec)])?;
     let delete = ["delete", "addressblock", &name, "--dry-run=server", "--wait=false"];
     let words = "the netclaim agent of node node0 may only write AddressBlocks of that node, not of node1";
-    // The controller deletes it, too: no Network has it.
+    // The controller deletes it, too: no ClaimNetwork has it.
     match test.cluster.kubectl_as(&bound.token, &delete, "") {
         Err(error) if error.to_string().contains("NotFound") => {}
         deleted => refused("the end of another node's block", deleted, &[words])?,
@@ -345,9 +345,9 @@ const NOT_THE_CONTROLLERS: [&[&str]; 18] = [
     &["patch", "resourceclaims.resource.k8s.io", "--subresource=status"],
     &["delete", "resourceclaims.resource.k8s.io"],
     &["create", "deviceclasses.resource.k8s.io"],
-    &["create", "networks.netclaim.dev"],
-    &["patch", "networks.netclaim.dev"],
-    &["delete", "networks.netclaim.dev"],
+    &["create", "claimnetworks.netclaim.dev"],
+    &["patch", "claimnetworks.netclaim.dev"],
+    &["delete", "claimnetworks"],
     &["patch", "uplinkpolicies.netclaim.dev"],
     &["patch", "addresspools.netclaim.dev"],
     &["create", "clusterrolebindings.rbac.authorization.k8s.io"],
@@ -363,7 +363,7 @@ pub fn a_stolen_token_of_the_controller_writes_no_pod_claim_network_or_node(test
         );
     }
     ensure!(
-        test.cluster.may(&account, &["patch", "networks.netclaim.dev", "--subresource=status"]),
+        test.cluster.may(&account, &["patch", "claimnetworks.netclaim.dev", "--subresource=status"]),
         "it may not do its work"
     );
     let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Creates two Networks, each with a claim template.
+/// Creates two ClaimNetworks, each with a claim template.
 fn networks(test: &Test<'_>) -> Result<()> {
     for name in ["a", "b"] {
         let class = test.macvlan(name)?;

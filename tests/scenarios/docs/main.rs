@@ -167,11 +167,8 @@ fn a_heading_has_the_anchor_that_readers_link_to() {
 const SPEAKING: [&str; 10] =
     ["api", "cli", "cni", "controller", "deploy", "docs", "driver", "kubelet-plugin", "process", "tests"];
 
-/// Names of our kinds that kubectl also finds without a group.
-const SHORT: [&str; 15] = [
-    "network",
-    "networks",
-    "netw",
+/// Names of our kinds that kubectl also finds without a group, and that other groups may have, too. Nobody else has ClaimNetworks.
+const SHORT: [&str; 12] = [
     "uplinkpolicy",
     "uplinkpolicies",
     "uplinkpol",
@@ -250,7 +247,7 @@ fn commands_of_kubectl_name_our_kinds_with_their_group() {
         .collect();
     assert!(
         wrong.is_empty(),
-        "other groups have such kinds, too: write networks.netclaim.dev\n{}",
+        "other groups have such kinds, too: write addresspools.netclaim.dev\n{}",
         wrong.join("\n")
     );
 }
@@ -258,12 +255,12 @@ fn commands_of_kubectl_name_our_kinds_with_their_group() {
 #[test]
 fn a_kind_without_its_group_is_found_wherever_it_is_in_a_command() {
     let found = |text: &str| commands(text).flat_map(without_group).map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(found("see `kubectl -n x get network lab`"), ["network"]);
+    assert_eq!(found("see `kubectl -n x get addresspool lab`"), ["addresspool"]);
     assert_eq!(found("see `kubectl get \\\n  addressblocks -o yaml` of network"), ["addressblocks"]);
-    assert_eq!(found("kubectl get pods,networks/lab\nnetworks"), ["networks"]);
-    assert_eq!(found("`kubectl explain network.spec`"), ["network.spec"]);
+    assert_eq!(found("kubectl get pods,addresspools/lab\naddresspools"), ["addresspools"]);
+    assert_eq!(found("`kubectl explain addresspool.spec`"), ["addresspool.spec"]);
     assert_eq!(
-        found("`kubectl explain networks.netclaim.dev.spec`, `kubectl get networks.netclaim.dev`"),
+        found("`kubectl explain addresspools.netclaim.dev.spec`, `kubectl get claimnetworks`"),
         [""; 0]
     );
     assert_eq!(found("kubectl label node NODE network.example.com/device-plugin-"), [""; 0]);

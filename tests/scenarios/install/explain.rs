@@ -39,11 +39,11 @@ pub fn netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants(test: &Test<'_
         let verdict = format!("pod {namespace}/waiting waits: no node can serve request");
         ensure!(text.starts_with(&verdict), "{text}");
         let holder = format!("held by claim {namespace}/holder (pod {namespace}/holder)");
-        let full = format!("1 node (node0): Network {network}: 0 of 1 interfaces free; {holder}\n");
+        let full = format!("1 node (node0): ClaimNetwork {network}: 0 of 1 interfaces free; {holder}\n");
         ensure!(text.contains(&full), "{text}");
         ensure!(
             text.contains(&format!(
-                "2 nodes (node1, node2): the node does not offer networks.netclaim.dev {network}\n"
+                "2 nodes (node1, node2): the node does not offer ClaimNetwork {network}\n"
             )),
             "{text}"
         );
@@ -64,7 +64,7 @@ pub fn netclaimctl_says_why_a_pod_waits_and_who_has_what_it_wants(test: &Test<'_
         running.starts_with(&format!("pod {namespace}/holder runs on node node0 with 1 network\n")),
         "{running}"
     );
-    ensure!(running.contains(&format!("net1: Network {network} of pool node0")), "{running}");
+    ensure!(running.contains(&format!("net1: ClaimNetwork {network} of pool node0")), "{running}");
 
     test.delete_pod("holder")?;
     test.runs_with("waiting", &["net1"])?;

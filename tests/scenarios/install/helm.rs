@@ -13,7 +13,7 @@ use crate::left::nothing_is_left;
 pub const MANIFESTS: &str = "deploy/manifests";
 /// What Helm leaves: the definitions with their objects.
 pub const KEPT: [&str; 5] =
-    ["CustomResourceDefinition/", "Network/", "APIService/", "DeviceClass/", "Address"];
+    ["CustomResourceDefinition/", "ClaimNetwork/", "APIService/", "DeviceClass/", "Address"];
 
 /// Does something to the installation, and installs the manifests again whatever became of it.
 pub fn and_then_as_before(test: &Test<'_>, change: impl FnOnce(&Helm<'_>) -> Result<()>) -> Result<()> {
@@ -101,7 +101,7 @@ pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Re
             test.delete_pod(pod)?;
         }
         timed("uninstalled", || uninstall(helm))?;
-        // With the definitions go all Networks, so that they stay, and the next installation finds them.
+        // With the definitions go all ClaimNetworks, so that they stay, and the next installation finds them.
         test.kubectl(&["get", "network", &network])?;
         timed("nothing was left", || nothing_is_left(test.cluster, &KEPT))?;
 

@@ -32,7 +32,8 @@ pub fn netclaimctl_shows_what_is_used_and_what_is_wrong(test: &Test<'_>) -> Resu
     eventually(40, "all is well", || {
         let (well, report) = report(test)?;
         ensure!(well && report["problems"] == json!([]), "{report:#}");
-        let row = list(&report["networks"]).find(|row| row["name"] == network).context("no such Network")?;
+        let row =
+            list(&report["networks"]).find(|row| row["name"] == network).context("no such ClaimNetwork")?;
         ensure!(row["attachments"] == 1 && row["nodes"] == 3 && row["openNodes"] == 3, "{row}");
         // All of the /24 but its own, its broadcast and its gateway's address, whatever the nodes have leased.
         ensure!(row["capacity"]["addresses"] == json!({"used": 1.0, "total": 253.0}), "{row}");
@@ -51,7 +52,7 @@ pub fn netclaimctl_shows_what_is_used_and_what_is_wrong(test: &Test<'_>) -> Resu
     eventually(20, "the problem is shown", || {
         let shown = status(test, &[])?;
         let text = String::from_utf8_lossy(&shown.stdout);
-        let problem = format!("* Network {invalid} is not accepted: spec.cni.plugins[0].mode");
+        let problem = format!("* ClaimNetwork {invalid} is not accepted: spec.cni.plugins[0].mode");
         ensure!(shown.status.code() == Some(1) && text.contains(&problem), "{text}");
         ensure!(text.starts_with("NETWORK ") && text.contains("\nNODE "), "{text}");
         Ok(())
@@ -76,7 +77,7 @@ fn says(test: &Test<'_>, args: &[&str], words: &[&str]) -> Result<()> {
 
 pub fn netclaimctl_says_which_plugin_a_node_lacks(test: &Test<'_>) -> Result<()> {
     let network = test.network_by("missing")?;
-    let lacks = format!("CNI plugin missing of Network {network} is not installed");
+    let lacks = format!("CNI plugin missing of ClaimNetwork {network} is not installed");
     says(test, &[], &[&format!("* 3 nodes (node0, node1, node2): {lacks}")])?;
     says(
         test,

@@ -5,9 +5,9 @@ use netclaim_tests::{Test, eventually};
 
 /// What nobody gets by Kubernetes' roles for users.
 const FORBIDDEN: [(&str, &str); 14] = [
-    ("create", "networks.netclaim.dev"),
-    ("patch", "networks.netclaim.dev"),
-    ("delete", "networks.netclaim.dev"),
+    ("create", "claimnetworks.netclaim.dev"),
+    ("patch", "claimnetworks.netclaim.dev"),
+    ("delete", "claimnetworks"),
     ("list", "uplinkpolicies.netclaim.dev"),
     ("create", "uplinkpolicies.netclaim.dev"),
     ("list", "addressleases.netclaim.dev"),
@@ -23,7 +23,10 @@ const FORBIDDEN: [(&str, &str); 14] = [
 
 pub fn whoever_may_view_the_cluster_sees_networks_and_changes_none(test: &Test<'_>) -> Result<()> {
     let nobody = test.name("nobody");
-    ensure!(!test.cluster.may(&nobody, &["list", "networks.netclaim.dev"]), "everybody may read Networks");
+    ensure!(
+        !test.cluster.may(&nobody, &["list", "claimnetworks.netclaim.dev"]),
+        "everybody may read ClaimNetworks"
+    );
     for role in ["view", "edit", "admin"] {
         let user = test.name(role);
         let bind = [
@@ -43,8 +46,11 @@ pub fn whoever_may_view_the_cluster_sees_networks_and_changes_none(test: &Test<'
 
 fn check(test: &Test<'_>, user: &str) -> Result<()> {
     // The API server takes a moment to learn of the binding.
-    eventually(20, "Networks can be read", || {
-        ensure!(test.cluster.may(user, &["list", "networks.netclaim.dev"]), "{user} may not list Networks");
+    eventually(20, "ClaimNetworks can be read", || {
+        ensure!(
+            test.cluster.may(user, &["list", "claimnetworks.netclaim.dev"]),
+            "{user} may not list ClaimNetworks"
+        );
         Ok(())
     })?;
     for (verb, what) in FORBIDDEN {

@@ -119,7 +119,7 @@ fn bad_objects(test: &Test<'_>, network: &str) -> [(Value, &'static str); 5] {
         "spec": {"config": [parameters()]},
     });
     let network =
-        object("Network", json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "../macvlan"}]}}));
+        object("ClaimNetwork", json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "../macvlan"}]}}));
     let rack = json!({"matchLabels": {"rack": "no label"}});
     let policy = object("UplinkPolicy", json!({"links": {"names": ["eth1"]}, "nodeSelector": rack}));
     let pool = object("AddressPool", json!({"ranges": [{"subnet": "10.60.0.1/20"}]}));

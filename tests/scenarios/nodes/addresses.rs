@@ -12,19 +12,19 @@ use crate::lost_nodes::lose;
 
 /// Pods of the test of duplicates.
 const PODS: usize = 60;
-/// Seconds until the first blocks of a Network are on all nodes.
+/// Seconds until the first blocks of a ClaimNetwork are on all nodes.
 const LEASED: u64 = 20;
 /// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the cluster), with some more:
 /// the leader may have been on that node, and the next one counts from its own first look.
 const NODE_GONE: u64 = 120;
 
-/// Has a Network hand out these addresses.
+/// Has a ClaimNetwork hand out these addresses.
 pub(crate) fn with_addresses(network: &mut Value, addresses: Value) {
     network["spec"]["addresses"] = addresses;
     network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
 }
 
-/// Creates a Network `a` on eth1 with these addresses, and waits until nodes have blocks of it.
+/// Creates a ClaimNetwork `a` on eth1 with these addresses, and waits until nodes have blocks of it.
 pub fn network(test: &Test<'_>, addresses: Value, nodes: usize) -> Result<String> {
     let name = test.network("a", |network| with_addresses(network, addresses))?;
     eventually(LEASED, &format!("{nodes} nodes have a block"), || {
@@ -42,7 +42,7 @@ pub(crate) struct Block {
     cidr: String,
 }
 
-/// The blocks of a Network.
+/// The blocks of a ClaimNetwork.
 pub(crate) fn blocks(test: &Test<'_>, network: &str) -> Result<Vec<Block>> {
     let all = test.cluster.get(&["addressblocks"])?;
     let of_network = list(&all["items"]).filter(|block| block["spec"]["network"] == network);
@@ -125,7 +125,7 @@ fn every_pair_pings(test: &Test<'_>, pods: &[String], owners: &BTreeMap<String, 
     Ok(())
 }
 
-/// A pod with one claim, which asks for `count` interfaces of a Network.
+/// A pod with one claim, which asks for `count` interfaces of a ClaimNetwork.
 fn many(network: &str, count: usize) -> [Value; 2] {
     let mut claim = claim("many", network);
     let requests = (1..=count).map(|n| request(&format!("r{n}"), network));
@@ -374,7 +374,7 @@ pub(crate) fn asking(name: &str, class: &str, ip: &str) -> Value {
     claim
 }
 
-/// Creates a Network `a` of which claims can ask for addresses from .200 on.
+/// Creates a ClaimNetwork `a` of which claims can ask for addresses from .200 on.
 fn network_with_reserved(test: &Test<'_>) -> Result<String> {
     let reserved = format!("{}-{}", test.address(0, 200), test.address(0, 250));
     let name = test.network("a", |network| {
@@ -770,7 +770,7 @@ pub fn a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended(test: &Tes
     })
 }
 
-/// Changes a Network by a merge patch.
+/// Changes a ClaimNetwork by a merge patch.
 fn change(test: &Test<'_>, network: &str, spec: Value) -> Result<()> {
     let patch = json!({"spec": spec}).to_string();
     test.cluster.kubectl(&["patch", "network", network, "--type=merge", "-p", &patch]).map(drop)

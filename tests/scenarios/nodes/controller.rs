@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use netclaim_tests::objects::text;
 use netclaim_tests::{AGENT, AGENT_PODS, CONTROLLER, SYSTEM, Test, eventually, long, names};
 
-/// Waits until the status of a Network says that every node publishes it.
+/// Waits until the status of a ClaimNetwork says that every node publishes it.
 fn is_everywhere(test: &Test<'_>, network: &str, seconds: u64) -> Result<()> {
     test.condition(seconds, ["network", network], "Available", |condition| {
         condition["reason"] == "Everywhere"

@@ -116,7 +116,7 @@ fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}{n}")).collect()
 }
 
-/// Creates a Network with a small block of addresses for each node, and some more, and a pod on each node.
+/// Creates a ClaimNetwork with a small block of addresses for each node, and some more, and a pod on each node.
 fn small_blocks(test: &Test<'_>) -> Result<(String, Vec<String>)> {
     let subnet = test.subnet(0).replace("/24", "/27");
     let addresses = json!({"ranges": [{"subnet": subnet}], "blockSize": {"ipv4": 30}});
@@ -404,7 +404,7 @@ pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(tes
     let of_nodes = addresses(test)?;
     ensure!(of_nodes.len() == pods.len(), "{of_nodes:?}");
 
-    // A clone has the same objects and other nodes. Its Networks get a range of their own before a kubelet of it runs.
+    // A clone has the same objects and other nodes. Its ClaimNetworks get a range of their own before a kubelet of it runs.
     for node in ["node1", "node2"] {
         test.cluster.power_off(node)?;
     }

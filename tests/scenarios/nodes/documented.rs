@@ -97,7 +97,7 @@ pub fn pods_keep_their_addresses_as_the_page_about_them_shows(test: &Test<'_>) -
     test.delete_pod("db")
 }
 
-/// A Network's blocks by node, as a page's command shows them.
+/// A ClaimNetwork's blocks by node, as a page's command shows them.
 fn blocks_of(page: &Page<'_>, command: &str, network: &str) -> Result<BTreeMap<String, Vec<IpNet>>> {
     let mut blocks: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
     for line in page.run(command)?.lines() {
@@ -119,7 +119,7 @@ fn yaml(page: &Page<'_>, command: &str) -> Result<Value> {
 pub fn addresses_for_the_whole_cluster_work_as_their_page_shows(test: &Test<'_>) -> Result<()> {
     let page = Page::of(test, "addresses.md")?;
     let [blocks, network] = page.checks()?;
-    // The page about VLANs has a Network on such a link, too. A veth pair of the name does where the kernel has no VLANs.
+    // The page about VLANs has a ClaimNetwork on such a link, too. A veth pair of the name does where the kernel has no VLANs.
     let vlans = Page::of(test, "vlan.md")?.objects()?.into_iter().take(2);
     let _links = ["eth1.60", "eth1.61", "eth1.100"]
         .map(|link| Plugged::on(test, "node1", link))
@@ -157,7 +157,7 @@ pub fn addresses_for_the_whole_cluster_work_as_their_page_shows(test: &Test<'_>)
     test.ping("node0", "node1", "net1")?;
     test.ping6("node0", "node1", "net1")?;
 
-    eventually(30, "the Network shows its totals", || {
+    eventually(30, "the ClaimNetwork shows its totals", || {
         let shown = yaml(&page, &network)?["status"].clone();
         let number =
             |field: &str| shown["addresses"][field].as_u64().with_context(|| format!("no {field}: {shown}"));

@@ -30,9 +30,9 @@ pub fn a_pod_that_no_node_can_serve_is_told_once_why(test: &Test<'_>) -> Result<
     let held = format!("held by claim {namespace}/holder (pod {namespace}/holder)");
     for part in [
         format!("{REASON}no node can serve request net of claim waiting. "),
-        format!("1 node (node0): Network {network}: 0 of 1 interfaces free; {held}"),
-        format!("1 node (node1): Network {network}: it takes no new pods: netclaim.dev/link-down"),
-        format!("1 node (node2): the node does not offer networks.netclaim.dev {network}"),
+        format!("1 node (node0): ClaimNetwork {network}: 0 of 1 interfaces free; {held}"),
+        format!("1 node (node1): ClaimNetwork {network}: it takes no new pods: netclaim.dev/link-down"),
+        format!("1 node (node2): the node does not offer ClaimNetwork {network}"),
     ] {
         ensure!(event.contains(&part), "{part:?} is not in {event:?}");
     }

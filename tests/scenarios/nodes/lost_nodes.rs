@@ -12,7 +12,7 @@ fn slices_of(test: &Test<'_>, node: &str) -> Result<Vec<Value>> {
     Ok(test.cluster.slices()?.into_iter().filter(|slice| slice["spec"]["nodeName"] == node).collect())
 }
 
-/// Waits until so many nodes publish a Network.
+/// Waits until so many nodes publish a ClaimNetwork.
 fn is_on_nodes(test: &Test<'_>, network: &str, nodes: usize) -> Result<()> {
     eventually(60, &format!("{nodes} nodes publish {network}"), || {
         let status = test.cluster.get(&["network", network])?["status"].clone();

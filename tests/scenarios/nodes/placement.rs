@@ -27,7 +27,7 @@ pub fn pods_run_only_on_nodes_with_the_networks_uplink(test: &Test<'_>) -> Resul
     test.delete_pod("only")
 }
 
-/// The nodes that say by their label that pods can be attached to a Network of scope `Cluster` there.
+/// The nodes that say by their label that pods can be attached to a ClaimNetwork of scope `Cluster` there.
 fn serving(test: &Test<'_>, network: &str) -> Result<BTreeSet<String>> {
     let label = format!("network.netclaim.dev/{network}=up");
     let nodes = test.cluster.get(&["nodes", "-l", &label])?;
@@ -66,7 +66,7 @@ pub fn pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it(test: &Tes
     second.set(&["far-eth62", "up"])?;
     test.runs_with("waiting", &["net1"])?;
 
-    // A label that somebody removes comes back, and those of a Network that is gone go.
+    // A label that somebody removes comes back, and those of a ClaimNetwork that is gone go.
     let label = format!("network.netclaim.dev/{network}-");
     test.cluster.kubectl(&["label", "node", "node0", &label])?;
     serve(test, &network, &["node0", "node1"])?;
@@ -119,7 +119,7 @@ impl Drop for NodeLabel<'_> {
     }
 }
 
-/// Waits until exactly these nodes publish a Network, and its status says so.
+/// Waits until exactly these nodes publish a ClaimNetwork, and its status says so.
 fn is_on(test: &Test<'_>, network: &str, expected: &[&str]) -> Result<()> {
     let device = format!("net-{network}");
     eventually(60, &format!("{network} is on {expected:?}"), || {

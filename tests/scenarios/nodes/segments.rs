@@ -5,7 +5,7 @@ use netclaim_tests::Test;
 use netclaim_tests::objects::{class, network};
 use serde_json::json;
 
-/// Creates a Network on `uplink` for one node, with addresses that no other node has.
+/// Creates a ClaimNetwork on `uplink` for one node, with addresses that no other node has.
 fn network_of_node(test: &Test<'_>, uplink: &str, node: u8) -> Result<()> {
     let name = test.name(&format!("{uplink}-node{node}"));
     let mut network = network(&name, "macvlan", uplink, "");

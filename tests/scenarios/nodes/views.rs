@@ -8,15 +8,15 @@ use serde_json::json;
 
 use crate::addresses::{asking, blocks, network, no_duplicates, with_addresses};
 
-/// Seconds until the blocks and leases of a Network that is gone are gone, too.
+/// Seconds until the blocks and leases of a ClaimNetwork that is gone are gone, too.
 const GONE: u64 = 60;
 
-/// Deletes pods, claims and the Network; makes sure that neither blocks nor leases are left.
+/// Deletes pods, claims and the ClaimNetwork; makes sure that neither blocks nor leases are left.
 fn nothing_is_left(test: &Test<'_>, pods: &[String], network: &str) -> Result<()> {
     test.kubectl(&["delete", "pods", "--all", "--timeout=90s"])?;
     test.kubectl(&["delete", "resourceclaims", "--all", "--timeout=60s"])?;
     ensure!(!pods.is_empty(), "no pod had an address");
-    test.cluster.kubectl(&["delete", "networks.netclaim.dev", network, "--timeout=60s"])?;
+    test.cluster.kubectl(&["delete", "claimnetworks", network, "--timeout=60s"])?;
     eventually(GONE, "neither blocks nor leases are left", || {
         let left = blocks(test, network)?;
         ensure!(left.is_empty(), "{left:?}");
@@ -77,7 +77,7 @@ pub fn what_came_and_went_without_a_controller_gives_no_address_twice(test: &Tes
     }
     test.cluster.controller_away()?;
     let meanwhile = || -> Result<()> {
-        // One block goes, those of the pods stay; the Network comes back under its name.
+        // One block goes, those of the pods stay; the ClaimNetwork comes back under its name.
         for block in blocks(test, &network)? {
             test.cluster.kubectl(&["delete", "addressblock", &block.name, "--wait=false"])?;
         }
@@ -86,9 +86,9 @@ pub fn what_came_and_went_without_a_controller_gives_no_address_twice(test: &Tes
             ensure!(left.len() == 2, "{left:?}");
             Ok(())
         })?;
-        let spec = test.cluster.get(&["networks.netclaim.dev", &network])?["spec"].clone();
-        test.cluster.kubectl(&["delete", "networks.netclaim.dev", &network, "--timeout=60s"])?;
-        test.create([json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "Network", "metadata": {"name": network}, "spec": spec})])
+        let spec = test.cluster.get(&["claimnetworks.netclaim.dev", &network])?["spec"].clone();
+        test.cluster.kubectl(&["delete", "claimnetworks", &network, "--timeout=60s"])?;
+        test.create([json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": network}, "spec": spec})])
     };
     let (done, back) = (meanwhile(), test.cluster.controller_back());
     done.and(back)?;

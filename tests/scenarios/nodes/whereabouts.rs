@@ -61,7 +61,8 @@ fn taken_over(test: &Test<'_>) -> Result<()> {
 
     let mut migration = test.migrate(&["--taken-over"])?;
     let objects = migration["objects"].as_array_mut().context("nothing is translated")?;
-    let object = objects.iter_mut().find(|object| object["kind"] == "Network").context("no Network")?;
+    let object =
+        objects.iter_mut().find(|object| object["kind"] == "ClaimNetwork").context("no ClaimNetwork")?;
     object["spec"]["addresses"]["blockSize"] = json!({"ipv4": 28});
     let network = text(&object["metadata"]["name"]);
     let class = network.clone();

@@ -15,7 +15,7 @@ use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::addresses::{AddressBlock, AddressPoolSpec};
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::Network;
+use netclaim_api::network::ClaimNetwork;
 use netclaim_api::published::{Amounts, Facts, device};
 use netclaim_tests::{AuditLog, Cluster, SYSTEM, Usage, objects};
 use serde_json::json;
@@ -28,7 +28,7 @@ use crate::fleet::{self, AT_ONCE};
 use crate::report::{Report, mib, millis};
 use crate::{whereabouts, workload};
 
-/// The Networks, one after the other, with the prefix length of their blocks; not set is the default, which is /26 here.
+/// The ClaimNetworks, one after the other, with the prefix length of their blocks; not set is the default, which is /26 here.
 const NETWORKS: [(&str, Option<u8>); 2] = [("default", None), ("small", Some(28))];
 /// Pods of each node that come and go.
 const PODS: usize = 20;
@@ -60,7 +60,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let controller = Controller::start(cluster, &users.kubeconfig(CONTROLLER)?)?;
     let world = World {
         cluster,
-        networks: Api::all_with(of_admin.clone(), &ApiResource::erase::<Network>(&())),
+        networks: Api::all_with(of_admin.clone(), &ApiResource::erase::<ClaimNetwork>(&())),
         blocks: Api::all(of_admin),
         agents: client(&users.kubeconfig(AGENTS)?).await?,
         nodes: nodes.iter().map(Node::name_any).collect(),
@@ -122,7 +122,7 @@ impl<'a> Users<'a> {
     }
 }
 
-/// Creates one slice for each node, with a device of each Network. The Networks come later, so that no agent's publishing is
+/// Creates one slice for each node, with a device of each ClaimNetwork. The ClaimNetworks come later, so that no agent's publishing is
 /// part of the times.
 async fn publish(client: &Client, nodes: &[Node]) -> Result<()> {
     let api: Api<ResourceSlice> = Api::all(client.clone());
@@ -157,7 +157,7 @@ struct World<'a> {
 }
 
 impl World<'_> {
-    /// Waits until the controller works: it counts all nodes of a Network without addresses.
+    /// Waits until the controller works: it counts all nodes of a ClaimNetwork without addresses.
     async fn is_ready(&self) -> Result<()> {
         let (name, _) = NETWORKS[0];
         let network = objects::network(name, "macvlan", UPLINK, "192.168.0.0/24");
@@ -176,7 +176,7 @@ impl World<'_> {
         self.networks.delete(name, &DeleteParams::default()).await.map(drop).map_err(Error::from)
     }
 
-    /// Creates a Network, lets pods come and go, and deletes it.
+    /// Creates a ClaimNetwork, lets pods come and go, and deletes it.
     async fn measure(&self, name: &str, prefix: Option<u8>, report: &mut Report) -> Result<()> {
         let title = prefix.map_or_else(|| "default".to_owned(), |prefix| format!("/{prefix}"));
         let mut addresses = json!({"ranges": [{"subnet": "10.0.0.0/9"}]});
@@ -224,7 +224,7 @@ impl World<'_> {
         agents.let_go(PATIENCE).await?;
         let left = self.blocks.list(&ListParams::default()).await?.items.len();
         ensure!(left == 0, "{left} blocks are left");
-        report.seconds(format!("{title}: Network deleted, no block left after"), begin.elapsed())?;
+        report.seconds(format!("{title}: ClaimNetwork deleted, no block left after"), begin.elapsed())?;
         self.report_requests(&log, &format!("{title}: end"), self.nodes.len(), report)
     }
 

@@ -262,7 +262,7 @@ impl Agents {
         Ok(())
     }
 
-    /// Lets go of all blocks, which the controller deletes because their Network is gone.
+    /// Lets go of all blocks, which the controller deletes because their ClaimNetwork is gone.
     pub async fn let_go(&mut self, patience: Duration) -> Result<()> {
         let begin = Instant::now();
         while !self.blocks.is_empty() {

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::{Controller, PATIENCE, admin, client, on_cluster};
 use crate::fleet::{self, LINKS, Uses};
-use crate::networks::Networks;
+use crate::networks::ClaimNetworks;
 use crate::report::{Report, mib, millis};
 use crate::scheduling::{Others, Profile, Scheduling};
 use crate::users::{NEW, claims, published};
@@ -33,12 +33,12 @@ pub fn pods_that_wait_get_their_cause() -> Result<()> {
 async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let mut report = Report::new("explaining")?;
     let client = client(&admin(cluster)).await?;
-    let networks = Networks::create(cluster, &client, Uses::Networks)?;
-    let nodes = published(&client, count, Uses::Networks, &mut report).await?;
+    let networks = ClaimNetworks::create(cluster, &client, Uses::ClaimNetworks)?;
+    let nodes = published(&client, count, Uses::ClaimNetworks, &mut report).await?;
     let scheduling = Scheduling::new(cluster, &client, Profile::Default)?;
     let others = claims()?.first().copied().unwrap_or_default();
     scheduling
-        .allocate(&nodes, &Others::on_all_networks_but(NEW, Uses::Networks), 0..others, &mut report)
+        .allocate(&nodes, &Others::on_all_networks_but(NEW, Uses::ClaimNetworks), 0..others, &mut report)
         .await?;
     let controller = Controller::start(cluster, &admin(cluster))?;
     networks.are_on(count).await?;

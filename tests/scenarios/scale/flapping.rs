@@ -1,5 +1,5 @@
 //! A link of one of many nodes that goes down and up once a second: what the controller writes, what that costs it, and what
-//! every node's watch of Networks gets of it.
+//! every node's watch of ClaimNetworks gets of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,14 +10,14 @@ use futures::StreamExt as _;
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
-use netclaim_api::network::Network;
+use netclaim_api::network::ClaimNetwork;
 use netclaim_tests::{AuditLog, Cluster};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::cluster::{Controller, PATIENCE, PUBLISHING, admin, client, on_cluster};
 use crate::fleet::{self, Fleet, LINKS, Uses};
-use crate::networks::Networks;
+use crate::networks::ClaimNetworks;
 use crate::report::{Report, millis};
 
 /// Changes of the link, one each second. The last one is up.
@@ -33,12 +33,12 @@ pub fn a_flapping_link_is_written_rarely() -> Result<()> {
 async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let mut report = Report::new("flapping")?;
     let client = client(&admin(cluster)).await?;
-    let networks = Networks::create(cluster, &client, Uses::Networks)?;
+    let networks = ClaimNetworks::create(cluster, &client, Uses::ClaimNetworks)?;
     let nodes = fleet::nodes(&client, count).await?;
     let controller = Controller::start(cluster, &admin(cluster))?;
-    let fleet = timeout(PUBLISHING, Fleet::publish(&client, &nodes, Uses::Networks)).await??;
+    let fleet = timeout(PUBLISHING, Fleet::publish(&client, &nodes, Uses::ClaimNetworks)).await??;
     networks.are_on(count).await?;
-    report.row("nodes, each with a watch of Networks", count as f64, "")?;
+    report.row("nodes, each with a watch of ClaimNetworks", count as f64, "")?;
     let watches = Watches::start(&client, count).await?;
     // The last writes were long ago.
     sleep(INTERVAL * 2).await;
@@ -59,7 +59,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     sleep(INTERVAL * 2).await;
     networks.are_everywhere().await?;
 
-    let writes = log.write_times_by_name("networks")?;
+    let writes = log.write_times_by_name("claimnetworks")?;
     let (most, all) = (
         writes.values().map(Vec::len).max().unwrap_or_default(),
         writes.values().map(Vec::len).sum::<usize>(),
@@ -68,7 +68,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let shortest = pauses.min().context("no status was written twice")?;
     report.row("changes of the link: writes of its slice", log.writes("resourceslices")? as f64, "")?;
     report.seconds("for", flapped)?;
-    report.row("Networks on the link that were written", writes.len() as f64, "")?;
+    report.row("ClaimNetworks on the link that were written", writes.len() as f64, "")?;
     report.row("writes of the status, of all of them", all as f64, "")?;
     report.row("writes of the status, of one at most", most as f64, "")?;
     report.seconds("shortest time between two writes of one", shortest)?;
@@ -77,11 +77,11 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     report.row("controller: CPU for each change", used as f64 / CHANGES as f64, "ms")?;
     report.seconds("controller: CPU", Duration::from_secs_f64(millis(used)))?;
     ensure!(shortest >= INTERVAL, "a status was written again after {shortest:?}");
-    ensure!(writes.len() == Uses::Networks.networks(), "{} Networks were written", writes.len());
+    ensure!(writes.len() == Uses::ClaimNetworks.networks(), "{} ClaimNetworks were written", writes.len());
     Ok(())
 }
 
-/// A watch of Networks for each node, as its agent has it.
+/// A watch of ClaimNetworks for each node, as its agent has it.
 struct Watches {
     events: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
@@ -93,7 +93,8 @@ impl Watches {
         let (events, listed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut tasks = JoinSet::new();
         for _ in 0..count {
-            let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<Network>(&()));
+            let api: Api<DynamicObject> =
+                Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&()));
             let (events, listed) = (Arc::clone(&events), Arc::clone(&listed));
             tasks.spawn(async move {
                 let mut watch = std::pin::pin!(watcher(api, watcher::Config::default()));

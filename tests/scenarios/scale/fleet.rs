@@ -21,31 +21,31 @@ use tokio_util::sync::CancellationToken;
 
 /// Uplinks of a node.
 pub const LINKS: [&str; 2] = ["eth1", "eth2"];
-/// The Network of scope `Cluster`.
+/// The ClaimNetwork of scope `Cluster`.
 pub const EVERYWHERE: &str = "everywhere";
-/// Devices of a node without Networks.
+/// Devices of a node without ClaimNetworks.
 pub const EXCLUSIVE: usize = 8;
 
 /// How the links of the nodes can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Uses {
-    /// By macvlan, by ipvlan, or whole, and 22 Networks on each link. Macvlan is the most frequent use, so the whole link and
+    /// By macvlan, by ipvlan, or whole, and 22 ClaimNetworks on each link. Macvlan is the most frequent use, so the whole link and
     /// ipvlan have a counter each.
     All,
     /// Only by macvlan, as with `modes: [macvlan]` of an UplinkPolicy: no counters.
     Macvlan,
-    /// Only through Networks, three on each link, as most users have it: no counters, at most eight attributes, one capacity.
-    Networks,
+    /// Only through ClaimNetworks, three on each link, as most users have it: no counters, at most eight attributes, one capacity.
+    ClaimNetworks,
     /// As a whole: eight plain exclusive devices, to compare with.
     Exclusive,
 }
 
 impl Uses {
-    /// Networks on each link.
+    /// ClaimNetworks on each link.
     pub const fn networks(self) -> usize {
         match self {
             Self::All | Self::Macvlan => 22,
-            Self::Networks => 3,
+            Self::ClaimNetworks => 3,
             Self::Exclusive => 0,
         }
     }
@@ -55,7 +55,7 @@ impl Uses {
         match self {
             Self::All => LINKS.len() * (self.networks() + 3),
             Self::Macvlan => LINKS.len() * (self.networks() + 1),
-            Self::Networks => LINKS.len() * self.networks(),
+            Self::ClaimNetworks => LINKS.len() * self.networks(),
             Self::Exclusive => EXCLUSIVE,
         }
     }
@@ -70,7 +70,7 @@ const K: u64 = 1024;
 /// Requests, or publishers that start, at the same time: as in a quick rollout of a DaemonSet.
 pub const AT_ONCE: usize = 50;
 
-/// The name of a Network on a link.
+/// The name of a ClaimNetwork on a link.
 pub fn network(link: &str, n: usize) -> String {
     format!("{link}-{n:02}")
 }
@@ -104,7 +104,7 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
     }
     for n in 0..uses.networks() {
         let network = network(link.as_str(), n);
-        let bandwidth = bandwidth.filter(|_| uses != Uses::Networks);
+        let bandwidth = bandwidth.filter(|_| uses != Uses::ClaimNetworks);
         let amounts = Amounts { bandwidth, addresses: Some(Quantity::new(200)), ..Amounts::default() };
         let facts = Facts { network: network.clone(), ..facts("macvlan") };
         devices.push(device(
@@ -158,7 +158,7 @@ pub async fn nodes(client: &Client, count: usize) -> Result<Vec<Node>> {
         let api = api.clone();
         async move {
             let resources = json!({"cpu": "64", "memory": "256Gi", "pods": "250"});
-            // As an agent labels a node that serves the Network.
+            // As an agent labels a node that serves the ClaimNetwork.
             let serves = network_label(&EVERYWHERE.parse().map_err(Error::msg)?);
             let labels = json!({"kubernetes.io/os": "linux", serves: SERVED});
             let node = serde_json::from_value(json!({

@@ -12,7 +12,7 @@
 //! | [`addresses`] | blocks of addresses on such nodes, and whereabouts' way of working beside it | `make test-scale` |
 //! | [`agents`], [`workload`] | what their agents do about blocks, and the pods that come and go | |
 //! | [`whereabouts`] | a model of whereabouts' requests | |
-//! | [`fleet`], [`networks`] | what such a node publishes, and the Networks of it | |
+//! | [`fleet`], [`networks`] | what such a node publishes, and the ClaimNetworks of it | |
 //! | [`scheduling`] | pods, claims and the scheduler | |
 //! | [`cluster`] | the API server and the controller that these nodes share | |
 

@@ -1,4 +1,4 @@
-//! The Networks of simulated nodes, and the class of each.
+//! The ClaimNetworks of simulated nodes, and the class of each.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client};
-use netclaim_api::network::Network;
+use netclaim_api::network::ClaimNetwork;
 use netclaim_tests::{Cluster, objects};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -14,14 +14,14 @@ use tokio::time::{sleep, timeout};
 use crate::cluster::{self, Controller, PATIENCE, admin};
 use crate::fleet::{self, LINKS, Uses};
 
-/// The Networks, which every node has.
-pub struct Networks {
+/// The ClaimNetworks, which every node has.
+pub struct ClaimNetworks {
     api: Api<DynamicObject>,
     count: usize,
 }
 
-impl Networks {
-    /// Creates the Networks of such nodes, each with a class.
+impl ClaimNetworks {
+    /// Creates the ClaimNetworks of such nodes, each with a class.
     pub fn create(cluster: &Cluster, client: &Client, uses: Uses) -> Result<Self> {
         cluster::create_crds(cluster)?;
         // Without a controller manager nobody else creates it.
@@ -40,11 +40,11 @@ impl Networks {
         let list: Vec<Value> = each.chain(classes).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": list}).to_string();
         cluster.kubectl_with(&["create", "-f", "-"], &list)?;
-        let api = Api::all_with(client.clone(), &ApiResource::erase::<Network>(&()));
+        let api = Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&()));
         Ok(Self { api, count: all.len() })
     }
 
-    /// Creates a Network of scope `Cluster` with its class, and has a controller publish it. Nothing changes after that, so that
+    /// Creates a ClaimNetwork of scope `Cluster` with its class, and has a controller publish it. Nothing changes after that, so that
     /// the controller ends.
     pub async fn create_everywhere(cluster: &Cluster, client: &Client) -> Result<()> {
         let mut network = objects::network(fleet::EVERYWHERE, "macvlan", LINKS[0], "");
@@ -64,7 +64,9 @@ impl Networks {
             }
             anyhow::Ok(())
         };
-        timeout(PATIENCE, published).await.context("the Network of scope Cluster is not published")??;
+        timeout(PATIENCE, published)
+            .await
+            .context("the ClaimNetwork of scope Cluster is not published")??;
         controller.stop()
     }
 
@@ -72,16 +74,16 @@ impl Networks {
     pub async fn are_on(&self, nodes: usize) -> Result<()> {
         let wanted = json!(nodes);
         let is_right = |network: &DynamicObject| network.data["status"]["nodes"] == wanted;
-        self.all(is_right).await.with_context(|| format!("the Networks do not get to {nodes} nodes"))
+        self.all(is_right).await.with_context(|| format!("the ClaimNetworks do not get to {nodes} nodes"))
     }
 
-    /// Waits until each status says that the Network is available everywhere.
+    /// Waits until each status says that the ClaimNetwork is available everywhere.
     pub async fn are_everywhere(&self) -> Result<()> {
         let is_everywhere = |network: &DynamicObject| {
             objects::list(&network.data["status"]["conditions"])
                 .any(|condition| condition["type"] == "Available" && condition["reason"] == "Everywhere")
         };
-        self.all(is_everywhere).await.context("the Networks do not get available everywhere")
+        self.all(is_everywhere).await.context("the ClaimNetworks do not get available everywhere")
     }
 
     async fn all(&self, is_right: impl Fn(&DynamicObject) -> bool) -> Result<()> {
@@ -107,7 +109,7 @@ impl Networks {
     }
 }
 
-/// The class of a Network.
+/// The class of a ClaimNetwork.
 pub fn class(network: &str) -> String {
     format!("net-{network}")
 }

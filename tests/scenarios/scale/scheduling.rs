@@ -168,8 +168,8 @@ pub struct Others {
 }
 
 impl Others {
-    /// Claims that share the devices of all Networks but the one with this number on the first link. Those of a node are of
-    /// different Networks.
+    /// Claims that share the devices of all ClaimNetworks but the one with this number on the first link. Those of a node are of
+    /// different ClaimNetworks.
     pub fn on_all_networks_but(unused: usize, uses: Uses) -> Self {
         let all = LINKS.into_iter().flat_map(|link| (0..uses.networks()).map(move |n| (link, n)));
         let used = all.filter(|(link, n)| (*link, *n) != (LINKS[0], unused));
@@ -182,7 +182,7 @@ impl Others {
         Self { class, result: Box::new(result) }
     }
 
-    /// Claims of the last Network of the last link but one, which share its device.
+    /// Claims of the last ClaimNetwork of the last link but one, which share its device.
     pub fn on_last_network(uses: Uses) -> Self {
         let network = fleet::network(LINKS[0], uses.networks() - 1);
         let class = class(&network);
@@ -192,7 +192,7 @@ impl Others {
         Self { class, result: Box::new(result) }
     }
 
-    /// Claims that share the one device of the Network of scope `Cluster`.
+    /// Claims that share the one device of the ClaimNetwork of scope `Cluster`.
     pub fn on_cluster_wide_network() -> Result<Self> {
         let network = fleet::EVERYWHERE;
         let pool = cluster_pool(&network.parse().map_err(Error::msg)?);
@@ -207,7 +207,7 @@ impl Others {
     }
 }
 
-/// The result of the claim with this number, which shares the device of a Network.
+/// The result of the claim with this number, which shares the device of a ClaimNetwork.
 fn share(pool: &str, network: &str, number: usize, consumed: Value) -> Value {
     json!({
         "request": "net", "driver": DRIVER_NAME, "pool": pool, "device": format!("net-{network}"),

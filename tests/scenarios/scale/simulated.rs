@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::{Controller, PATIENCE, PUBLISHING, admin, client, on_cluster};
 use crate::fleet::{self, AT_ONCE, Fleet, LINKS, Uses};
-use crate::networks::{Networks, class};
+use crate::networks::{ClaimNetworks, class};
 use crate::report::{Report, mib, millis};
 use crate::scheduling::{Others, Profile, Scheduling};
 
@@ -27,7 +27,7 @@ pub fn nodes_are_published_counted_and_scheduled() -> Result<()> {
 async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let mut report = Report::new("nodes")?;
     let client = client(&admin(cluster)).await?;
-    let networks = Networks::create(cluster, &client, Uses::All)?;
+    let networks = ClaimNetworks::create(cluster, &client, Uses::All)?;
     let nodes = fleet::nodes(&client, count).await?;
     let mut controller = Controller::start(cluster, &admin(cluster))?;
     networks.are_on(0).await?;
@@ -47,8 +47,8 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     report.row("writes of slices", writes as f64, "")?;
     report.row("writes of slices per second", writes as f64 / took.as_secs_f64(), "1/s")?;
     networks.are_on(count).await?;
-    report.seconds("every Network's status right, since the beginning", begin.elapsed())?;
-    report.row("writes of the Networks' status", log.writes("networks")? as f64, "")?;
+    report.seconds("every ClaimNetwork's status right, since the beginning", begin.elapsed())?;
+    report.row("writes of the ClaimNetworks' status", log.writes("claimnetworks")? as f64, "")?;
     let after = (controller.usage()?, Usage::of(cluster.service_pid("apiserver")?)?);
     report.row("controller: CPU", millis(after.0.cpu - before.0.cpu), "s")?;
     report.row("controller: memory", mib(after.0.rss), "MiB")?;
@@ -59,7 +59,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
 
     let log = AuditLog::from_now(cluster)?;
     sleep(IDLE).await;
-    let idle = log.writes("resourceslices")? + log.writes("networks")?;
+    let idle = log.writes("resourceslices")? + log.writes("claimnetworks")?;
     report.row(format!("writes in {} s without a change", IDLE.as_secs()), idle as f64, "")?;
     ensure!(idle == 0, "{idle} writes while nothing changed");
     drop(fleet);

@@ -1,4 +1,4 @@
-//! The scheduler on a fleet as users have it: two uplinks, six Networks and one of scope `Cluster`, and many claims of others;
+//! The scheduler on a fleet as users have it: two uplinks, six ClaimNetworks and one of scope `Cluster`, and many claims of others;
 //! beside it, nodes with plain exclusive devices.
 //!
 //! | variable | meaning |
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::cluster::{PUBLISHING, admin, client, on_cluster};
 use crate::fleet::{self, EXCLUSIVE, Fleet, LINKS, Uses};
-use crate::networks::{Networks, class};
+use crate::networks::{ClaimNetworks, class};
 use crate::report::Report;
 use crate::scheduling::{Others, Profile, Scheduling};
 
@@ -28,17 +28,17 @@ const CLAIMS: &str = "20000";
 const PROFILES: [(&str, Profile); 3] =
     [("", Profile::Default), (", 2 % of nodes", Profile::Percent(2)), (", no scores", Profile::Unscored)];
 
-/// The Network of the first link that nobody uses.
+/// The ClaimNetwork of the first link that nobody uses.
 pub const NEW: usize = 1;
 
-/// Measures Networks in the first and in the last place, one that nobody uses, and one of scope `Cluster`, beside claims of others.
+/// Measures ClaimNetworks in the first and in the last place, one that nobody uses, and one of scope `Cluster`, beside claims of others.
 pub fn networks_are_scheduled_beside_many_claims() -> Result<()> {
     on_cluster("users", async |cluster, count| {
         let mut report = Report::new("users")?;
         let client = client(&admin(cluster)).await?;
-        Networks::create(cluster, &client, Uses::Networks)?;
-        let nodes = published(&client, count, Uses::Networks, &mut report).await?;
-        Networks::create_everywhere(cluster, &client).await?;
+        ClaimNetworks::create(cluster, &client, Uses::ClaimNetworks)?;
+        let nodes = published(&client, count, Uses::ClaimNetworks, &mut report).await?;
+        ClaimNetworks::create_everywhere(cluster, &client).await?;
         of_networks(cluster, &client, &nodes, &mut report).await
     })
 }
@@ -52,14 +52,14 @@ pub fn claims() -> Result<Vec<usize>> {
 }
 
 async fn of_networks(cluster: &Cluster, client: &Client, nodes: &[Node], report: &mut Report) -> Result<()> {
-    let last = Uses::Networks.networks() - 1;
+    let last = Uses::ClaimNetworks.networks() - 1;
     let first = ("first", fleet::network(LINKS[0], 0));
     let last = ("last", fleet::network(LINKS[1], last));
     let new = ("new", fleet::network(LINKS[0], NEW));
     let cluster_wide = ("cluster-wide", fleet::EVERYWHERE.to_owned());
     let default = Scheduling::new(cluster, client, Profile::Default)?;
     default.measure("pods without claims", "plain", None, report).await?;
-    let (others, mut before) = (Others::on_all_networks_but(NEW, Uses::Networks), 0);
+    let (others, mut before) = (Others::on_all_networks_but(NEW, Uses::ClaimNetworks), 0);
     for claims in claims()? {
         default.allocate(nodes, &others, before..claims, report).await?;
         before = claims;
@@ -70,7 +70,7 @@ async fn of_networks(cluster: &Cluster, client: &Client, nodes: &[Node], report:
                 Profile::Percent(_) | Profile::Unscored => vec![&first, &cluster_wide],
             };
             for (place, network) in places {
-                let title = format!("{place} Network beside {claims}{title}");
+                let title = format!("{place} ClaimNetwork beside {claims}{title}");
                 let kind = format!("{place}-{claims}-{number}");
                 scheduling.measure(&title, &kind, Some(&class(network)), report).await?;
             }
@@ -79,21 +79,21 @@ async fn of_networks(cluster: &Cluster, client: &Client, nodes: &[Node], report:
     Ok(())
 }
 
-/// Measures a Network of scope `Cluster` beside claims of others that share it.
+/// Measures a ClaimNetwork of scope `Cluster` beside claims of others that share it.
 pub fn a_cluster_wide_network_is_scheduled_beside_its_claims() -> Result<()> {
     on_cluster("cluster-wide", async |cluster, count| {
         let mut report = Report::new("cluster-wide")?;
         let client = client(&admin(cluster)).await?;
-        Networks::create(cluster, &client, Uses::Networks)?;
-        let nodes = published(&client, count, Uses::Networks, &mut report).await?;
-        Networks::create_everywhere(cluster, &client).await?;
+        ClaimNetworks::create(cluster, &client, Uses::ClaimNetworks)?;
+        let nodes = published(&client, count, Uses::ClaimNetworks, &mut report).await?;
+        ClaimNetworks::create_everywhere(cluster, &client).await?;
         let scheduling = Scheduling::new(cluster, &client, Profile::Default)?;
         let claims = claims()?.first().copied().unwrap_or_default();
         let others = Others::on_cluster_wide_network()?;
         scheduling.allocate(&nodes, &others, 0..claims, &mut report).await?;
         let class = class(fleet::EVERYWHERE);
         for (number, (title, profile)) in PROFILES.into_iter().enumerate() {
-            let title = format!("cluster-wide Network beside {claims} claims of it{title}");
+            let title = format!("cluster-wide ClaimNetwork beside {claims} claims of it{title}");
             let scheduling = Scheduling::new(cluster, &client, profile)?;
             scheduling.measure(&title, &format!("own-{number}"), Some(&class), &mut report).await?;
         }

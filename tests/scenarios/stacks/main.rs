@@ -145,7 +145,7 @@ fn the_webhook_refuses_a_wrong_claim(test: &Test<'_>) -> Result<()> {
     })
 }
 
-/// Creates a Network on eth1 that hands out these addresses.
+/// Creates a ClaimNetwork on eth1 that hands out these addresses.
 fn network(test: &Test<'_>, addresses: &Value) -> Result<String> {
     test.network("a", |network| {
         network["spec"]["addresses"] = addresses.clone();

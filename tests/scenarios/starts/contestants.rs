@@ -87,11 +87,11 @@ impl Contestant for Plain {
     }
 }
 
-/// netclaim's agent and its parent, with a macvlan Network.
+/// netclaim's agent and its parent, with a macvlan ClaimNetwork.
 pub struct Netclaim<'a>(&'a Test<'a>);
 
 impl<'a> Netclaim<'a> {
-    /// Creates the Network, its class and the template of claims, unless they exist.
+    /// Creates the ClaimNetwork, its class and the template of claims, unless they exist.
     pub fn new(test: &'a Test<'a>) -> Result<Self> {
         let class = test.name(TEMPLATE);
         if test.get("resourceclaimtemplate", TEMPLATE).is_err() {

@@ -138,7 +138,7 @@ pub fn summarize(test: &Test<'_>, samples: &Samples, who: &[&str], others: &[Str
     samples.publish("table.md", &page)
 }
 
-/// A Network whose ADD takes so long, and the template of its claims; returns the template's name.
+/// A ClaimNetwork whose ADD takes so long, and the template of its claims; returns the template's name.
 fn slow_template(test: &Test<'_>, seconds: usize) -> Result<String> {
     let class = test.network_after(&format!("sleep {seconds}"))?;
     test.create([netclaim_tests::objects::claim_template("slow", &class)])?;

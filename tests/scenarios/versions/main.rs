@@ -181,7 +181,7 @@ fn a_nic_and_macvlan_on_it_are_never_in_use_together(test: &Test<'_>) -> Result<
     test.is_unschedulable("nic")?;
     test.delete_pod("macvlan")?;
     if !counts(test.cluster)? {
-        // Without counters a link with a Network is published for uses that do not exclude it.
+        // Without counters a link with a ClaimNetwork is published for uses that do not exclude it.
         test.kubectl(&["delete", "network", &macvlan])?;
     }
     test.runs_with("nic", &["net1"])?;

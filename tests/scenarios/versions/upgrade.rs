@@ -77,9 +77,9 @@ fn upgraded_and_back(test: &Test<'_>) -> Result<()> {
 
 struct Run<'a> {
     test: &'a Test<'a>,
-    /// A Network with a claim template of the same name.
+    /// A ClaimNetwork with a claim template of the same name.
     local: String,
-    /// Devices of Networks: one whose addresses are counted, one that counts nothing, and one of scope `Cluster`.
+    /// Devices of ClaimNetworks: one whose addresses are counted, one that counts nothing, and one of scope `Cluster`.
     counted: String,
     uncounted: String,
     wide: String,

@@ -32,7 +32,7 @@ pub struct World<'a> {
     pub nodes: Option<&'a [Node]>,
     /// What all claims hold.
     pub holdings: &'a Holdings,
-    /// Says why a Network cannot be used on any node.
+    /// Says why a ClaimNetwork cannot be used on any node.
     pub refusal: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct Judgement {
     pub unserved: Vec<String>,
     /// Requests for devices of other drivers, which are not judged.
     pub foreign: Vec<String>,
-    /// Why Networks that are asked for cannot be used at all.
+    /// Why ClaimNetworks that are asked for cannot be used at all.
     pub networks: Vec<String>,
     /// Every node; none without details.
     pub nodes: Vec<JudgedNode>,

@@ -12,7 +12,7 @@ use crate::pool::network_of;
 #[derive(Debug, Default)]
 pub struct Needed {
     networks: BTreeSet<String>,
-    /// A request does not say of which Networks its devices are.
+    /// A request does not say of which ClaimNetworks its devices are.
     all: bool,
 }
 

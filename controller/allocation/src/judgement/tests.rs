@@ -25,7 +25,7 @@ fn holding(name: &str, node: &str) -> ResourceClaim {
         "status": {"allocation": {"devices": {"results": [result]}}}}))
 }
 
-/// The slice of a node with one interface of each of these Networks.
+/// The slice of a node with one interface of each of these ClaimNetworks.
 fn slice(node: &str, networks: &[&str]) -> ResourceSlice {
     let device = |network: &&str| {
         json!({"name": format!("net-{network}"), "allowMultipleAllocations": true,
@@ -42,11 +42,11 @@ struct Cluster {
     slices: Vec<ResourceSlice>,
     nodes: Vec<Node>,
     claims: Vec<ResourceClaim>,
-    /// The Networks that exist.
+    /// The ClaimNetworks that exist.
     networks: Vec<&'static str>,
 }
 
-/// Nodes a to d: a and b have Network storage, c has another one, and d is cordoned.
+/// Nodes a to d: a and b have ClaimNetwork storage, c has another one, and d is cordoned.
 fn cluster() -> Cluster {
     let class = |name: &str, expression: &str| {
         from(
@@ -80,7 +80,7 @@ impl Cluster {
         let mut holdings = Holdings::default();
         self.claims.iter().for_each(|claim| holdings.add(claim));
         let refusal =
-            |name: &str| (!self.networks.contains(&name)).then(|| format!("there is no Network {name}"));
+            |name: &str| (!self.networks.contains(&name)).then(|| format!("there is no ClaimNetwork {name}"));
         let world = World {
             slices: &self.slices,
             rules: &[],
@@ -105,8 +105,8 @@ fn groups(judgement: &Judgement) -> Vec<String> {
 fn nodes_with_the_same_cause_are_one_group_with_the_holders_of_all() {
     let judgement = cluster().judge(&["storage"], false);
     let expected = [
-        "2 nodes (a, b): Network storage: 0 of 1 interfaces free",
-        "1 node (c): the node does not offer networks.netclaim.dev storage",
+        "2 nodes (a, b): ClaimNetwork storage: 0 of 1 interfaces free",
+        "1 node (c): the node does not offer ClaimNetwork storage",
     ];
     assert_eq!(groups(&judgement), expected);
     let holders: Vec<&str> = judgement.causes[0].holders.iter().map(|holder| holder.claim.as_str()).collect();
@@ -185,7 +185,7 @@ fn what_no_node_can_change_comes_first() {
     };
     assert!(refused(&cluster, "stroage").contains("there is no DeviceClass stroage"));
     cluster.networks.clear();
-    assert_eq!(refused(&cluster, "storage"), "there is no Network storage");
+    assert_eq!(refused(&cluster, "storage"), "there is no ClaimNetwork storage");
 }
 
 #[test]

@@ -130,8 +130,8 @@ impl Selector {
         }
     }
 
-    /// Returns the Network that every selected device of the driver must have, if the expression says so as a class for a
-    /// Network usually does: by `device.attributes["DRIVER"].network == "NAME"` in a conjunction.
+    /// Returns the ClaimNetwork that every selected device of the driver must have, if the expression says so as a class for a
+    /// ClaimNetwork usually does: by `device.attributes["DRIVER"].network == "NAME"` in a conjunction.
     pub fn network(&self, driver: &str) -> Option<&str> {
         self.program.as_ref().ok().and_then(|program| required_network(program.expression(), driver))
     }

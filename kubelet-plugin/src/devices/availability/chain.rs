@@ -1,11 +1,11 @@
-//! The plugins that a Network needs on this node, and the configuration that they are asked with by STATUS. Pure.
+//! The plugins that a ClaimNetwork needs on this node, and the configuration that they are asked with by STATUS. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::AddressPoolSpec;
-use netclaim_api::network::{NetworkSpec, conflist_name};
+use netclaim_api::network::{ClaimNetworkSpec, conflist_name};
 use netclaim_api::template;
 use netclaim_cni::{NetworkList, PluginType};
 use netclaim_driver::links::Link;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::inventory::Inventory;
 use crate::inventory::node_scope;
 
-/// The plugins of one Network.
+/// The plugins of one ClaimNetwork.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Chain {
     /// Every plugin, IPAM plugins included.
@@ -23,9 +23,9 @@ pub(super) struct Chain {
     pub(super) conflist: Option<Arc<NetworkList>>,
 }
 
-/// Returns the chains of the node's Networks.
+/// Returns the chains of the node's ClaimNetworks.
 pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName, Chain> {
-    let chain = |(name, spec): (&NetworkName, &NetworkSpec)| {
+    let chain = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
         let link = inventory.uplink_of(spec).map(|uplink| &uplink.link);
         // Not the node's blocks, which change: whether plugins can serve does not depend on them.
         let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
@@ -47,7 +47,7 @@ impl Chain {
     }
 }
 
-/// Returns the Network's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which has no STATUS, and
+/// Returns the ClaimNetwork's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which has no STATUS, and
 /// where placeholders need a claim or a pod.
 fn conflist(
     name: &NetworkName,

@@ -1,4 +1,4 @@
-//! Which Network is checked next, and what the answers mean. Pure: time and answers are arguments.
+//! Which ClaimNetwork is checked next, and what the answers mean. Pure: time and answers are arguments.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ pub(super) const UNREADY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a message stays while the reason is the same: some have the time of day in them.
 pub(super) const MESSAGE_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Networks whose plugins cannot serve an ADD now.
+/// ClaimNetworks whose plugins cannot serve an ADD now.
 pub(crate) type Unavailable = BTreeMap<NetworkName, Unhealthy>;
 
-/// The checks of all Networks of the node.
+/// The checks of all ClaimNetworks of the node.
 #[derive(Debug)]
 pub(super) struct Checks {
     period: Duration,
     by_network: BTreeMap<NetworkName, Check>,
 }
 
-/// The checks of one Network.
+/// The checks of one ClaimNetwork.
 #[derive(Debug)]
 struct Check {
     chain: Chain,
@@ -58,7 +58,7 @@ impl Checks {
         Self { period, by_network: BTreeMap::new() }
     }
 
-    /// Replaces the node's Networks and returns the removed ones.
+    /// Replaces the node's ClaimNetworks and returns the removed ones.
     pub(super) fn replace(
         &mut self,
         mut chains: BTreeMap<NetworkName, Chain>,
@@ -88,7 +88,7 @@ impl Checks {
         removed
     }
 
-    /// Returns the names of all Networks.
+    /// Returns the names of all ClaimNetworks.
     pub(super) fn networks(&self) -> impl Iterator<Item = &NetworkName> {
         self.by_network.keys()
     }
@@ -116,7 +116,7 @@ impl Checks {
         self.by_network.values().filter_map(Check::due).min()
     }
 
-    /// Returns the Network whose plugins are to be asked now, and the configuration for it.
+    /// Returns the ClaimNetwork whose plugins are to be asked now, and the configuration for it.
     pub(super) fn next(&mut self, now: Instant) -> Option<(NetworkName, Arc<NetworkList>)> {
         let due = self.due().filter(|due| *due <= now)?;
         let (name, check) = self.by_network.iter_mut().find(|(_, check)| check.due() == Some(due))?;
@@ -124,7 +124,7 @@ impl Checks {
         Some((name.clone(), check.chain.conflist.clone()?))
     }
 
-    /// Takes the answer of a Network's plugins to STATUS with `conflist`. `chance`, from 0 to 1, spreads the next one.
+    /// Takes the answer of a ClaimNetwork's plugins to STATUS with `conflist`. `chance`, from 0 to 1, spreads the next one.
     pub(super) fn answered(
         &mut self,
         name: &NetworkName,
@@ -134,7 +134,7 @@ impl Checks {
         chance: f64,
     ) {
         let Some(check) = self.by_network.get_mut(name) else { return };
-        // The Network may have changed since it was asked.
+        // The ClaimNetwork may have changed since it was asked.
         if check.chain.conflist.as_ref() != Some(conflist) {
             return;
         }
@@ -154,7 +154,7 @@ impl Checks {
         }
     }
 
-    /// Returns the Networks that cannot serve, and why.
+    /// Returns the ClaimNetworks that cannot serve, and why.
     pub(super) fn unavailable(&self) -> Unavailable {
         let unhealthy = |(name, check): (&NetworkName, &Check)| Some((name.clone(), check.unhealthy()?));
         self.by_network.iter().filter_map(unhealthy).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The plugins that the node's Networks use, by type.
+/// The plugins that the node's ClaimNetworks use, by type.
 pub(super) type Plugins = BTreeMap<String, PathBuf>;
 
 /// A plugin that is another program than at the last look, or at none.

@@ -1,13 +1,13 @@
-//! Finds out which Networks of the node cannot serve an ADD now, and why.
+//! Finds out which ClaimNetworks of the node cannot serve an ADD now, and why.
 //!
 //! * Every plugin of the chain must be installed, IPAM plugins included. Their directories are watched.
-//! * CNI 1.1.0 plugins are asked by STATUS: when a Network comes or changes, every `--status-period`, and more often while
+//! * CNI 1.1.0 plugins are asked by STATUS: when a ClaimNetwork comes or changes, every `--status-period`, and more often while
 //!   they say no. STATUS needs a configuration that does not depend on a claim or a pod.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `chain` | reads a Network's plugins and its configuration for STATUS; pure |
-//! | `checks` | decides which Network to check next and what its answers mean; pure |
+//! | `chain` | reads a ClaimNetwork's plugins and its configuration for STATUS; pure |
+//! | `checks` | decides which ClaimNetwork to check next and what its answers mean; pure |
 //! | `found` | notes which program each plugin is; pure |
 
 mod chain;
@@ -41,22 +41,22 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 const UNWATCHED_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const UNWATCHED: &str =
     "cannot watch the directories of CNI plugins, looking at them every 5 s: see sysctl fs.inotify";
-/// Networks that are asked at once: pods that start need the processors.
+/// ClaimNetworks that are asked at once: pods that start need the processors.
 const MAX_ASKED: usize = 2;
 
-/// The checks of a node's Networks.
+/// The checks of a node's ClaimNetworks.
 pub(crate) struct Availability {
     pub(crate) plugins: Arc<CniPlugins>,
     /// The Node object's name.
     pub(crate) node: String,
     /// How often plugins are asked; zero is never.
     pub(crate) period: Duration,
-    /// The gauge of each Network.
+    /// The gauge of each ClaimNetwork.
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Availability {
-    /// Keeps `unavailable` up to date with the Networks of `inventory`, until the sender of inventories is dropped.
+    /// Keeps `unavailable` up to date with the ClaimNetworks of `inventory`, until the sender of inventories is dropped.
     pub(crate) async fn watch(
         self,
         mut inventory: watch::Receiver<Option<Arc<Inventory>>>,

@@ -33,7 +33,7 @@ fn inventory(networks: &[(&str, Value)]) -> Inventory {
     }
 }
 
-/// The chain of Network `a` with this plugin, by CNI 1.1.0.
+/// The chain of ClaimNetwork `a` with this plugin, by CNI 1.1.0.
 fn chain(plugin: Value) -> Chain {
     let cni = json!({"cniVersion": "1.1.0", "plugins": [plugin]});
     chains(&inventory(&[("a", cni)]), "node0").remove(&name("a")).unwrap()

@@ -4,13 +4,13 @@ use anyhow::{Result, ensure};
 use netclaim_tests::Test;
 use serde_json::Value;
 
-/// The slices of a cluster-wide Network.
+/// The slices of a cluster-wide ClaimNetwork.
 fn slices(test: &Test<'_>, network: &str) -> Result<Vec<Value>> {
     let all = test.cluster.slices()?.into_iter();
     Ok(all.filter(|slice| slice["spec"]["pool"]["name"] == format!("networks/{network}")).collect())
 }
 
-/// Waits until the controller has accepted a Network.
+/// Waits until the controller has accepted a ClaimNetwork.
 fn is_accepted(test: &Test<'_>, network: &str) -> Result<()> {
     test.condition(60, ["network", network], "Accepted", |condition| condition["status"] == "True")
 }
@@ -35,7 +35,7 @@ pub fn pods_start_while_the_controller_is_away(test: &Test<'_>) -> Result<()> {
     };
     let (new, back) = (meanwhile(), test.cluster.controller_back());
     let new = new.and_then(|new| back.map(|()| new))?;
-    // The next controller adopts the slices, accepts the new Network, and keeps counting.
+    // The next controller adopts the slices, accepts the new ClaimNetwork, and keeps counting.
     is_accepted(test, &new)?;
     ensure!(slices(test, &cluster)? == published, "{:?}", slices(test, &cluster)?);
     test.start_pod("after", &cluster)?;

@@ -114,7 +114,7 @@ fn rules(test: &Test<'_>, on_add: &str, on_del: &str) -> Result<String> {
     test.plugin("rules", &before(on_add, on_del, "tuning"))
 }
 
-/// Creates a Network whose macvlan has the plugin chained. Returns its name.
+/// Creates a ClaimNetwork whose macvlan has the plugin chained. Returns its name.
 fn network_with(test: &Test<'_>, rules: &str) -> Result<String> {
     test.network("a", |network| {
         let first = network["spec"]["cni"]["plugins"][0].take();

@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 pub fn an_agent_that_starts_again_beside_a_slow_stop_delays_no_pod(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    // The scheduler sees the Network's device while the agent runs.
+    // The scheduler sees the ClaimNetwork's device while the agent runs.
     test.start_pod("warm", &network)?;
     let mut ending = pod("ending", &[]);
     ending["spec"]["terminationGracePeriodSeconds"] = json!(GRACE);
