@@ -7,8 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::attachment_config::arg_name_problem;
 use crate::invalid::first_of;
-use crate::{AttachmentConfig, Invalid, ParameterRule};
+use crate::{AttachmentConfig, Invalid, ParameterRule, Setting};
 
 /// What claims may set in their `AttachmentConfig`. By default, a claim may set the name of the interface only. The rules do
 /// not apply to DeviceClasses, which the admin writes.
@@ -16,26 +17,44 @@ use crate::{AttachmentConfig, Invalid, ParameterRule};
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Allow {
     /// Claims may request IP addresses (`ips`).
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub ips: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ips: Option<Allowed>,
     /// Claims may choose the MAC address (`mac`).
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub mac: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Allowed>,
     /// Claims may limit their rates (`bandwidth`), up to the bandwidth that they were granted as capacity.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub bandwidth: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Allowed>,
     /// Claims may map ports of the node (`portMappings`) from 1024, except the ports of Kubernetes, of netclaim and of
     /// NodePorts (2379, 2380, 6443, 9177 to 9179, 10248 to 10260, 30000 to 32767).
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub port_mappings: bool,
-    /// Claims may pass CNI_ARGS to the plugins (`args`), except `IP`, `GATEWAY` and `MAC`: `ips` and `mac` allow these.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub args: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port_mappings: Option<Allowed>,
+    /// CNI_ARGS that claims may pass to the plugins (`args`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub args: Option<AllowedArgs>,
     /// Parameters that claims may set: a JSON schema by name. The configuration uses a parameter as `${parameters.NAME}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = MAX_PARAMETERS))]
     pub parameters: BTreeMap<String, ParameterRule>,
 }
+
+/// What claims may set, written `{}`. It is an object so that limits can be added to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Allowed {}
+
+/// The CNI_ARGS that claims may pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AllowedArgs {
+    /// Their names, except `IP`, `GATEWAY` and `MAC`: `ips` and `mac` allow these.
+    #[schemars(length(min = 1, max = MAX_ARGS), inner(length(min = 1, max = MAX_ARG_BYTES)), extend("x-kubernetes-list-type" = "set"))]
+    pub names: Vec<String>,
+}
+
+/// The most CNI_ARGS that claims may pass, and the most bytes of a name.
+const MAX_ARGS: usize = 64;
+const MAX_ARG_BYTES: usize = 256;
 
 /// The most parameters that claims may set.
 pub(crate) const MAX_PARAMETERS: usize = 64;
@@ -85,39 +104,48 @@ impl AttachmentConfig {
 }
 
 impl Allow {
+    /// Whether claims may set this.
+    pub const fn allows(&self, setting: Setting) -> bool {
+        match setting {
+            Setting::Ips => self.ips.is_some(),
+            Setting::Mac => self.mac.is_some(),
+            Setting::Bandwidth => self.bandwidth.is_some(),
+            Setting::PortMappings => self.port_mappings.is_some(),
+        }
+    }
+
+    /// Lets claims set this.
+    pub const fn allow(&mut self, setting: Setting) {
+        let allowed = match setting {
+            Setting::Ips => &mut self.ips,
+            Setting::Mac => &mut self.mac,
+            Setting::Bandwidth => &mut self.bandwidth,
+            Setting::PortMappings => &mut self.port_mappings,
+        };
+        *allowed = Some(Allowed {});
+    }
+
     /// Refuses the first field of a claim's configuration that the admin does not allow. `owner` names the object with these
     /// rules, for the message.
     pub(crate) fn permits(&self, config: &AttachmentConfig, owner: &str) -> Result<(), Invalid> {
-        // Destructured, so that a new field cannot be forgotten here.
-        let AttachmentConfig {
-            if_name: _,
-            ips,
-            replica_ips,
-            mac,
-            bandwidth,
-            port_mappings,
-            args,
-            parameters,
-        } = config;
-        let used = [
-            ("ips", !ips.is_empty() && !self.ips),
-            ("replicaIPs", !replica_ips.is_empty() && !self.ips),
-            ("mac", mac.is_some() && !self.mac),
-            ("bandwidth", bandwidth.is_some() && !self.bandwidth),
-            ("portMappings", !port_mappings.is_empty() && !self.port_mappings),
-            ("args", !args.is_empty() && !self.args),
-        ];
-        if let Some((field, _)) = used.into_iter().find(|(_, refused)| *refused) {
-            let allow = if field == "replicaIPs" { "ips" } else { field };
+        if let Some((field, setting)) = config.settings().find(|(_, setting)| !self.allows(*setting)) {
             let problem = format!(
-                "{owner} does not allow claims to set it: remove it, or have the admin set allow.{allow}"
+                "{owner} does not allow claims to set it: remove it, or have the admin set allow.{}",
+                setting.as_str()
             );
             return Err(Invalid::new(field, problem));
         }
         if let Some(never) = config.never_of_claims().into_iter().next() {
             return Err(never);
         }
-        for (name, value) in parameters {
+        let names = self.args.iter().flat_map(|args| &args.names);
+        if let Some(name) = config.args.keys().find(|name| !names.clone().any(|allowed| allowed == *name)) {
+            let problem = format!(
+                "{owner} does not allow claims to pass it: remove it, or have the admin add it to allow.args.names"
+            );
+            return Err(Invalid::new(format!("args.{name}"), problem));
+        }
+        for (name, value) in &config.parameters {
             let field = format!("parameters.{name}");
             let Some(rule) = self.parameters.get(name) else {
                 let known = first_of(self.parameters.keys().cloned(), NAMED_PARAMETERS, ", ");
@@ -143,7 +171,9 @@ impl Allow {
 
     /// Returns what there is too much of to look at the rest: messages and placeholders go by all of it.
     pub(crate) fn too_much(&self) -> Vec<Invalid> {
-        if let Some(many) = Invalid::too_many("parameters", self.parameters.len(), MAX_PARAMETERS) {
+        let args = self.args.as_ref().map_or(0, |args| args.names.len());
+        let many = Invalid::too_many("parameters", self.parameters.len(), MAX_PARAMETERS);
+        if let Some(many) = many.or_else(|| Invalid::too_many("args.names", args, MAX_ARGS)) {
             return vec![many];
         }
         let of_rule = |(name, rule): (&String, &ParameterRule)| {
@@ -158,6 +188,13 @@ impl Allow {
             let path = format!("parameters.{name}");
             rule.problems().into_iter().map(move |problem| problem.within(&path)).collect::<Vec<_>>()
         };
-        self.parameters.iter().flat_map(of_rule).collect()
+        let names = self.args.iter().flat_map(|args| &args.names).enumerate();
+        let of_names = names.filter_map(|(i, name)| {
+            let problem = arg_problem(name).or_else(|| arg_name_problem(name).map(str::to_owned))?;
+            Some(Invalid::new(format!("args.names[{i}]"), problem))
+        });
+        let none = self.args.as_ref().filter(|args| args.names.is_empty());
+        let none = none.map(|_| Invalid::new("args.names", "is empty: list the names, or remove args"));
+        self.parameters.iter().flat_map(of_rule).chain(none).chain(of_names).collect()
     }
 }

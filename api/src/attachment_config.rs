@@ -20,9 +20,9 @@ pub struct AttachmentConfig {
     /// Name of the interface in the pod. By default, interfaces are called `net1`, `net2` and so on, in the alphabetical order of
     /// the ResourceClaims' names, and in a claim in the order of its requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub if_name: Option<IfName>,
-    /// Addresses of the interface, with or without prefix length, such as `10.20.0.5` or `10.20.0.5/24`. Plugins get them as
-    /// the CNI capability `ips`.
+    pub interface_name: Option<IfName>,
+    /// Addresses of the interface. Of a ClaimNetwork with `addresses`, they are in its `reserved` part, without a prefix length, such
+    /// as `10.20.0.5`. Otherwise plugins get them as they are, as the CNI capability `ips`, such as `10.20.0.5/24`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpRequest>,
     /// Addresses of the first replica of a StatefulSet, such as `10.20.0.5`; replica N gets the Nth address after each. So claims
@@ -113,12 +113,25 @@ impl Protocol {
     }
 }
 
+/// What separates CNI_ARGS and ends them.
+const NOT_IN_ARGS: [char; 3] = ['=', ';', '\0'];
+const UNWRITABLE: &str = "CNI_ARGS cannot carry \"=\" or \";\" in a name or value, nor an empty name";
+
+/// Returns why nobody may pass a CNI_ARG of this name.
+pub(crate) fn arg_name_problem(name: &str) -> Option<&'static str> {
+    match name {
+        "IgnoreUnknown" => Some("is the driver's to say: plugins trust it"),
+        name if name.starts_with("K8S_POD_") => Some("is the driver's to say: plugins trust it"),
+        name => (name.is_empty() || name.contains(NOT_IN_ARGS)).then_some(UNWRITABLE),
+    }
+}
+
 impl AttachmentConfig {
     /// Sets what `later` sets: field by field, and maps by key.
     pub(crate) fn overlay(&mut self, later: &Self) {
-        let Self { if_name, ips, replica_ips, mac, bandwidth, port_mappings, args, parameters } =
+        let Self { interface_name, ips, replica_ips, mac, bandwidth, port_mappings, args, parameters } =
             later.clone();
-        self.if_name = if_name.or_else(|| self.if_name.take());
+        self.interface_name = interface_name.or_else(|| self.interface_name.take());
         // Two ways to ask for addresses: one replaces the other.
         if !ips.is_empty() || !replica_ips.is_empty() {
             self.ips = ips;
@@ -140,9 +153,10 @@ impl AttachmentConfig {
     /// Returns every problem that decoding does not find; paths are relative to the configuration.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();
-        if let Some(name) = self.if_name.as_ref().filter(|name| matches!(name.as_str(), "lo" | "eth0")) {
+        if let Some(name) = self.interface_name.as_ref().filter(|name| matches!(name.as_str(), "lo" | "eth0"))
+        {
             problems.push(Invalid::new(
-                "ifName",
+                "interfaceName",
                 format!("{:?} is the pod's own interface: choose another name", name.as_str()),
             ));
         }
@@ -162,14 +176,9 @@ impl AttachmentConfig {
             }
         }
         for (key, value) in &self.args {
-            if key.is_empty() || key.contains(['=', ';', '\0']) || value.contains(['=', ';', '\0']) {
-                let problem = "CNI_ARGS cannot carry \"=\" or \";\" in a name or value, nor an empty name";
-                problems.push(Invalid::new(format!("args.{key}"), problem));
-            }
-            if key.starts_with("K8S_POD_") || key == "IgnoreUnknown" {
-                let problem = "is the driver's to say: plugins trust it";
-                problems.push(Invalid::new(format!("args.{key}"), problem));
-            }
+            let of_value = value.contains(NOT_IN_ARGS).then_some(UNWRITABLE);
+            let problem = arg_name_problem(key).or(of_value);
+            problems.extend(problem.map(|problem| Invalid::new(format!("args.{key}"), problem)));
         }
         problems
     }

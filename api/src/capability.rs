@@ -4,7 +4,7 @@ use netclaim_cni::{BandwidthArg, CapabilityArgs, PortMappingArg};
 use serde_json::{Map, Value};
 
 use crate::conflist::declares;
-use crate::{AttachmentConfig, Bandwidth, Invalid, PortMapping, Quantity};
+use crate::{AttachmentConfig, Bandwidth, Invalid, PortMapping, Quantity, Setting};
 
 /// Returns the capability arguments that `config` asks for. `granted` is the bandwidth in bit/s that the scheduler charged
 /// for the device: the most that `config` may ask for, and the limit of a direction for which it asks nothing.
@@ -17,21 +17,22 @@ pub(crate) fn capability_args(
     granted: Option<Quantity>,
 ) -> Result<CapabilityArgs, Invalid> {
     let AttachmentConfig { ips, mac, bandwidth, port_mappings, .. } = config;
-    let needs = |name: &str| {
+    let needs = |setting: Setting| {
+        let name = setting.as_str();
         let problem =
             || format!("no plugin of the network takes it: one needs \"capabilities\": {{{name:?}: true}}");
         if declares(conflist, name) { Ok(()) } else { Err(Invalid::new(name, problem())) }
     };
-    let asked =
-        [("ips", !ips.is_empty()), ("mac", mac.is_some()), ("portMappings", !port_mappings.is_empty())];
-    asked.into_iter().filter(|(_, asked)| *asked).try_for_each(|(name, _)| needs(name))?;
+    // Addresses of replicas are addresses by now, and a rate is compared with the grant first.
+    let asked = config.settings().filter(|(field, _)| !matches!(*field, "replicaIPs" | "bandwidth"));
+    asked.map(|(_, setting)| setting).try_for_each(needs)?;
     let limits = match bandwidth {
         Some(asked) => {
             let beyond = granted.map(|granted| asked.beyond(granted)).unwrap_or_default();
             if let Some(problem) = beyond.into_iter().next() {
                 return Err(problem);
             }
-            needs("bandwidth")?;
+            needs(Setting::Bandwidth)?;
             Some(Bandwidth { ingress: asked.ingress.or(granted), egress: asked.egress.or(granted) })
         }
         None => granted.filter(|_| declares(conflist, "bandwidth")).map(Bandwidth::both),

@@ -18,9 +18,9 @@ use crate::{Allow, IfName, Invalid, template};
 pub struct CniConfig {
     /// Name of the interface in the pod, unless the claim sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub if_name: Option<IfName>,
+    pub interface_name: Option<IfName>,
     /// A CNI network configuration list (`plugins`) or the configuration of one plugin (`type`), with placeholders such as
-    /// `${uplink.ifName}`.
+    /// `${uplink.name}`.
     pub config: Map<String, Value>,
     /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]

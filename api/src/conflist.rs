@@ -172,9 +172,9 @@ pub(crate) fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
 /// bandwidth plugin.
 pub(crate) fn plain_conflist(link_use: LinkUse, limited: bool) -> Map<String, Value> {
     let plugin = match link_use {
-        LinkUse::Nic => json!({"type": "host-device", "device": "${uplink.ifName}"}),
-        LinkUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge"}),
-        LinkUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.ifName}", "mode": "l2"}),
+        LinkUse::Nic => json!({"type": "host-device", "device": "${uplink.name}"}),
+        LinkUse::Macvlan => json!({"type": "macvlan", "master": "${uplink.name}", "mode": "bridge"}),
+        LinkUse::Ipvlan => json!({"type": "ipvlan", "master": "${uplink.name}", "mode": "l2"}),
     };
     let shaper = json!({"type": BANDWIDTH_PLUGIN, "capabilities": {"bandwidth": true}});
     let plugins: Vec<Value> = [plugin].into_iter().chain(limited.then_some(shaper)).collect();

@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_reported_where_it_was_written() {
-        let network = json!({"cni": {}, "uplnk": {}, "uplink": {"interfaces": ["eth0", 7, "eth1", "a b", 8]},
+        let network = json!({"cni": {}, "uplnk": {}, "uplink": {"links": ["eth0", 7, "eth1", "a b", 8]},
             "scope": "node", "addresses": {"ranges": [{}, {"subnet": "10.0.0.0/24", "gateway": 1}]},
             "attributes": {"a": {"int": "1"}, "b": {"real": 1}, "c-": {"int": 1}}});
         assert_eq!(
@@ -183,9 +183,9 @@ mod tests {
                 "attributes.b",
                 "attributes.c-",
                 "scope",
-                "uplink.interfaces[1]",
-                "uplink.interfaces[3]",
-                "uplink.interfaces[4]",
+                "uplink.links[1]",
+                "uplink.links[3]",
+                "uplink.links[4]",
                 "uplnk",
             ]
         );
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(
             errors.iter().map(|error| error.problem.as_str()).collect::<Vec<_>>(),
             [
-                "must be true or false, not a string",
+                "must be an object, not a string",
                 "-1 is out of range: write a number from 0 to 4294967295",
                 "must be an object, not a list",
                 "must be a string, not null",
@@ -221,7 +221,7 @@ mod tests {
     fn errors_without_end_are_cut() {
         let many: Vec<u32> = (0..10_000).collect();
         assert_eq!(
-            fields::<ClaimNetworkSpec>(&json!({"cni": {}, "uplink": {"interfaces": many}})).len(),
+            fields::<ClaimNetworkSpec>(&json!({"cni": {}, "uplink": {"links": many}})).len(),
             MAX_ERRORS
         );
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   UplinkPolicy (CRD) ──────────────────────────┐
-//!   ClaimNetwork (CRD) ───────────┐                     ├── attributes, capacities, device names
+//!   ClaimNetwork (CRD) ──────┐                     ├── attributes, capacities, device names
 //!   CNIConfig (class) ───────┼─> merge, validate ──┤
 //!   AttachmentConfig         │   resolve templates └── a conflist and its capability arguments
 //!   (class, then claim) ─────┘
@@ -38,13 +38,14 @@ pub mod published;
 pub mod quantity;
 pub mod reasons;
 pub mod segmentation;
+mod setting;
 pub mod stored;
 pub mod taints;
 pub mod template;
 pub mod uplink_policy;
 mod written;
 
-pub use allow::Allow;
+pub use allow::{Allow, Allowed, AllowedArgs};
 pub use attachment_config::{AttachmentConfig, Bandwidth, PortMapping, Protocol};
 pub use cni_config::CniConfig;
 pub use invalid::{Invalid, one_line, shorten};
@@ -53,6 +54,7 @@ pub use names::{NetworkName, ObjectName, is_dns_label};
 pub use netclaim_cni::{IfName, IpRequest, MacAddr};
 pub use parameter::{Format, ItemRule, ItemType, ParameterRule, ParameterType};
 pub use quantity::Quantity;
+pub use setting::Setting;
 
 /// The driver's name, if `--driver-name` does not set another one. It is also the domain of the driver's attributes.
 pub const DRIVER_NAME: &str = "netclaim.dev";

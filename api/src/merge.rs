@@ -135,7 +135,9 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
                 }
                 settings.overlay(config);
             }
-            Opaque::Cni(config) => settings.if_name = config.if_name.clone().or(settings.if_name),
+            Opaque::Cni(config) => {
+                settings.interface_name = config.interface_name.clone().or(settings.interface_name)
+            }
         }
     }
     for (name, rule) in &allow.parameters {
@@ -145,8 +147,8 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
     }
     let asked = asked(base, &mut settings)?;
     let capability_args = capability_args(&settings, &template.conflist, granted)?;
-    let AttachmentConfig { if_name, args, parameters, .. } = settings;
-    Ok(Merged { if_name, parameters, args, capability_args, asked, template })
+    let AttachmentConfig { interface_name, args, parameters, .. } = settings;
+    Ok(Merged { if_name: interface_name, parameters, args, capability_args, asked, template })
 }
 
 /// Takes the addresses out of the settings that the ClaimNetwork's `addresses` serve: no plugin has to take them.
@@ -270,9 +272,9 @@ mod tests {
 
     fn network(allow: Value) -> ClaimNetworkSpec {
         serde_json::from_value(json!({
-            "uplink": {"interfaces": ["eth1"]},
+            "uplink": {"links": ["eth1"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [
-                {"type": "macvlan", "master": "${uplink.ifName}", "vlan": "${parameters.vlan}",
+                {"type": "macvlan", "master": "${uplink.name}", "vlan": "${parameters.vlan}",
                  "capabilities": {"ips": true, "mac": true, "bandwidth": true}}]},
             "allow": allow,
         }))
@@ -308,11 +310,14 @@ mod tests {
 
     #[test]
     fn the_claim_wins_over_the_class_field_by_field() {
-        let spec = network(json!({"mac": true}));
+        let spec = network(json!({"mac": {}}));
         let layers = [
-            layer(Author::Class, json!({"ifName": "a", "ips": ["10.0.0.1"], "args": {"x": "1", "y": "1"}})),
+            layer(
+                Author::Class,
+                json!({"interfaceName": "a", "ips": ["10.0.0.1"], "args": {"x": "1", "y": "1"}}),
+            ),
             layer(Author::Class, json!({"args": {"y": "2"}})),
-            layer(Author::Claim, json!({"ifName": "b", "mac": "02:00:00:00:00:01"})),
+            layer(Author::Claim, json!({"interfaceName": "b", "mac": "02:00:00:00:00:01"})),
         ];
         let merged = merge(Base::Network(&storage(), &spec), &layers, None).expect("merges");
         assert_eq!(merged.if_name.as_ref().map(IfName::as_str), Some("b"));
@@ -350,7 +355,7 @@ mod tests {
             refused(json!({}), json!({"ips": ["10.0.0.1"]})),
             "claim config[0].ips: ClaimNetwork \"storage\" does not allow claims to set it: remove it, or have the admin set allow.ips"
         );
-        assert!(refused(json!({}), json!({"args": {"a": "b"}})).starts_with("claim config[0].args:"));
+        assert!(refused(json!({}), json!({"args": {"a": "b"}})).starts_with("claim config[0].args.a:"));
         assert_eq!(
             refused(json!({"parameters": {"vlan": {"type": "integer"}}}), json!({"parameters": {"vlam": 1}})),
             "claim config[0].parameters.vlam: ClaimNetwork \"storage\" has no such parameter; it has: vlan"
@@ -367,21 +372,27 @@ mod tests {
     #[test]
     fn allowed_args_do_not_bring_an_address_with_them() {
         for (key, field) in [("IP", "ips"), ("GATEWAY", "ips"), ("MAC", "mac"), ("ip", "ips")] {
-            let all = json!({"args": true, "ips": true, "mac": true});
+            let all = json!({"args": {"names": ["TENANT"]}, "ips": {}, "mac": {}});
             let error = refused(all, json!({"args": {key: "10.0.0.1"}}));
             assert!(error.starts_with(&format!("claim config[0].args.{key}: plugins take")), "{error}");
             assert!(error.contains(&format!("use the field `{field}`")), "{error}");
         }
-        let spec = network(json!({"args": true}));
+        let spec = network(json!({"args": {"names": ["TENANT"]}}));
         let claim = [layer(Author::Claim, json!({"args": {"TENANT": "10.0.0.1"}}))];
         merge(Base::Network(&storage(), &spec), &claim, None).expect("merges");
+        let other =
+            refused(json!({"args": {"names": ["TENANT"]}}), json!({"args": {"TENANT": "a", "OTHER": "b"}}));
+        assert!(
+            other.starts_with("claim config[0].args.OTHER: ClaimNetwork \"storage\" does not allow"),
+            "{other}"
+        );
         let class = [layer(Author::Class, json!({"args": {"IP": "10.0.0.1"}}))];
         merge(Base::Network(&storage(), &spec), &class, None).expect("the admin's");
     }
 
     #[test]
     fn allowed_port_mappings_leave_the_node_its_own_ports() {
-        let mut spec = network(json!({"portMappings": true}));
+        let mut spec = network(json!({"portMappings": {}}));
         spec.cni["plugins"][0]["capabilities"]["portMappings"] = json!(true);
         let mapped = |author, port: u16| {
             let mappings = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80}, {"hostPort": port, "containerPort": 80}]});
@@ -402,7 +413,7 @@ mod tests {
 
     #[test]
     fn only_a_class_brings_a_cni_configuration() {
-        let config = json!({"kind": "CNIConfig", "config": {"cniVersion": "1.0.0", "type": "macvlan", "master": "${uplink.ifName}"}});
+        let config = json!({"kind": "CNIConfig", "config": {"cniVersion": "1.0.0", "type": "macvlan", "master": "${uplink.name}"}});
         let base = Base::Uplink(LinkUse::Macvlan);
         let error =
             merge(base, &[layer(Author::Claim, config.clone())], None).expect_err("refused").to_string();
@@ -427,7 +438,7 @@ mod tests {
 
     #[test]
     fn granted_bandwidth_becomes_the_capability_and_bounds_the_claim() {
-        let spec = network(json!({"bandwidth": true}));
+        let spec = network(json!({"bandwidth": {}}));
         let name = storage();
         let base = Base::Network(&name, &spec);
         let granted = Some("1G".parse().expect("a quantity"));
@@ -470,13 +481,13 @@ mod tests {
     fn places_are_filled_and_the_list_is_named() {
         let spec = network(json!({"parameters": {"vlan": {"type": "integer", "default": 7}}}));
         let merged = merge(Base::Network(&storage(), &spec), &[], None).expect("merges");
-        let scope = template::Scope::from_iter([("uplink.ifName".to_owned(), json!("eth1"))]);
+        let scope = template::Scope::from_iter([("uplink.name".to_owned(), json!("eth1"))]);
         let resolved = json_of(&merged.resolve("netclaim-storage", scope).expect("resolves"));
         assert_eq!(resolved["name"], "netclaim-storage");
         assert_eq!(resolved["plugins"][0]["master"], "eth1");
         assert_eq!(resolved["plugins"][0]["vlan"], 7);
         let error = merged.resolve("x", template::Scope::new()).expect_err("no uplink").to_string();
-        assert_eq!(error, "plugins[0].master: ${uplink.ifName} has no value here");
+        assert_eq!(error, "plugins[0].master: ${uplink.name} has no value here");
     }
 
     #[test]
@@ -516,7 +527,7 @@ mod tests {
         let search = |layers: &[Layer]| {
             let merged = merge(base, layers, None).map_err(|e| e.to_string())?;
             let scope =
-                [("uplink.ifName", json!("eth1")), ("parameters.vlan", json!(1)), ("node.name", json!("n"))];
+                [("uplink.name", json!("eth1")), ("parameters.vlan", json!(1)), ("node.name", json!("n"))];
             let scope = template::Scope::from_iter(scope.map(|(name, value)| (name.to_owned(), value)));
             let resolved = json_of(&merged.resolve("x", scope).map_err(|e| e.to_string())?);
             Ok::<_, String>(resolved["plugins"][0]["dns"]["search"].clone())
@@ -575,7 +586,7 @@ mod tests {
             LinkUse::ALL.into_iter().flat_map(|plain| [(plain, None), (plain, Some(Quantity::new(8)))])
         {
             let merged = merge(Base::Uplink(plain), &[], granted).expect("merges");
-            let scope = template::Scope::from_iter([("uplink.ifName".to_owned(), json!("eth1"))]);
+            let scope = template::Scope::from_iter([("uplink.name".to_owned(), json!("eth1"))]);
             let resolved = merged.resolve("netclaim-x", scope).expect("resolves");
             assert_eq!(validate(resolved.raw().as_bytes()), []);
         }

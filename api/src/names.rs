@@ -123,6 +123,13 @@ impl fmt::Display for NetworkName {
     }
 }
 
+impl From<NetworkName> for ObjectName {
+    /// Each DNS label is the name of an object, too.
+    fn from(name: NetworkName) -> Self {
+        Self(name.0)
+    }
+}
+
 impl From<NetworkName> for String {
     fn from(name: NetworkName) -> Self {
         name.0

@@ -52,7 +52,8 @@ impl Opaque {
                 let problems = config.problems();
                 if problems.is_empty() { Ok(Self::Attachment(config)) } else { Err(problems) }
             }
-            (API_VERSION | UPSTREAM_API_VERSION, "CNIConfig") => decode(&object).map(Self::Cni),
+            (API_VERSION, "CNIConfig") => decode(&object).map(Self::Cni),
+            (UPSTREAM_API_VERSION, "CNIConfig") => decode(&from_upstream(object)).map(Self::Cni),
             (API_VERSION, _) => {
                 let problem = format!("{kind:?} is unknown: use AttachmentConfig or CNIConfig");
                 Err(vec![Invalid::new("kind", problem)])
@@ -63,6 +64,16 @@ impl Opaque {
             }
         }
     }
+}
+
+/// Returns upstream's `CNIConfig` in our words: it has `ifName` for the name of the interface.
+fn from_upstream(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut()
+        && let Some(name) = fields.remove("ifName")
+    {
+        fields.insert("interfaceName".to_owned(), name);
+    }
+    object
 }
 
 #[cfg(test)]
@@ -78,14 +89,19 @@ mod tests {
     #[test]
     fn errors_name_the_field_and_the_fix() {
         let unknown = error(r#","mtuu":1"#);
-        assert!(unknown.contains("unknown field `mtuu`") && unknown.contains("`ifName`"), "{unknown}");
+        assert!(unknown.contains("unknown field `mtuu`") && unknown.contains("`interfaceName`"), "{unknown}");
         assert_eq!(
             error(r#","ips":["10.0.0.1","10.0.0.300"]"#),
             "ips[1]: \"10.0.0.300\" is not an IP address: write for example 10.20.0.5 or 10.20.0.5/24"
         );
         assert!(error(r#","bandwidth":{"ingres":"1G"}"#).starts_with("bandwidth.ingres: unknown field"));
-        assert!(error(r#","ifName":"eth0""#).starts_with("ifName: \"eth0\" is the pod's own interface"));
-        assert!(error(r#","ifName":"a","ifName":"b""#).contains("`ifName` occurs twice"));
+        assert!(
+            error(r#","interfaceName":"eth0""#)
+                .starts_with("interfaceName: \"eth0\" is the pod's own interface")
+        );
+        assert!(
+            error(r#","interfaceName":"a","interfaceName":"b""#).contains("`interfaceName` occurs twice")
+        );
         assert!(error(r#","args":{"a":"b;c=d"}"#).starts_with("args.a:"));
     }
 
@@ -102,15 +118,14 @@ mod tests {
                 .contains("use AttachmentConfig or CNIConfig")
         );
         assert!(Opaque::decode("[]").is_err());
-        let both = Opaque::read(&serde_json::json!({"ifName": "a"})).expect_err("neither");
+        let both = Opaque::read(&serde_json::json!({"interfaceName": "a"})).expect_err("neither");
         assert_eq!(both.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), ["apiVersion", "kind"]);
     }
 
     #[test]
     fn the_upstream_spelling_of_a_cni_config_is_read() {
         let text = r#"{"apiVersion":"cni.networking.x-k8s.io/v1alpha1","kind":"CNIConfig","ifName":"net1","config":{"type":"macvlan"}}"#;
-        assert!(
-            matches!(Opaque::decode(text), Ok(Opaque::Cni(config)) if config.config["type"] == "macvlan")
-        );
+        assert!(matches!(Opaque::decode(text), Ok(Opaque::Cni(config))
+                if config.config["type"] == "macvlan" && config.interface_name.is_some()));
     }
 }

@@ -85,9 +85,10 @@ reasons! {
 reasons! {
     /// Reasons of `Available`, which says where an accepted ClaimNetwork can be used now.
     AvailableReason {
-        /// Every node that publishes the ClaimNetwork takes new pods.
+        /// Every node that should have the ClaimNetwork takes new pods: the nodes that `spec.nodeSelector` selects, and all that
+        /// publish it.
         Everywhere,
-        /// Some nodes take no new pods.
+        /// Some nodes take new pods, and some that should do not. `status.nodes` counts both.
         ///
         /// The message names the nodes with the taints of their devices and the DeviceTaintRules, and the nodes without an
         /// uplink. See [what each taint means](../architecture.md#devices-and-counters).
@@ -217,7 +218,7 @@ impl ConditionReason for AvailableReason {
     const OBJECTS: &'static str = "accepted ClaimNetworks";
 
     fn status(self) -> bool {
-        matches!(self, Self::Everywhere | Self::NotEverywhere)
+        self == Self::Everywhere
     }
 }
 

@@ -1,4 +1,4 @@
-//! Placeholders such as `${uplink.ifName}` in a CNI configuration: typed, without logic.
+//! Placeholders such as `${uplink.name}` in a CNI configuration: typed, without logic.
 //!
 //! A string that is only a placeholder becomes the value itself (`"${parameters.vlan}"` -> `100`); in a longer string,
 //! scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
@@ -26,7 +26,7 @@ pub const PLACES: [&str; 12] = [
     "pod.namespace",
     "pod.uid",
     "segmentation.id",
-    "uplink.ifName",
+    "uplink.name",
     "uplink.mac",
     "uplink.mtu",
 ];
@@ -120,8 +120,7 @@ mod tests {
     use super::*;
 
     fn scope() -> Scope {
-        let Value::Object(scope) = json!({"uplink.ifName": "eth1", "parameters.vlan": 100, "list": []})
-        else {
+        let Value::Object(scope) = json!({"uplink.name": "eth1", "parameters.vlan": 100, "list": []}) else {
             unreachable!()
         };
         scope
@@ -129,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_lone_place_keeps_its_type_and_a_mixed_one_becomes_text() {
-        let template = json!({"master": "${uplink.ifName}", "vlanId": "${parameters.vlan}", "x": ["a-${uplink.ifName}.${parameters.vlan}"]});
+        let template = json!({"master": "${uplink.name}", "vlanId": "${parameters.vlan}", "x": ["a-${uplink.name}.${parameters.vlan}"]});
         let resolved = resolve(&template, &scope()).expect("resolves");
         assert_eq!(resolved, json!({"master": "eth1", "vlanId": 100, "x": ["a-eth1.100"]}));
     }
@@ -137,7 +136,7 @@ mod tests {
     #[test]
     fn a_doubled_dollar_is_literal() {
         assert_eq!(
-            resolve(&json!("$${a} $x ${uplink.ifName}"), &scope()).expect("resolves"),
+            resolve(&json!("$${a} $x ${uplink.name}"), &scope()).expect("resolves"),
             json!("${a} $x eth1")
         );
     }
@@ -160,7 +159,7 @@ mod tests {
             (finding.pointer.as_str(), finding.problem.as_str()),
             ("/plugins/0/m", "${uplink.ifname} is unknown")
         );
-        assert!(finding.advice.contains("uplink.ifName, uplink.mac"), "{finding}");
+        assert!(finding.advice.contains("uplink.name, uplink.mac"), "{finding}");
     }
 
     #[test]

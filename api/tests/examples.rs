@@ -68,7 +68,7 @@ fn the_parameters_of_the_documentation_are_allowed() {
         let config = Opaque::decode(&parameters.to_string()).expect("decodes");
         let layer = Layer { author: Author::Claim, index: 0, config };
         let merged = merge(Base::Network(&name, &spec), &[layer], None).map_err(|e| e.to_string())?;
-        let scope = [("uplink.ifName".to_owned(), Value::from("eth1"))].into_iter().collect();
+        let scope = [("uplink.name".to_owned(), Value::from("eth1"))].into_iter().collect();
         let list = merged.resolve("netclaim-office", scope).map_err(|e| e.to_string())?;
         Ok::<Value, String>(serde_json::from_str(list.raw()).expect("JSON"))
     };

@@ -272,10 +272,10 @@ fn a_finding_names_file_and_place() {
     let file = file.to_str().unwrap();
     assert_eq!(node.ok(&["validate", "--template", file]), "");
     let misspelt = node.path("misspelt");
-    fs::write(&misspelt, fs::read_to_string(file).unwrap().replace("eth1", "${uplink.name}")).unwrap();
+    fs::write(&misspelt, fs::read_to_string(file).unwrap().replace("eth1", "${uplink.index}")).unwrap();
     let told = node.run(&["validate", "--template", misspelt.to_str().unwrap()]).stdout;
     let told = String::from_utf8(told).unwrap();
-    assert!(told.contains("error at `/plugins/0/master`: ${uplink.name} is unknown; use one of"), "{told}");
+    assert!(told.contains("error at `/plugins/0/master`: ${uplink.index} is unknown; use one of"), "{told}");
     let output = node.run(&["validate"]);
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8(output.stdout).unwrap();

@@ -453,10 +453,9 @@ fn each_range_that_overlaps_with_an_earlier_one_is_named() {
 
 #[test]
 fn the_placeholders_of_a_template_are_left_alone() {
-    let template = list(
-        &json!([{"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${parameters.vlan}", "mtuu": 1,
-        "ipam": {"type": "host-local", "ranges": [[{"subnet": "${parameters.subnet}"}]]}}]),
-    );
+    let template =
+        list(&json!([{"type": "vlan", "master": "${uplink.name}", "vlanId": "${parameters.vlan}", "mtuu": 1,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": "${parameters.subnet}"}]]}}]));
     assert_eq!(
         lines(of_template(template.to_string().as_bytes())),
         ["warning /plugins/0/mtuu: plugin `vlan` has no key `mtuu`: it has no effect"]

@@ -6,7 +6,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
-use netclaim_api::network::{ClaimNetworkSpec, ClaimNetworkStatus, Scope};
+use netclaim_api::network::{ClaimNetworkSpec, ClaimNetworkStatus, MAX_WARNINGS, NodeCounts, Warning};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, AvailableReason, ConditionReason};
 use netclaim_api::taints::Reason;
 use netclaim_api::{Invalid, NetworkName};
@@ -113,11 +113,11 @@ impl Acceptance {
             Err(problems) => Finding::new(AcceptedReason::Invalid, Invalid::list(problems)),
         };
         let mut conditions = vec![self.condition(accepted, now)];
-        // A device of the cluster is on no node, so nodes do not say where it can be used.
-        let of_cluster = matches!(&self.result, Ok((_, spec)) if spec.scope == Scope::Cluster);
-        if self.result.is_ok() && !of_cluster {
-            conditions.push(self.condition(availability(nodes), now));
+        if let Ok((_, spec)) = &self.result {
+            conditions.push(self.condition(availability(nodes, spec.node_selector.is_some()), now));
         }
+        let warnings = warnings.iter().filter(|_| self.result.is_ok()).take(MAX_WARNINGS);
+        let warnings: Vec<Warning> = warnings.map(written).collect();
         let draws = self.result.as_ref().ok().and_then(|(_, spec)| spec.addresses.as_ref());
         if draws.is_some() {
             let before = find(&self.before.conditions, ADDRESSES_AVAILABLE).cloned();
@@ -128,7 +128,7 @@ impl Acceptance {
         }
         let of_own = draws.filter(|draws| draws.pool.is_none());
         let totals = of_own.and_then(|_| addresses.totals.or(self.before.addresses));
-        let nodes = (!of_cluster).then_some(nodes.count());
+        let nodes = self.result.is_ok().then(|| nodes.counts());
         let known = |condition: &Condition| self.before.conditions.contains(condition);
         // The next write removes a condition of the controller's that does not apply any more.
         let types = [ACCEPTED, AVAILABLE, ADDRESSES_AVAILABLE];
@@ -137,11 +137,13 @@ impl Acceptance {
             && self.before.conditions.iter().filter(ours).count() == conditions.len()
             && self.before.observed_generation == self.generation
             && self.before.nodes == nodes
+            && self.before.warnings == warnings
             && self.before.addresses == totals;
         (!same).then_some(ClaimNetworkStatus {
             observed_generation: self.generation,
             nodes,
             addresses: totals,
+            warnings,
             conditions,
         })
     }
@@ -151,24 +153,33 @@ impl Acceptance {
     }
 }
 
-/// Says where an accepted ClaimNetwork can be used now.
-fn availability(nodes: &NetworkNodes) -> Finding<AvailableReason> {
-    let (all, missing) = (nodes.all(), nodes.missing());
+/// Returns a warning as the status has it.
+fn written(warning: &Invalid) -> Warning {
+    Warning { field: warning.field.clone(), message: warning.problem.clone() }
+}
+
+/// Says where an accepted ClaimNetwork can be used now. Where it `selects` its nodes, each of them should have it; otherwise it is
+/// wherever its uplink is.
+fn availability(nodes: &NetworkNodes, selects: bool) -> Finding<AvailableReason> {
+    let NodeCounts { publishing, available, .. } = nodes.counts();
+    let missing = nodes.missing();
+    let all = publishing + if selects { i64::try_from(missing.len()).unwrap_or(i64::MAX) } else { 0 };
     let tainted = nodes.tainted().iter().filter(|(taint, _)| Reason::is_problem(taint));
     let why = tainted.map(|(taint, nodes)| format!("{taint} on {}", named(nodes.iter())));
     let missing = (!missing.is_empty())
         .then(|| format!("not on {} (no uplink for it, or see the node's events)", named(missing.iter())));
     let why = why.chain(missing).collect::<Vec<_>>().join(", ");
-    let mut finding = match nodes.unusable() {
-        _ if nodes.count() == 0 => Finding::new(
+    let mut finding = match available {
+        _ if publishing == 0 => Finding::new(
             AvailableReason::NoNode,
             "none of the nodes that it selects has its uplink; where a link of that name is not offered, an event on the Node says why",
         ),
-        0 => Finding::new(AvailableReason::Everywhere, format!("on {all} nodes")),
-        some if some < all => {
-            Finding::new(AvailableReason::NotEverywhere, format!("on {} of {all} nodes: {why}", all - some))
+        0 => Finding::new(AvailableReason::Nowhere, format!("on none of {all} nodes: {why}")),
+        some if some == all => {
+            let why = if why.is_empty() { why } else { format!(", {why}") };
+            Finding::new(AvailableReason::Everywhere, format!("on {all} nodes{why}"))
         }
-        _ => Finding::new(AvailableReason::Nowhere, format!("on none of {all} nodes: {why}")),
+        some => Finding::new(AvailableReason::NotEverywhere, format!("on {some} of {all} nodes: {why}")),
     };
     if let Some(nodes) = nodes.tainted().get(Reason::LinkInPod.key()) {
         finding.message += &format!("; a pod has the uplink on {}", named(nodes.iter()));
@@ -215,8 +226,8 @@ mod tests {
     fn network(change: impl FnOnce(&mut Value)) -> Acceptance {
         let mut network = json!({
             "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": "storage", "generation": 3},
-            "spec": {"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.1.0", "plugins": [
-                {"type": "macvlan", "master": "${uplink.ifName}"}]}},
+            "spec": {"uplink": {"links": ["eth1"]}, "cni": {"cniVersion": "1.1.0", "plugins": [
+                {"type": "macvlan", "master": "${uplink.name}"}]}},
         });
         change(&mut network);
         Acceptance::of(&serde_json::from_value(network).unwrap())
@@ -255,7 +266,8 @@ mod tests {
     fn a_good_network_is_accepted() {
         let status = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
         assert_eq!(accepted(&status), ("True", "Accepted", "pods can claim the network"));
-        assert_eq!((status.nodes, status.observed_generation), (Some(2), Some(3)));
+        let counts = NodeCounts { selected: 2, publishing: 2, available: 2 };
+        assert_eq!((status.nodes, status.observed_generation), (Some(counts), Some(3)));
         assert_eq!(status.conditions[0].observed_generation, Some(3));
     }
 
@@ -276,7 +288,7 @@ mod tests {
     fn the_message_has_all_three_faults_of_a_conflist_and_what_to_do() {
         let acceptance = network(|network| {
             network["spec"]["cni"]["plugins"] = json!([
-                {"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridged",
+                {"type": "macvlan", "master": "${uplink.name}", "mode": "bridged",
                  "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.20.0.0/24", "rangeStart": "10.21.0.5"}]]}},
                 {"type": "tuning", "mtu": "1400"},
             ]);
@@ -300,7 +312,7 @@ mod tests {
     fn a_network_with_a_probable_mistake_is_accepted_with_a_warning() {
         let acceptance = network(|network| {
             network["spec"]["cni"]["plugins"][0]["mdoe"] = json!("vepa");
-            network["spec"]["allow"] = json!({"mac": true});
+            network["spec"]["allow"] = json!({"mac": {}});
         });
         assert!(acceptance.result.is_ok());
         let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
@@ -315,8 +327,8 @@ mod tests {
     fn a_network_that_does_not_decode_names_the_field() {
         for (spec, expected) in [
             (
-                json!({"cni": {}, "uplink": {"interfaces": ["eth1", 7]}}),
-                "spec.uplink.interfaces[1]: must be a string, not a number",
+                json!({"cni": {}, "uplink": {"links": ["eth1", 7]}}),
+                "spec.uplink.links[1]: must be a string, not a number",
             ),
             (json!({"cni": {}, "uplnk": {}}), "spec.uplnk: unknown field `uplnk`"),
             (Value::Null, "spec: must be an object, not null"),
@@ -338,7 +350,7 @@ mod tests {
         assert_eq!(again(as_written.clone()).status(&on(2), Addresses::default(), Vec::new(), &at(60)), None);
         assert_eq!(
             again(as_written).status(&on(3), Addresses::default(), Vec::new(), &at(60)).unwrap().nodes,
-            Some(3)
+            Some(NodeCounts { selected: 3, publishing: 3, available: 3 })
         );
         assert_eq!(
             again(json!({"nodes": "many"})).status(&on(2), Addresses::default(), Vec::new(), &at(0)),
@@ -390,11 +402,20 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_the_cluster_counts_no_nodes() {
-        let status = network(|network| network["spec"]["scope"] = json!("Cluster"))
-            .status(&on(0), Addresses::default(), Vec::new(), &at(0))
+    fn an_invalid_network_counts_no_nodes_and_warns_of_nothing() {
+        let status = network(|network| network["spec"]["cni"] = json!({}))
+            .status(&on(1), Addresses::default(), vec![Invalid::new("spec.allow.mac", "is odd")], &at(0))
             .unwrap();
-        assert_eq!(status.nodes, None);
+        assert_eq!((status.nodes, status.warnings), (None, Vec::new()));
+    }
+
+    #[test]
+    fn warnings_are_a_list_with_fields() {
+        let status = network(|_| {})
+            .status(&on(1), Addresses::default(), vec![Invalid::new("spec.allow.mac", "is odd")], &at(0))
+            .unwrap();
+        let warning = Warning { field: "spec.allow.mac".into(), message: "is odd".into() };
+        assert_eq!(status.warnings, [warning]);
     }
 
     #[test]
@@ -410,7 +431,7 @@ mod tests {
         assert_eq!(available(&nodes), says("True", "Everywhere", "on 7 nodes"));
         publishes(&mut nodes, 1, &["netclaim.dev/link-down"]);
         let message = "on 6 of 7 nodes: netclaim.dev/link-down on n1";
-        assert_eq!(available(&nodes), says("True", "NotEverywhere", message));
+        assert_eq!(available(&nodes), says("False", "NotEverywhere", message));
         (2..=7).for_each(|n| publishes(&mut nodes, n, &["netclaim.dev/link-down"]));
         let message = "on none of 7 nodes: netclaim.dev/link-down on n1 n2 n3 n4 n5 and 2 more";
         assert_eq!(available(&nodes), says("False", "Nowhere", message));
@@ -421,8 +442,15 @@ mod tests {
         assert_eq!(available(&in_use), says("True", "Everywhere", message));
         let mut some = on(2);
         some.set("n8", NodeNow { published: None, is_selected: true, has_agent: true });
+        let message = "on 2 nodes, not on n8 (no uplink for it, or see the node's events)";
+        assert_eq!(
+            available(&some),
+            says("True", "Everywhere", message),
+            "no nodeSelector says that it should be"
+        );
         let message = "on 2 of 3 nodes: not on n8 (no uplink for it, or see the node's events)";
-        assert_eq!(available(&some), says("True", "NotEverywhere", message));
+        assert_eq!(availability(&some, true).message, message);
+        assert_eq!(availability(&some, true).reason, AvailableReason::NotEverywhere);
         let message = "on 1 nodes; the uplink has less bandwidth left than spec.capacity.bandwidth on n1";
         assert_eq!(available(&on_asking(1, "20G")), says("True", "Everywhere", message));
     }
@@ -461,7 +489,7 @@ mod tests {
 
     #[test]
     fn the_totals_of_an_address_pool_are_not_the_networks() {
-        let acceptance = network(|network| network["spec"]["addresses"] = json!({"pool": "lan"}));
+        let acceptance = network(|network| network["spec"]["addresses"] = json!({"poolName": "lan"}));
         let supply = Supply::PoolMissing("lan".into());
         let addresses = Addresses { totals: Some(AddressTotals::default()), supply: Some(&supply) };
         let status = acceptance.status(&on(1), addresses, Vec::new(), &at(0)).unwrap();

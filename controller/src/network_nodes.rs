@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::Quantity;
+use netclaim_api::network::NodeCounts;
 use netclaim_api::taints::Reason;
 
 /// What a node publishes for a ClaimNetwork.
@@ -60,7 +61,7 @@ impl NetworkNodes {
     pub(crate) fn set(&mut self, node: &str, now: NodeNow) -> Change {
         let NodeNow { published, is_selected, has_agent } = now;
         let mut change = Change::default();
-        change.places |= toggle(&mut self.selected, node, is_selected);
+        change.status |= toggle(&mut self.selected, node, is_selected);
         change.places |= published.is_some() != self.publishing.contains_key(node);
         change.status |= toggle(&mut self.missing, node, is_selected && has_agent && published.is_none());
         change.places |= change.status;
@@ -90,19 +91,12 @@ impl NetworkNodes {
         Change { status: true, ..change }
     }
 
-    /// Returns how many nodes publish the ClaimNetwork.
-    pub(crate) fn count(&self) -> i64 {
-        i64::try_from(self.publishing.len()).unwrap_or(i64::MAX)
-    }
-
-    /// Returns how many nodes publish the ClaimNetwork or should.
-    pub(crate) fn all(&self) -> usize {
-        self.publishing.len() + self.missing.len()
-    }
-
-    /// Returns how many of [`Self::all`] take no new pods.
-    pub(crate) fn unusable(&self) -> usize {
-        self.closed.len() + self.missing.len()
+    /// Returns the numbers of nodes.
+    pub(crate) fn counts(&self) -> NodeCounts {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let publishing = number(self.publishing.len());
+        let available = publishing - number(self.closed.len());
+        NodeCounts { selected: number(self.selected.len()), publishing, available }
     }
 
     /// Returns the nodes that take no new pods, by the taint that says why.

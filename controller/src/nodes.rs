@@ -96,11 +96,18 @@ pub(crate) struct Wanted {
     /// Its nodes; `None` for all.
     pub(crate) node_selector: Option<NodeSelector>,
     pub(crate) bandwidth: Option<Quantity>,
+    /// The label of the nodes that have it, if it is a device of the cluster. Otherwise nodes publish it.
+    pub(crate) label: Option<String>,
 }
 
 impl Wanted {
     fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         selects_node(self.node_selector.as_ref(), labels)
+    }
+
+    /// Whether a node with these labels has a device of the cluster.
+    fn is_on(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
+        self.label.as_ref().is_some_and(|label| labels.is_some_and(|labels| labels.contains_key(label)))
     }
 }
 
@@ -125,6 +132,8 @@ pub(crate) struct Published {
     /// What the accepted ClaimNetworks ask for.
     wanted: BTreeMap<NetworkName, Wanted>,
     networks: BTreeMap<NetworkName, NetworkNodes>,
+    /// ClaimNetworks of the cluster, with each node that has the label of one.
+    labelled: BTreeSet<(NetworkName, String)>,
     /// Taints that an admin gives devices.
     rules: Vec<DeviceTaintRule>,
     /// The list in progress.
@@ -210,11 +219,18 @@ impl Published {
             }
             let asked = now.as_ref().and_then(|wanted| wanted.bandwidth);
             self.networks.insert(network.clone(), NetworkNodes::asking(asked));
+            self.labelled.retain(|(labelled, _)| *labelled != network);
             let all: BTreeSet<String> = self.agents.keys().chain(nodes.keys()).cloned().collect();
             for node in all {
                 let selects =
                     |wanted: &Wanted| nodes.get(&node).is_some_and(|facts| wanted.selects(&facts.labels));
                 let is_selected = now.as_ref().is_some_and(selects);
+                if now
+                    .as_ref()
+                    .is_some_and(|wanted| wanted.is_on(nodes.get(&node).map(|facts| &facts.labels)))
+                {
+                    self.labelled.insert((network.clone(), node.clone()));
+                }
                 self.refresh(network.clone(), &node, is_selected);
             }
             self.changes.networks.insert(network);
@@ -225,9 +241,18 @@ impl Published {
     /// Takes in the labels of a Node; `None` if it is gone.
     pub(crate) fn label(&mut self, node: &str, labels: Option<&BTreeMap<String, String>>) {
         let selects = |wanted: &Wanted| labels.is_some_and(|labels| wanted.selects(labels));
-        let now: Vec<(NetworkName, bool)> =
-            self.wanted.iter().map(|(network, wanted)| (network.clone(), selects(wanted))).collect();
-        for (network, is_selected) in now {
+        let now: Vec<(NetworkName, bool, bool)> = self
+            .wanted
+            .iter()
+            .map(|(network, wanted)| (network.clone(), selects(wanted), wanted.is_on(labels)))
+            .collect();
+        for (network, is_selected, is_labelled) in now {
+            let of_node = (network.clone(), node.to_owned());
+            if is_labelled {
+                self.labelled.insert(of_node);
+            } else {
+                self.labelled.remove(&of_node);
+            }
             self.refresh(network, node, is_selected);
         }
     }
@@ -267,6 +292,9 @@ impl Published {
             let of_rules = taint_rules::closing(&self.rules, &offer.driver, &offer.pool, &device);
             all.taints.extend(on.taints.iter().cloned().chain(of_rules.map(taint_rules::named)));
         }
+        if self.labelled.contains(&(network.clone(), node.to_owned())) {
+            published.get_or_insert_default();
+        }
         // A node may publish what it likes, and gets no addresses by it.
         if self.wanted.contains_key(&network) && !is_selected {
             published = None;
@@ -304,6 +332,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use netclaim_api::network::NodeCounts;
+
     use crate::node_objects::NodeFacts;
 
     fn slice(name: &str, node: Option<&str>, devices: &[Value]) -> DevicesOfSlice {
@@ -332,7 +362,8 @@ mod tests {
         ] {
             published.apply(Event::Apply(slice));
         }
-        let count = |published: &Published, of: &str| published.of(&name(of)).map(NetworkNodes::count);
+        let count =
+            |published: &Published, of: &str| published.of(&name(of)).map(|nodes| nodes.counts().publishing);
         assert_eq!((count(&published, "a"), count(&published, "b")), (Some(2), Some(1)));
         published.apply(Event::Delete(slice("s1", Some("n1"), &[])));
         assert_eq!(count(&published, "a"), Some(2));
@@ -417,6 +448,26 @@ mod tests {
     }
 
     #[test]
+    fn a_network_of_the_cluster_is_on_the_nodes_with_its_label() {
+        let wanted = Wanted { label: Some("up".to_owned()), ..Wanted::default() };
+        let labelled = |labels: &[&str]| NodeFacts {
+            labels: labels.iter().map(|label| (label.to_string(), "up".to_owned())).collect(),
+            ..NodeFacts::default()
+        };
+        let mut published = Published::default();
+        let nodes: Nodes = [("n1".to_owned(), labelled(&["up"])), ("n2".to_owned(), labelled(&[]))].into();
+        published.want([(name("a"), wanted)].into(), &nodes);
+        let counts = |published: &Published| published.of(&name("a")).unwrap().counts();
+        assert_eq!(counts(&published), NodeCounts { selected: 2, publishing: 1, available: 1 });
+        published.take_changes();
+        published.label("n2", Some(&labelled(&["up", "rack"]).labels));
+        assert_eq!(counts(&published), NodeCounts { selected: 2, publishing: 2, available: 2 });
+        assert_eq!(published.take_changes().networks, BTreeSet::from([name("a")]));
+        published.label("n1", None);
+        assert_eq!(counts(&published), NodeCounts { selected: 1, publishing: 1, available: 1 });
+    }
+
+    #[test]
     fn taints_and_bandwidth_are_collected_by_node() {
         let wanted = Wanted { bandwidth: Some("10G".parse().unwrap()), ..Wanted::default() };
         let mut published = Published::default();
@@ -436,7 +487,7 @@ mod tests {
             nodes.tainted(),
             &BTreeMap::from([("netclaim.dev/link-down".into(), BTreeSet::from(["n2".into()]))])
         );
-        assert_eq!((nodes.all(), nodes.unusable()), (2, 1));
+        assert_eq!(nodes.counts(), NodeCounts { selected: 2, publishing: 2, available: 1 });
     }
 
     /// What has been applied, from which everything can be derived at once.
@@ -469,6 +520,8 @@ mod tests {
                 });
                 let labels = self.nodes.get(node).map(|facts| &facts.labels);
                 let is_selected = wanted.zip(labels).is_some_and(|(wanted, labels)| wanted.selects(labels));
+                let is_on = wanted.is_some_and(|wanted| wanted.is_on(labels));
+                let published = published.or_else(|| is_on.then(OnNode::default));
                 let published = published.filter(|_| wanted.is_none() || is_selected);
                 all.set(node, NodeNow { published, is_selected, has_agent: !of_node.is_empty() });
             }
@@ -518,7 +571,8 @@ mod tests {
                         world.slices.remove(&name);
                     }
                     8 => {
-                        let labels = BTreeMap::from([("rack".to_owned(), random.below(2).to_string())]);
+                        let mut labels = BTreeMap::from([("rack".to_owned(), random.below(2).to_string())]);
+                        labels.extend((random.below(2) > 0).then(|| ("up".to_owned(), "up".to_owned())));
                         published.label(&node, Some(&labels));
                         world.nodes.insert(node, NodeFacts { labels, ..NodeFacts::default() });
                     }
@@ -536,10 +590,11 @@ mod tests {
                         };
                         let node_selector = serde_json::from_value(selector).unwrap();
                         let bandwidth = (random.below(2) > 0).then(|| "1G".parse().unwrap());
+                        let label = (network == "3").then(|| "up".to_owned());
                         if random.below(4) == 0 {
                             world.wanted.remove(&name(&network));
                         } else {
-                            world.wanted.insert(name(&network), Wanted { node_selector, bandwidth });
+                            world.wanted.insert(name(&network), Wanted { node_selector, bandwidth, label });
                         }
                         published.want(world.wanted.clone(), &world.nodes);
                     }

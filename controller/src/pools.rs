@@ -86,9 +86,9 @@ mod tests {
     fn spec(change: impl FnOnce(&mut Value)) -> ClaimNetworkSpec {
         let mut spec = json!({
             "scope": "Cluster",
-            "uplink": {"interfaces": ["eth1"]},
+            "uplink": {"links": ["eth1"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [
-                {"type": "macvlan", "master": "${uplink.ifName}"}, {"type": "tuning"}]},
+                {"type": "macvlan", "master": "${uplink.name}"}, {"type": "tuning"}]},
             "capacity": {"bandwidth": "10G", "interfaces": 64},
         });
         change(&mut spec);

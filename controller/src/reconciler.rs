@@ -33,7 +33,8 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, PoolKey};
-use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, ClaimNetworkStatus};
+use netclaim_api::labels::network_label;
+use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, ClaimNetworkStatus, Scope};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
@@ -478,7 +479,11 @@ impl Reconciler {
         *overlaps = Overlaps::of(networks, address_pools, nodes.all());
         let wanted = accepted(networks).map(|(name, spec)| {
             let node_selector = spec.node_selector.clone();
-            (name.clone(), Wanted { node_selector, bandwidth: spec.capacity.bandwidth })
+            let (bandwidth, label) = match spec.scope {
+                Scope::Node => (spec.capacity.bandwidth, None),
+                Scope::Cluster => (None, Some(network_label(name))),
+            };
+            (name.clone(), Wanted { node_selector, bandwidth, label })
         });
         published.want(wanted.collect(), nodes.all());
         let pools = networks.all().filter_map(|judged| {
@@ -686,7 +691,7 @@ impl Reconciler {
         let name = network.name_any();
         let Some(condition) = status.conditions.first().cloned() else { return };
         if !acceptance.is_new(&condition) {
-            tracing::debug!(network = name, nodes = status.nodes, "status written");
+            tracing::debug!(network = name, nodes = ?status.nodes, "status written");
         } else if condition.status == "True"
             && condition.reason != AcceptedReason::AcceptedWithWarnings.as_str()
         {
@@ -754,7 +759,7 @@ fn addresses_of<'a>(acceptance: &Acceptance, leased: &'a Leased) -> Addresses<'a
 mod tests {
     use http::{Request, Response};
     use kube::client::Body;
-    use netclaim_slices::Scope;
+    use netclaim_slices::Scope as Owner;
     use serde_json::{Value, json};
     use tokio::time::timeout;
     use tower_test::mock;
@@ -766,7 +771,7 @@ mod tests {
     fn reconciler() -> (Reconciler, Requests) {
         let (service, requests) = mock::pair();
         let client = Client::new(service, "default");
-        let publisher = PublisherConfig::new("netclaim.dev", "controller", Scope::Cluster).unwrap();
+        let publisher = PublisherConfig::new("netclaim.dev", "controller", Owner::Cluster).unwrap();
         // Cancelled: these tests ignore the publisher's requests.
         let cancel = CancellationToken::new();
         cancel.cancel();
@@ -941,7 +946,7 @@ mod tests {
     async fn nodes_that_join_one_by_one_share_status_writes() {
         let (times, status) = written_after(|second| slice_of(&format!("n{second}"), false), 50).await;
         assert_eq!(times, [0, 15, 30, 45, 60]);
-        assert_eq!(status["nodes"], 50);
+        assert_eq!(status["nodes"]["publishing"], 50);
     }
 
     #[tokio::test(start_paused = true)]

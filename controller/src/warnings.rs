@@ -87,7 +87,8 @@ impl Overlaps {
         leased: &Leased,
     ) -> Vec<Invalid> {
         let mut warnings = self.networks.get(name).cloned().unwrap_or_default();
-        let is_on_several = nodes.all() > 1;
+        let missing = i64::try_from(nodes.missing().len()).unwrap_or(i64::MAX);
+        let is_on_several = nodes.counts().publishing + missing > 1;
         warnings.extend(spec.repeated_addresses().filter(|_| is_on_several));
         let ranges = self.own_ranges.get(name);
         warnings.extend(ranges.map(|ranges| ranges.warnings("spec.addresses.ranges")).unwrap_or_default());
@@ -187,10 +188,10 @@ mod tests {
             "spec": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.0/28"]}});
         let mut pools = Catalog::<PoolAcceptance>::default();
         pools.update(vec![Arc::new(serde_json::from_value(pool).unwrap())]);
-        let found = |ips: bool| {
+        let found = |allow: serde_json::Value| {
             let network = network(
-                json!({"uplink": {"interfaces": ["eth1"]}, "addresses": {"pool": "plant"}, "allow": {"ips": ips},
-                "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}),
+                json!({"uplink": {"links": ["eth1"]}, "addresses": {"poolName": "plant"}, "allow": allow,
+                "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}"}]}}),
             );
             let mut networks = Catalog::<Acceptance>::default();
             networks.update(vec![network]);
@@ -198,8 +199,8 @@ mod tests {
             let accepted = networks.get("storage").unwrap().judgement.result.as_ref().unwrap();
             overlaps.of_network(accepted, &NetworkNodes::default(), &Leased::default())
         };
-        assert_eq!(found(true), []);
-        let warning = found(false).remove(0).to_string();
+        assert_eq!(found(json!({"ips": {}})), []);
+        let warning = found(json!({})).remove(0).to_string();
         assert!(
             warning.starts_with("spec.allow.ips: is not set, and all addresses are reserved"),
             "{warning}"
@@ -209,8 +210,8 @@ mod tests {
     #[test]
     fn a_node_changes_the_warnings_of_ranges_that_have_its_addresses() {
         let network = network(
-            json!({"uplink": {"interfaces": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
-            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}),
+            json!({"uplink": {"links": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}"}]}}),
         );
         let mut networks = Catalog::<Acceptance>::default();
         networks.update(vec![network]);
@@ -224,8 +225,8 @@ mod tests {
     #[test]
     fn a_range_that_several_nodes_hand_out_gets_a_warning() {
         let ipam = json!({"type": "host-local", "subnet": "10.20.0.0/24"});
-        let plugin = json!({"type": "macvlan", "master": "${uplink.ifName}", "ipam": ipam});
-        let network = network(json!({"uplink": {"interfaces": ["eth1"]},
+        let plugin = json!({"type": "macvlan", "master": "${uplink.name}", "ipam": ipam});
+        let network = network(json!({"uplink": {"links": ["eth1"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [plugin]}}));
         assert_eq!(warnings(&network, 1, &Leased::default()), [""; 0]);
         let found = warnings(&network, 2, &Leased::default());
@@ -238,8 +239,8 @@ mod tests {
     #[test]
     fn blocks_that_go_are_named_up_to_a_number() {
         let network = network(
-            json!({"uplink": {"interfaces": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
-            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}),
+            json!({"uplink": {"links": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}"}]}}),
         );
         let block = |index: usize| Leaving {
             network: "storage".parse().unwrap(),
@@ -267,7 +268,7 @@ mod tests {
             let overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
             overlaps.of_network(accepted, &NetworkNodes::default(), &leased)
         };
-        let waits = others("b", json!({"pool": "lan"}));
+        let waits = others("b", json!({"poolName": "lan"}));
         let first = "spec.addresses: addresses of ClaimNetwork storage are not free yet: block 0 remains; ";
         assert!(waits.len() == 1 && waits[0].to_string().starts_with(first), "{waits:?}");
         assert_eq!(others("c", json!({"ranges": [{"subnet": "10.20.0.0/24"}]})), []);

@@ -167,7 +167,7 @@ mod tests {
 
     fn inventory(scope: &str) -> Inventory {
         let network = serde_json::from_value(json!({
-            "scope": scope, "uplink": {"interfaces": ["eth1"]},
+            "scope": scope, "uplink": {"links": ["eth1"]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}]},
         }));
         Inventory {

@@ -7,9 +7,9 @@ pub fn network(name: &str, plugin: &str, uplink: &str, subnet: &str) -> Value {
     json!({
         "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": name},
         "spec": {
-            "uplink": {"interfaces": [uplink]},
+            "uplink": {"links": [uplink]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{
-                "type": plugin, "master": "${uplink.ifName}", "mode": "bridge",
+                "type": plugin, "master": "${uplink.name}", "mode": "bridge",
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]]},
             }]},
         },

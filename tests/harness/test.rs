@@ -164,7 +164,7 @@ impl<'a> Test<'a> {
     /// As [`Self::network`], on another uplink.
     pub fn network_on(&self, uplink: &str, name: &str, change: impl FnOnce(&mut Value)) -> Result<String> {
         self.network(name, |network| {
-            network["spec"]["uplink"] = json!({"interfaces": [uplink]});
+            network["spec"]["uplink"] = json!({"links": [uplink]});
             change(network);
         })
     }

@@ -91,7 +91,7 @@ impl Wanted {
         let of = |name: &str| match name {
             "own" => with(own.clone()),
             "moved" => with(range(1, self.own_end + 1, 40)),
-            _ => json!({"pool": "lan"}),
+            _ => json!({"poolName": "lan"}),
         };
         let exists = |name: &&&str| !self.gone.contains(*name) && (**name != "moved" || self.has_moved);
         let networks: Vec<_> = NETWORKS

@@ -320,7 +320,7 @@ fn red() -> Config {
 
 /// `red` and `blue` with a pool of the three addresses, in blocks of one.
 fn shared() -> Config {
-    let of_pool = || network(Some(json!({"pool": "lan"})), None);
+    let of_pool = || network(Some(json!({"poolName": "lan"})), None);
     let pool = json!({"ranges": [range(2, 4)], "blockSize": {"ipv4": 32}});
     config(0, &[("red", of_pool()), ("blue", of_pool())], &[("lan", pool)])
 }

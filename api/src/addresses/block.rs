@@ -32,12 +32,12 @@ pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
         shortname = "addrblock",
         category = "netclaim",
         status = "AddressBlockStatus",
-        selectable = ".spec.node",
-        selectable = ".spec.network",
+        selectable = ".spec.nodeName",
+        selectable = ".spec.networkName",
         doc = "Internal to netclaim, without a promise for its fields. A block of addresses that one node has leased for one ClaimNetwork. The controller \
                makes and removes it.",
-        printcolumn = r#"{"name":"Network","type":"string","jsonPath":".spec.network"}"#,
-        printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
+        printcolumn = r#"{"name":"Network","type":"string","jsonPath":".spec.networkName"}"#,
+        printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.nodeName"}"#,
         printcolumn = r#"{"name":"Block","type":"string","jsonPath":".spec.cidr"}"#,
         printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.used","description":"addresses that pods have, as the node reported last"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -47,12 +47,14 @@ pub const BLOCK_FINALIZER: &str = "netclaim.dev/addresses";
 #[schemars(extend("x-kubernetes-validations" = json!([{"rule": "self == oldSelf", "message": "a block cannot be changed: delete it, and the controller leases another one"}])))]
 pub struct AddressBlockSpec {
     /// Name of the AddressPool that the block is of; not set if it is of the ClaimNetwork's own ranges.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "poolName")]
     #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
     /// Name of the ClaimNetwork whose pods get the addresses.
+    #[serde(rename = "networkName")]
     pub network: NetworkName,
     /// Name of the Node that hands out the addresses.
+    #[serde(rename = "nodeName")]
     #[schemars(with = "ObjectName")]
     pub node: String,
     /// The block, such as `10.20.0.16/28`.

@@ -4,7 +4,7 @@
 //! claim is deleted, on whatever node its pod runs. The importer of whereabouts' pools creates it for pods that have an
 //! address of another program.
 //!
-//! It has the finalizer [`BLOCK_FINALIZER`](super::BLOCK_FINALIZER). The agent of `status.node` clears that field when no pod has
+//! It has the finalizer [`BLOCK_FINALIZER`](super::BLOCK_FINALIZER). The agent of `status.nodeName` clears that field when no pod has
 //! the address; then the controller removes the finalizer of a lease that is being deleted.
 
 use std::fmt;
@@ -38,15 +38,15 @@ pub const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
         status = "AddressLeaseStatus",
         doc = "Internal to netclaim, without a promise for its fields. One address that a claim or a pod has for as long as it lives. Nodes make it, \
                the controller removes it.",
-        selectable = ".spec.network",
-        selectable = ".status.node",
+        selectable = ".spec.networkName",
+        selectable = ".status.nodeName",
         printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address"}"#,
         printcolumn = r#"{"name":"MAC","type":"string","jsonPath":".spec.mac"}"#,
-        printcolumn = r#"{"name":"Network","type":"string","jsonPath":".spec.network"}"#,
-        printcolumn = r#"{"name":"Pool","type":"string","jsonPath":".spec.pool","description":"AddressPool of the address; empty if the ClaimNetwork has ranges of its own","priority":1}"#,
+        printcolumn = r#"{"name":"Network","type":"string","jsonPath":".spec.networkName"}"#,
+        printcolumn = r#"{"name":"Pool","type":"string","jsonPath":".spec.poolName","description":"AddressPool of the address; empty if the ClaimNetwork has ranges of its own","priority":1}"#,
         printcolumn = r#"{"name":"Namespace","type":"string","jsonPath":".spec.holder.namespace"}"#,
         printcolumn = r#"{"name":"Holder","type":"string","jsonPath":".spec.holder.name"}"#,
-        printcolumn = r#"{"name":"Node","type":"string","jsonPath":".status.node","description":"node on which the address is in use"}"#,
+        printcolumn = r#"{"name":"Node","type":"string","jsonPath":".status.nodeName","description":"node on which the address is in use"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
@@ -56,10 +56,11 @@ pub const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
     {"rule": "has(self.address) != has(self.mac)", "message": "set either address or mac"}])))]
 pub struct AddressLeaseSpec {
     /// Name of the AddressPool that the address is of; not set if it is of the ClaimNetwork's own ranges.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "poolName")]
     #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
     /// Name of the ClaimNetwork for which the address was asked.
+    #[serde(rename = "networkName")]
     pub network: NetworkName,
     /// The IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,7 +108,7 @@ impl fmt::Display for Holder {
 #[serde(rename_all = "camelCase")]
 pub struct AddressLeaseStatus {
     /// Name of the Node where a pod may have the address; not set if no pod has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "nodeName")]
     #[schemars(with = "Option<ObjectName>")]
     pub node: Option<String>,
 }

@@ -38,7 +38,7 @@ const MAX_HOST_BITS: u8 = 16;
 #[schemars(extend("x-kubernetes-validations" = union_rules()))]
 pub struct NetworkAddresses {
     /// Name of an AddressPool that several ClaimNetworks draw from. Set either this or `ranges`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", rename = "poolName")]
     #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
     /// The ranges of the network. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
@@ -60,9 +60,9 @@ pub struct NetworkAddresses {
 }
 
 fn union_rules() -> Value {
-    json!([{"rule": "has(self.pool) != has(self.ranges)", "message": "set either pool or ranges"},
-        {"rule": "!has(self.pool) || !(has(self.routes) || has(self.blockSize) || has(self.reserved))",
-         "message": "routes, blockSize and reserved are the AddressPool's if pool is set"}])
+    json!([{"rule": "has(self.poolName) != has(self.ranges)", "message": "set either poolName or ranges"},
+        {"rule": "!has(self.poolName) || !(has(self.routes) || has(self.blockSize) || has(self.reserved))",
+         "message": "routes, blockSize and reserved are the AddressPool's if poolName is set"}])
 }
 
 /// Addresses that several ClaimNetworks draw from.
@@ -268,17 +268,17 @@ impl NetworkAddresses {
         let is_plain = self.routes.is_empty() && self.block_size.is_none() && self.reserved.is_empty();
         match (&self.pool, self.ranges.is_empty()) {
             (None, true) => {
-                vec![Invalid::new("ranges", "is empty: list the subnets, or name an AddressPool in pool")]
+                vec![Invalid::new("ranges", "is empty: list the subnets, or name an AddressPool in poolName")]
             }
             (Some(_), false) => {
-                vec![Invalid::new("ranges", "the AddressPool has the ranges: set either pool or ranges")]
+                vec![Invalid::new("ranges", "the AddressPool has the ranges: set either poolName or ranges")]
             }
             (Some(_), true) if !is_plain => {
                 let problem = "routes, blockSize and reserved are the AddressPool's: set them there";
-                vec![Invalid::new("pool", problem)]
+                vec![Invalid::new("poolName", problem)]
             }
             (Some(pool), true) if !is_object_name(pool) => {
-                vec![Invalid::new("pool", format!("{pool:?} is no name of an AddressPool"))]
+                vec![Invalid::new("poolName", format!("{pool:?} cannot be the name of an AddressPool"))]
             }
             (Some(_), true) => Vec::new(),
             (None, false) => self.inline().map(|pool| pool.problems()).unwrap_or_default(),
@@ -515,22 +515,23 @@ impl AddressPoolSpec {
     /// Returns the addresses that a claim asks for, if it may have them: one of each family, all of them reserved and usable.
     ///
     /// # Errors
-    /// An address is not reserved or has another prefix length than its subnet, or a family has none or two.
+    /// An address is not reserved or has a prefix length, or a family has none or two.
     pub fn asked(&self, asked: &[IpRequest]) -> Result<Vec<IpAddr>, Invalid> {
         let can_ask = self.can_ask();
         let mut found = Vec::new();
         for (i, request) in asked.iter().enumerate() {
-            let (ip, prefix) = match request {
-                IpRequest::Address(ip) => (*ip, None),
-                IpRequest::Cidr(net) => (net.addr(), Some(net.prefix_len())),
+            let ip = match request {
+                IpRequest::Address(ip) => *ip,
+                // One way to write an address, so that a claim means the same when a subnet grows.
+                IpRequest::Cidr(net) => {
+                    let problem =
+                        format!("{request} has a prefix length, which its subnet has: write {}", net.addr());
+                    return Err(Invalid::new(format!("ips[{i}]"), problem));
+                }
             };
-            let range = self.range_of(ip).filter(|_| can_ask.iter().any(|span| span.contains(ip)));
-            let Some(range) = range else { return Err(self.not_reserved(i, ip)) };
-            let own = range.subnet.prefix_len();
-            if prefix.is_some_and(|prefix| prefix != own) {
-                let problem =
-                    format!("{request} has another prefix length than its subnet: write {ip}/{own}");
-                return Err(Invalid::new(format!("ips[{i}]"), problem));
+            let is_range = self.range_of(ip).is_some() && can_ask.iter().any(|span| span.contains(ip));
+            if !is_range {
+                return Err(self.not_reserved(i, ip));
             }
             found.push(ip);
         }
@@ -829,15 +830,15 @@ mod tests {
                 ips.iter().map(|ip| IpRequest::try_from((*ip).to_owned()).expect("an address")).collect();
             pool.asked(&ips).and_then(|asked| pool.fixed(&asked)).map_err(|error| error.to_string())
         };
-        let ipam = fixed(&["10.20.0.200", "fd00::f01/64"]).expect("reserved");
+        let ipam = fixed(&["10.20.0.200", "fd00::f01"]).expect("reserved");
         assert_eq!(ipam["addresses"][0], json!({"address": "10.20.0.200/24", "gateway": "10.20.0.1"}));
         assert_eq!(ipam["addresses"][1]["address"], "fd00::f01/64");
         assert_eq!(
             fixed(&["10.20.0.200"]).expect_err("no IPv6"),
             "ips: asks for 0 IPv6 addresses: ask for one of each family of the network"
         );
-        for ip in ["10.20.0.255", "10.20.0.200/16"] {
-            let error = fixed(&[ip, "fd00::f01"]).expect_err("the broadcast address; another prefix length");
+        for ip in ["10.20.0.255", "10.20.0.200/24"] {
+            let error = fixed(&[ip, "fd00::f01"]).expect_err("the broadcast address; a prefix length");
             assert!(error.starts_with("ips[0]: 10.20.0."), "{error}");
         }
         let error = fixed(&["10.20.0.7", "fd00::f01"]).expect_err("not reserved");
@@ -913,11 +914,11 @@ mod tests {
             let addresses: NetworkAddresses = serde_json::from_value(addresses).expect("decodes");
             addresses.problems().iter().map(Invalid::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(problems(json!({"pool": "lan"})), [""; 0]);
+        assert_eq!(problems(json!({"poolName": "lan"})), [""; 0]);
         assert_eq!(problems(json!({"ranges": [{"subnet": "10.0.0.0/24"}]})), [""; 0]);
         assert_eq!(problems(json!({})).len(), 1);
-        assert_eq!(problems(json!({"pool": "lan", "ranges": [{"subnet": "10.0.0.0/24"}]})).len(), 1);
-        assert_eq!(problems(json!({"pool": "lan", "reserved": ["10.0.0.1"]})).len(), 1);
-        assert_eq!(problems(json!({"pool": "a/b"})).len(), 1);
+        assert_eq!(problems(json!({"poolName": "lan", "ranges": [{"subnet": "10.0.0.0/24"}]})).len(), 1);
+        assert_eq!(problems(json!({"poolName": "lan", "reserved": ["10.0.0.1"]})).len(), 1);
+        assert_eq!(problems(json!({"poolName": "a/b"})).len(), 1);
     }
 }

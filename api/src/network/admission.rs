@@ -29,7 +29,7 @@ pub(super) fn spec_rules() -> Value {
 /// For the uplink.
 pub(super) fn uplink_rules() -> Value {
     json!([{
-        "rule": "has(self.interfaces) && size(self.interfaces) > 0 || has(self.attributes) && size(self.attributes) > 0",
+        "rule": "has(self.links) && size(self.links) > 0 || has(self.attributes) && size(self.attributes) > 0",
         "message": EVERY_LINK,
     }])
 }
@@ -55,6 +55,6 @@ pub(super) const ADDRESSES_COUNTED: &str = "is counted from spec.addresses: remo
 pub(super) const ADDRESSES_OF_CLUSTER: &str = "nodes lease these addresses, and the scheduler does not count those of \
     a node for a ClaimNetwork of scope Cluster: use scope Node, or an IPAM that all nodes share, such as dhcp";
 pub(super) const ONE_NAME: &str = "a name with placeholders does not go with spec.addresses, of which a node keeps one book: write one name, or remove it";
-pub(super) const EVERY_LINK: &str = "selects every link: name interfaces, attributes, or both";
+pub(super) const EVERY_LINK: &str = "selects every link: name links, attributes, or both";
 pub(super) const IDS_OF_CLUSTER: &str =
     "ids are handed out by nodes, and a ClaimNetwork of scope Cluster is not: use scope Node";

@@ -1,6 +1,7 @@
 //! `ClaimNetwork`: a network that an admin defines and that tenants request through claims.
 
 mod admission;
+mod namespaces;
 pub mod overlap;
 mod validation;
 
@@ -14,10 +15,11 @@ use crate::addresses::{AddressTotals, NetworkAddresses};
 use crate::attribute::{self, DeclaredAttributes, MAX_DECLARED, admission_rules_of_declared};
 use crate::conflist::{Plugin, has_child, link_use_of, plugins, vlan_of};
 use crate::decode::decode;
-use crate::labels::LabelSelector;
 use crate::node_selector::NodeSelector;
 use crate::segmentation::Segmentation;
-use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, Quantity};
+use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
+
+pub use namespaces::{Namespaces, NamespacesFrom};
 
 /// A network that pods can be attached to through ResourceClaims.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,11 +38,11 @@ use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, Quantity};
         validation = kube::core::Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?$')").message(
             "the name must be a DNS label of at most 58 bytes, because net-NAME is the name of its devices"
         ),
-        printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.interfaces[0]","description":"first name of the link that carries the network; empty if attributes select it"}"#,
+        printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.links[0]","description":"first name of the link that carries the network; empty if attributes select it"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether claims can use the network"}"#,
         printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
         printcolumn = r#"{"name":"Available","type":"string","jsonPath":".status.conditions[?(@.type==\"Available\")].status","description":"whether a node can serve the network now"}"#,
-        printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes","description":"number of nodes that publish the network"}"#,
+        printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes.available","description":"number of nodes where pods can get the network now"}"#,
         printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.addresses.leased","description":"addresses in blocks that nodes have leased"}"#,
         printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.addresses.free","description":"addresses in blocks that no node has leased"}"#,
         printcolumn = r#"{"name":"Used","type":"integer","jsonPath":".status.addresses.used","description":"addresses that pods have, as the nodes reported last","priority":1}"#,
@@ -59,14 +61,19 @@ pub struct ClaimNetworkSpec {
     /// Selects the nodes that offer the network, by their labels. By default, every node offers it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// Labels that a namespace must have for its claims to use the network. By default, every namespace may use it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace_selector: Option<LabelSelector>,
+    /// The namespaces whose claims may use the network. By default, those of every namespace may.
+    #[serde(default, skip_serializing_if = "Namespaces::is_all")]
+    pub namespaces: Namespaces,
+    /// Names of the DeviceClasses that select the network. A claim from another namespace than `namespaces` that names one of
+    /// them is refused when it is created. What asks by another class is refused when it is allocated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_CLASSES), extend("x-kubernetes-list-type" = "set"))]
+    pub device_class_names: Vec<ObjectName>,
     /// The link of each node that carries the network. Leave it out for networks inside a node, such as a bridge without a
     /// port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
-    /// The CNI network configuration list, with placeholders such as `${uplink.ifName}` or `${parameters.NAME}`.
+    /// The CNI network configuration list, with placeholders such as `${uplink.name}` or `${parameters.NAME}`.
     #[schemars(schema_with = "conflist")]
     pub cni: Map<String, Value>,
     /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one address. Use them
@@ -99,13 +106,16 @@ fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
             "description": "Name of the CNI network, by which plugins keep their state on nodes. By default, it is netclaim-NAME.",
         }},
         "x-kubernetes-preserve-unknown-fields": true,
-        "description": "The CNI network configuration list, with placeholders such as ${uplink.ifName} or \
+        "description": "The CNI network configuration list, with placeholders such as ${uplink.name} or \
                         ${parameters.NAME}.",
     })
 }
 
-/// The most names of interfaces, since every node looks for all of them.
-const MAX_INTERFACES: usize = 32;
+/// The most classes of a ClaimNetwork.
+const MAX_CLASSES: usize = 64;
+
+/// The most names of links, since every node looks for all of them.
+const MAX_LINKS: usize = 32;
 
 /// Where the capacity of a ClaimNetwork is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -121,11 +131,11 @@ pub enum Scope {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(extend("x-kubernetes-validations" = admission::uplink_rules()))]
 pub struct UplinkSelector {
-    /// Interface names, alternative ones included, the preferred one first, such as `[eth1, ens5]`. By default, any name is
+    /// Names of links, alternative ones included, the preferred one first, such as `[eth1, ens5]`. By default, any name is
     /// possible, and the link with the lowest index comes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_INTERFACES))]
-    pub interfaces: Vec<IfName>,
+    #[schemars(length(max = MAX_LINKS))]
+    pub links: Vec<IfName>,
     /// Attributes that the link must have. An UplinkPolicy or a file on the node declares them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = MAX_DECLARED, "x-kubernetes-validations" = admission_rules_of_declared()))]
@@ -136,7 +146,7 @@ impl UplinkSelector {
     /// Returns every problem; paths are relative to the selector. What the driver says of a link is not declared, and selects
     /// none.
     fn problems(&self) -> Vec<Invalid> {
-        let many = Invalid::too_many("interfaces", self.interfaces.len(), MAX_INTERFACES);
+        let many = Invalid::too_many("links", self.links.len(), MAX_LINKS);
         let attributes = attribute::problems(&self.attributes).into_iter().map(|p| p.within("attributes"));
         many.into_iter().chain(attributes).collect()
     }
@@ -172,21 +182,52 @@ pub struct ClaimNetworkStatus {
     /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Number of nodes that publish the network as a device. It is not set if the scope is `Cluster`.
+    /// Numbers of nodes. It is not set while the spec is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<i64>,
+    pub nodes: Option<NodeCounts>,
     /// How many addresses there are and who has them. It is set if `spec.addresses` has ranges; an AddressPool has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<AddressTotals>,
+    /// What the spec may not mean as it is written, while it is accepted: at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_WARNINGS), extend("x-kubernetes-list-type" = "atomic"))]
+    pub warnings: Vec<Warning>,
     /// `Accepted` is True if claims can use the network, and False, with every problem, if the spec is invalid. The reason
-    /// `AcceptedWithWarnings` points at a likely mistake. `Available` says whether a node can serve the network now, and
-    /// lists the nodes that cannot, with reasons. It is not set if the scope is `Cluster`. `AddressesAvailable` is False if a
-    /// node needs addresses of `spec.addresses` and no block is free for it.
+    /// `AcceptedWithWarnings` points at a likely mistake. `Available` is True if pods can get the network on every node that
+    /// should have it: those of `spec.nodeSelector`, and those that publish it. It lists the nodes that cannot, with reasons.
+    /// `AddressesAvailable` is False if a node needs addresses of `spec.addresses` and no block is free for it.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
 }
+
+/// Numbers of nodes of a ClaimNetwork.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeCounts {
+    /// Nodes that `spec.nodeSelector` selects.
+    pub selected: i64,
+    /// Nodes that publish the network as a device, or have its label if the scope is `Cluster`.
+    pub publishing: i64,
+    /// Publishing nodes that take new pods.
+    pub available: i64,
+}
+
+/// A likely mistake.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Warning {
+    /// Path of the field, such as `spec.allow.mac`.
+    #[schemars(length(max = 1024))]
+    pub field: String,
+    /// What is likely to be wrong, and what to do.
+    #[schemars(length(max = 4096))]
+    pub message: String,
+}
+
+/// The most warnings that a status has.
+pub const MAX_WARNINGS: usize = 64;
 
 #[cfg(feature = "crd")]
 impl ClaimNetwork {

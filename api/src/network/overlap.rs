@@ -77,7 +77,7 @@ pub fn overlaps<'a>(
 fn warning(leases: &Leases<'_>, range: Range, other: &NetworkName) -> Invalid {
     let (field, advice) = match leases {
         Leases::OnNode { .. } => ("spec.cni", "the same spec.cni.name to have one set of leases"),
-        Leases::OfPool(_) => ("spec.addresses", "one AddressPool in spec.addresses.pool"),
+        Leases::OfPool(_) => ("spec.addresses", "one AddressPool in spec.addresses.poolName"),
     };
     let problem = format!(
         "ClaimNetwork {other} hands out the same addresses of {} on the same link, so that two pods may get one: give them \
@@ -126,9 +126,8 @@ fn meet(one: &ClaimNetworkSpec, other: &ClaimNetworkSpec) -> bool {
 /// Whether it cannot be excluded that pods of both are on one layer 2.
 pub fn may_meet(one: &ClaimNetworkSpec, other: &ClaimNetworkSpec) -> bool {
     let same_tag = tag(one).zip(tag(other)).is_none_or(|(one, other)| one == other);
-    let is_open = |one: &UplinkSelector, other: &UplinkSelector| {
-        one.interfaces.is_empty() != other.interfaces.is_empty()
-    };
+    let is_open =
+        |one: &UplinkSelector, other: &UplinkSelector| one.links.is_empty() != other.links.is_empty();
     let unknown =
         one.uplink.as_ref().zip(other.uplink.as_ref()).is_some_and(|(one, other)| is_open(one, other));
     !on_other_nodes(one, other) && same_tag && (unknown || same_link(one, other))
@@ -153,8 +152,8 @@ fn selectors_meet(one: &UplinkSelector, other: &UplinkSelector) -> bool {
     if one.attributes.iter().any(|(key, value)| contradicts(key, value)) {
         return false;
     }
-    match (one.interfaces.is_empty(), other.interfaces.is_empty()) {
-        (false, false) => one.interfaces.iter().any(|name| other.interfaces.contains(name)),
+    match (one.links.is_empty(), other.links.is_empty()) {
+        (false, false) => one.links.iter().any(|name| other.links.contains(name)),
         (true, true) => one.attributes == other.attributes,
         _ => false,
     }
@@ -232,8 +231,8 @@ mod tests {
 
     fn network(change: impl FnOnce(&mut Value)) -> ClaimNetworkSpec {
         let mut spec = json!({
-            "uplink": {"interfaces": ["eth1", "eth2"]},
-            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}",
+            "uplink": {"links": ["eth1", "eth2"]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}",
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.30.0.0/24"}]]}}]},
         });
         change(&mut spec);
@@ -253,7 +252,7 @@ mod tests {
     #[test]
     fn networks_that_hand_out_the_same_addresses_on_one_link_name_each_other() {
         let names: [NetworkName; 3] = ["a", "b", "c"].map(|name| name.parse().expect("a name"));
-        let elsewhere = |spec: &mut Value| spec["uplink"] = json!({"interfaces": ["eth3"]});
+        let elsewhere = |spec: &mut Value| spec["uplink"] = json!({"links": ["eth3"]});
         let specs = [network(|_| {}), network(|_| {}), network(elsewhere)];
         let found: Vec<String> = overlaps(names.iter().zip(&specs), &BTreeMap::new())
             .iter()
@@ -269,7 +268,7 @@ mod tests {
     #[test]
     fn only_what_can_meet_is_worth_a_warning() {
         let ipam = |spec: &mut Value, ipam: Value| spec["cni"]["plugins"][0]["ipam"] = ipam;
-        assert!(warned(|spec| spec["uplink"] = json!({"interfaces": ["eth2", "eth9"]})));
+        assert!(warned(|spec| spec["uplink"] = json!({"links": ["eth2", "eth9"]})));
         assert!(warned(|spec| ipam(
             spec,
             json!({"type": "host-local", "subnet": "10.30.0.0/16", "rangeStart": "10.30.0.200"})
@@ -296,7 +295,7 @@ mod tests {
             "the links are not known"
         );
         assert!(meets(&|spec| spec["cni"]["plugins"][0]["type"] = json!("vlan")), "any VLAN");
-        assert!(!meets(&|spec| spec["uplink"] = json!({"interfaces": ["eth3"]})));
+        assert!(!meets(&|spec| spec["uplink"] = json!({"links": ["eth3"]})));
         assert!(!meets(&|spec| {
             spec["cni"]["plugins"][0]["type"] = json!("vlan");
             spec["cni"]["plugins"][0]["vlanId"] = json!(7);
@@ -375,7 +374,7 @@ mod tests {
             let found = overlaps(names.iter().zip(&specs), &pools);
             found.into_iter().map(|(_, warning)| warning.to_string()).collect::<Vec<_>>()
         };
-        let of_pool = |pool: &str| drawing(json!({"pool": pool}));
+        let of_pool = |pool: &str| drawing(json!({"poolName": pool}));
         let inline = |subnet: &str| drawing(json!({"ranges": [{"subnet": subnet}]}));
         assert_eq!(found(of_pool("lan"), of_pool("lan")), [""; 0]);
         assert_eq!(found(of_pool("lan"), of_pool("none")), [""; 0]);
@@ -385,7 +384,7 @@ mod tests {
         assert_eq!(
             mixed[0],
             "spec.addresses: ClaimNetwork b hands out the same addresses of 10.30.0.0/24 on the same link, so that two pods may get \
-             one: give them ranges that do not overlap, or one AddressPool in spec.addresses.pool"
+             one: give them ranges that do not overlap, or one AddressPool in spec.addresses.poolName"
         );
         assert!(mixed[1].starts_with("spec.cni: ClaimNetwork a "), "{mixed:?}");
     }

@@ -7,11 +7,11 @@ use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
-use super::{ADDRESSES, ClaimNetworkSpec, Scope, UplinkSelector, conflist_name};
+use super::{ADDRESSES, ClaimNetworkSpec, MAX_CLASSES, Scope, UplinkSelector, conflist_name};
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{PASSTHRU, Plugin, declares, is_inside_pod, may_be, too_much, whereabouts_problems};
 use crate::merge::PASSTHRU_CHOSEN;
-use crate::{Invalid, LinkUse, NetworkName, Quantity, attribute, node_selector, template};
+use crate::{Invalid, LinkUse, NetworkName, Quantity, Setting, attribute, node_selector, template};
 
 const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
 
@@ -51,9 +51,9 @@ impl ClaimNetworkSpec {
         }
         problems.extend(self.address_problems());
         problems.extend(node_selector::problems(self.node_selector.as_ref()));
-        if let Some(selector) = &self.namespace_selector {
-            problems.extend(selector.problems().into_iter().map(|p| p.within("spec.namespaceSelector")));
-        }
+        problems.extend(self.namespaces.problems().into_iter().map(|p| p.within("spec.namespaces")));
+        let classes = self.device_class_names.len();
+        problems.extend(Invalid::too_many("spec.deviceClassNames", classes, MAX_CLASSES));
         problems
             .extend(attribute::problems(&self.attributes).into_iter().map(|p| p.within("spec.attributes")));
         problems.extend(self.segmentation_problems().into_iter().map(|p| p.within("spec.segmentation")));
@@ -61,7 +61,7 @@ impl ClaimNetworkSpec {
             let problem = "a plugin that takes a whole link belongs to its node: use scope Node";
             problems.push(Invalid::new("spec.scope", problem));
         }
-        if self.allow.mac && self.link_use() == Some(LinkUse::Nic) && !self.moves_link() {
+        if self.allow.mac.is_some() && self.link_use() == Some(LinkUse::Nic) && !self.moves_link() {
             let problem = "cannot be allowed with mode passthru: the pod's interface has the link's own MAC address; remove it";
             problems.push(Invalid::new("spec.allow.mac", problem));
         }
@@ -75,24 +75,20 @@ impl ClaimNetworkSpec {
     /// Returns every likely mistake in a spec without problems. `name` is the object's name.
     pub fn warnings(&self, name: &str) -> Vec<Invalid> {
         let allow = &self.allow;
-        let capabilities = [
-            ("ips", allow.ips),
-            ("mac", allow.mac),
-            ("bandwidth", allow.bandwidth),
-            ("portMappings", allow.port_mappings),
-        ];
         // With addresses of its own, the network itself serves claims that ask for one.
-        let is_served = |name: &str| name == "ips" && self.addresses.is_some();
-        let untaken = capabilities
-            .into_iter()
-            .filter(|(name, allowed)| *allowed && !declares(&self.cni, name) && !is_served(name));
+        let is_served = |setting: Setting| {
+            declares(&self.cni, setting.as_str()) || (setting == Setting::Ips && self.addresses.is_some())
+        };
+        let untaken =
+            Setting::ALL.into_iter().filter(|setting| allow.allows(*setting) && !is_served(*setting));
         let problem = |name| {
             format!(
                 "no plugin takes it, so that claims which set it are refused; write \"capabilities\": {{{name:?}: true}} \
                  in the plugin that does, or remove it"
             )
         };
-        let untaken = untaken.map(|(name, _)| Invalid::new(format!("spec.allow.{name}"), problem(name)));
+        let untaken = untaken.map(Setting::as_str);
+        let untaken = untaken.map(|name| Invalid::new(format!("spec.allow.{name}"), problem(name)));
         let granted = self.capacity.bandwidth.is_some_and(|rate| rate.value() > 0);
         let unenforced = (granted && !declares(&self.cni, "bandwidth")).then(|| {
             let problem = format!(
@@ -102,7 +98,7 @@ impl ClaimNetworkSpec {
             Invalid::new("spec.capacity.bandwidth", problem)
         });
         let inline = self.addresses.as_ref().and_then(NetworkAddresses::inline);
-        let none_reserved = inline.filter(|pool| allow.ips && pool.reserved.is_empty()).map(|_| {
+        let none_reserved = inline.filter(|pool| allow.ips.is_some() && pool.reserved.is_empty()).map(|_| {
             let problem = "claims can ask only for addresses of spec.addresses.reserved, which is empty";
             Invalid::new("spec.allow.ips", problem)
         });
@@ -171,7 +167,7 @@ impl ClaimNetworkSpec {
     /// Returns why no pod gets an address of the pool that the network draws from, if none does.
     pub fn serves_nobody(&self, pool: &AddressPoolSpec) -> Option<Invalid> {
         let problem = "is not set, and all addresses are reserved for claims that ask for them: set it, or reserve fewer";
-        (!self.allow.ips && !pool.has_usable()).then(|| Invalid::new("spec.allow.ips", problem))
+        (self.allow.ips.is_none() && !pool.has_usable()).then(|| Invalid::new("spec.allow.ips", problem))
     }
 
     /// An `ipam` like those that attachments get, to check the conflist with.
@@ -194,11 +190,11 @@ impl ClaimNetworkSpec {
         let place = |place: &str| match place.strip_prefix("uplink.").map(|_| &self.uplink) {
             Some(None) => Err(UnknownPlaceholder {
                 problem: format!("${{{place}}} needs spec.uplink"),
-                advice: "list the interfaces there".to_owned(),
+                advice: "list the links there".to_owned(),
             }),
-            Some(Some(uplink)) if place == "uplink.ifName" && !uplink.interfaces.is_empty() => {
+            Some(Some(uplink)) if place == "uplink.name" && !uplink.links.is_empty() => {
                 Ok(PlaceholderValue::OneOf(
-                    uplink.interfaces.iter().map(|name| Value::String(name.to_string())).collect(),
+                    uplink.links.iter().map(|name| Value::String(name.to_string())).collect(),
                 ))
             }
             _ => match (place, &self.segmentation) {
@@ -252,11 +248,10 @@ impl ClaimNetworkSpec {
             let Some((_, key)) = LINK_KEYS.iter().find(|(r#type, _)| *r#type == plugin.plugin_type()) else {
                 continue;
             };
-            if !is_inside_pod(plugin) && plugin.get(*key).and_then(Value::as_str) != Some("${uplink.ifName}")
-            {
+            if !is_inside_pod(plugin) && plugin.get(*key).and_then(Value::as_str) != Some("${uplink.name}") {
                 problems.push(Invalid::new(
                     format!("plugins[{i}].{key}"),
-                    "must be \"${uplink.ifName}\", with the link listed in spec.uplink.interfaces: \
+                    "must be \"${uplink.name}\", with the link listed in spec.uplink.links: \
                      otherwise the scheduler does not know which link is used",
                 ));
             }
@@ -288,12 +283,12 @@ mod tests {
 
     fn storage() -> Value {
         json!({
-            "uplink": {"interfaces": ["eth1"]},
+            "uplink": {"links": ["eth1"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [
-                {"type": "macvlan", "master": "${uplink.ifName}", "mode": "bridge",
+                {"type": "macvlan", "master": "${uplink.name}", "mode": "bridge",
                  "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.20.0.0/24"}]]}}]},
             "capacity": {"bandwidth": "10G", "interfaces": 64},
-            "allow": {"ips": false, "bandwidth": true},
+            "allow": {"bandwidth": {}},
         })
     }
 
@@ -379,7 +374,7 @@ mod tests {
         });
         assert_eq!(
             found,
-            ["spec.cni.plugins[0].master: ${uplink.ifName} needs spec.uplink; list the interfaces there"]
+            ["spec.cni.plugins[0].master: ${uplink.name} needs spec.uplink; list the links there"]
         );
     }
 
@@ -417,8 +412,8 @@ mod tests {
             (spec.is_exclusive(), problems)
         };
         assert_eq!(mode("passthru", json!({})), (true, vec![]));
-        assert_eq!(mode("bridge", json!({"mac": true})), (false, vec![]));
-        let (_, refused) = mode("passthru", json!({"mac": true}));
+        assert_eq!(mode("bridge", json!({"mac": {}})), (false, vec![]));
+        let (_, refused) = mode("passthru", json!({"mac": {}}));
         assert!(
             refused.len() == 1 && refused[0].starts_with("spec.allow.mac: cannot be allowed"),
             "{refused:?}"
@@ -444,7 +439,7 @@ mod tests {
         assert_eq!(found, ["spec.nodeSelector.matchLabels: rack=no label cannot be a label"]);
         let found = problems_of(|spec| {
             spec["scope"] = json!("Cluster");
-            spec["cni"]["plugins"][0] = json!({"type": "host-device", "device": "${uplink.ifName}"});
+            spec["cni"]["plugins"][0] = json!({"type": "host-device", "device": "${uplink.name}"});
         });
         assert_eq!(
             found,
@@ -506,7 +501,7 @@ mod tests {
     fn plugins_are_validated_with_the_values_that_claims_may_choose() {
         let vlan = |rule: Value, spec: &mut Value| {
             spec["allow"] = json!({"parameters": {"vlan": rule}});
-            spec["cni"]["plugins"][0] = json!({"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${parameters.vlan}",
+            spec["cni"]["plugins"][0] = json!({"type": "vlan", "master": "${uplink.name}", "vlanId": "${parameters.vlan}",
                 "ipam": {"type": "host-local", "subnet": "10.0.0.0/33"}});
         };
         assert_eq!(
@@ -535,7 +530,7 @@ mod tests {
     #[test]
     fn a_field_that_claims_may_set_and_no_plugin_takes_gets_a_warning() {
         let untaken = |spec: &mut Value| {
-            spec["allow"] = json!({"ips": true, "portMappings": true, "args": true});
+            spec["allow"] = json!({"ips": {}, "portMappings": {}, "args": {"names": ["TENANT"]}});
             spec["capacity"] = json!({});
         };
         assert_eq!(
@@ -594,7 +589,7 @@ mod tests {
         };
         assert_eq!(with_addresses(without), [""; 0]);
         let mut spec = storage();
-        spec["addresses"] = json!({"pool": "lan"});
+        spec["addresses"] = json!({"poolName": "lan"});
         without(&mut spec);
         let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
         assert_eq!(spec.problems("storage"), []);
@@ -618,7 +613,6 @@ mod tests {
             (
                 |spec| {
                     spec["addresses"]["reserved"] = json!(["10.20.0.0/22"]);
-                    spec["allow"]["ips"] = json!(false);
                 },
                 "spec.allow.ips: is not set, and all addresses are reserved",
             ),

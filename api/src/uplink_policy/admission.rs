@@ -8,7 +8,7 @@ use crate::quantity::amount_rule;
 pub(super) fn admission_rules() -> Value {
     let selects = ["names", "drivers", "pciIDs", "pciBusIDs", "macs", "addresses", "minSpeed"];
     let selects = selects.map(|field| format!("has(self.links.{field})")).join(" || ");
-    let shares = "has(self.shareNodeLinks) && self.shareNodeLinks";
+    let shares = "self.nodeLinks == 'Share'";
     json!([
         {"rule": format!("self.publish != 'Always' || {selects}"), "message": ALWAYS_EVERY_LINK},
         {"rule": format!("self.publish != 'Never' || !({shares})"), "message": NEVER_SHARED},
@@ -28,5 +28,5 @@ pub(super) fn capacity_rules() -> Value {
 
 pub(super) const ALWAYS_EVERY_LINK: &str =
     "selects every link, the pods' own included: say which links are to be published Always";
-pub(super) const NEVER_SHARED: &str = "shareNodeLinks has no meaning with publish: Never";
+pub(super) const NEVER_SHARED: &str = "nodeLinks: Share has no meaning with publish: Never";
 pub(super) const SHARED_WHOLE: &str = "a link cannot be shared and given away whole: allow macvlan or ipvlan";

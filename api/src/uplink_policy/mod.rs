@@ -58,10 +58,10 @@ pub struct UplinkPolicySpec {
     /// policies say.
     #[serde(default)]
     pub publish: Publish,
-    /// Also publishes links that carry the node's own traffic, for macvlan and ipvlan. A ClaimNetwork that names such a link
-    /// needs no policy.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub share_node_links: bool,
+    /// What becomes of links that carry the node's own traffic. `Exclude`: only ClaimNetworks that name one use it. `Share`: they
+    /// are also devices of their own, for macvlan and ipvlan.
+    #[serde(default)]
+    pub node_links: NodeLinks,
     /// How pods may use the links, such as `[macvlan, ipvlan]`. By default, all that the kernel supports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_MODES), extend("x-kubernetes-list-type" = "set"))]
@@ -100,6 +100,15 @@ pub enum Publish {
     Auto,
     Always,
     Never,
+}
+
+/// What becomes of links that carry the node's own traffic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[allow(missing_docs, reason = "described at the field")]
+pub enum NodeLinks {
+    #[default]
+    Exclude,
+    Share,
 }
 
 /// How much of a link claims can be granted.

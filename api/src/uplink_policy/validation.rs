@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::admission::{ALWAYS_EVERY_LINK, NEVER_SHARED, SHARED_WHOLE};
-use super::{MAX_MODES, Publish, UplinkPolicySpec};
+use super::{MAX_MODES, NodeLinks, Publish, UplinkPolicySpec};
 use crate::decode::decode;
 use crate::node_selector::{self, NodeSelector};
 use crate::stored::{Stored, read_stored};
@@ -84,10 +84,10 @@ impl UplinkPolicySpec {
         if self.publish == Publish::Always && self.links.is_empty() {
             problems.push(Invalid::new("spec.links", ALWAYS_EVERY_LINK));
         }
-        if self.publish == Publish::Never && self.share_node_links {
-            problems.push(Invalid::new("spec.shareNodeLinks", NEVER_SHARED));
+        if self.publish == Publish::Never && self.node_links == NodeLinks::Share {
+            problems.push(Invalid::new("spec.nodeLinks", NEVER_SHARED));
         }
-        if self.share_node_links && self.modes.as_slice() == [LinkUse::Nic] {
+        if self.node_links == NodeLinks::Share && self.modes.as_slice() == [LinkUse::Nic] {
             problems.push(Invalid::new("spec.modes", SHARED_WHOLE));
         }
         if self.capacity.bandwidth == Some(Quantity::new(0)) {
@@ -184,7 +184,7 @@ mod tests {
             ["spec.nodeSelector.matchLabels"]
         );
         assert_eq!(fields(json!({"links": {}, "attributes": {"mtu": {"int": 1}}})), ["spec.attributes.mtu"]);
-        assert_eq!(fields(json!({"links": {}, "shareNodeLinks": true, "modes": ["nic"]})), ["spec.modes"]);
+        assert_eq!(fields(json!({"links": {}, "nodeLinks": "Share", "modes": ["nic"]})), ["spec.modes"]);
         assert!(fields(json!({"links": {"names": ["dummy*"]}, "publish": "Always"})).is_empty());
     }
 }

@@ -215,7 +215,7 @@ mod tests {
 
     fn network(name: &str, link: &str) -> Value {
         json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": name},
-            "spec": {"uplink": {"interfaces": [link]}}})
+            "spec": {"uplink": {"links": [link]}}})
     }
 
     fn template(class: &str) -> Value {

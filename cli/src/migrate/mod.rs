@@ -30,7 +30,6 @@ mod network;
 mod plugins;
 mod read;
 mod report;
-mod setting;
 mod takeover;
 mod translate;
 mod whereabouts;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use netclaim_api::addresses::NetworkAddresses;
-use netclaim_api::network::{ClaimNetworkSpec, NetworkCapacity, Scope, UplinkSelector};
-use netclaim_api::{Allow, IfName, Invalid, NetworkName};
+use netclaim_api::network::{ClaimNetworkSpec, Namespaces, NetworkCapacity, Scope, UplinkSelector};
+use netclaim_api::{Allow, IfName, Invalid, NetworkName, Setting};
 use netclaim_cni::refuse_duplicate_keys;
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,6 @@ use super::existing;
 use super::input::Nad;
 use super::nad_name::NadName;
 use super::plugins::{self, Uplink};
-use super::setting::Setting;
 
 /// Where a NetworkAttachmentDefinition has its configuration.
 const CONFIG: &str = "spec.config";
@@ -99,8 +98,9 @@ pub(super) fn translate(
     let spec = ClaimNetworkSpec {
         scope: Scope::Node,
         node_selector: None,
-        namespace_selector: Some(existing::selector([of.namespace.clone()].into())),
-        uplink: uplink.map(|link| UplinkSelector { interfaces: vec![link], ..UplinkSelector::default() }),
+        namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),
+        device_class_names: Vec::new(),
+        uplink: uplink.map(|link| UplinkSelector { links: vec![link], ..UplinkSelector::default() }),
         cni: cni.list,
         addresses,
         capacity: NetworkCapacity::default(),
@@ -184,7 +184,7 @@ fn escaped(object: Map<String, Value>) -> Map<String, Value> {
 impl Draft {
     /// Returns the namespaces that have the ClaimNetwork; `None` if all have it, or those of a selector that somebody has written.
     pub(super) fn namespaces(&self) -> Option<BTreeSet<String>> {
-        self.spec.namespace_selector.as_ref().and_then(existing::namespaces)
+        self.spec.namespaces.selector.as_ref().and_then(existing::namespaces)
     }
 
     /// Offers the ClaimNetwork to a namespace. Returns whether that opens it.
@@ -192,7 +192,7 @@ impl Draft {
         let Some(mut namespaces) = self.namespaces() else { return false };
         let is_new = namespaces.insert(namespace.to_owned());
         if is_new {
-            self.spec.namespace_selector = Some(existing::selector(namespaces));
+            self.spec.namespaces = Namespaces::with(existing::selector(namespaces));
         }
         is_new
     }
@@ -220,20 +220,15 @@ impl Draft {
             }
         }
         let allow = &mut self.spec.allow;
-        let allowed = match setting {
-            Setting::Ips => &mut allow.ips,
-            Setting::Mac => &mut allow.mac,
-            Setting::Bandwidth => &mut allow.bandwidth,
-            Setting::PortMappings => &mut allow.port_mappings,
-        };
-        let was_allowed = std::mem::replace(allowed, true);
+        let was_allowed = allow.allows(setting);
+        allow.allow(setting);
         Ok(!was_allowed || !is_declared)
     }
 
     /// Permits what the ClaimNetwork permitted before, to those whom it permitted it: claims of pods that have moved depend on it.
     pub(super) fn keep(&mut self, before: &ClaimNetworkSpec) {
         self.exists = true;
-        self.spec.namespace_selector = before.namespace_selector.clone();
+        self.spec.namespaces = before.namespaces.clone();
         let plugins = |list: &Map<String, Value>| list.get("plugins").and_then(Value::as_array).cloned();
         let old = plugins(&before.cni).unwrap_or_default();
         let new = self.spec.cni.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
@@ -248,14 +243,10 @@ impl Draft {
                 capabilities.extend(declared.map(|(name, value)| (name.clone(), value.clone())));
             }
         }
-        let Allow { ips, mac, bandwidth, port_mappings, args, parameters } = before.allow.clone();
-        let allow = &mut self.spec.allow;
-        allow.ips |= ips;
-        allow.mac |= mac;
-        allow.bandwidth |= bandwidth;
-        allow.port_mappings |= port_mappings;
-        allow.args |= args;
-        allow.parameters.extend(parameters);
+        let drafted = std::mem::replace(&mut self.spec.allow, before.allow.clone());
+        Setting::ALL.into_iter().filter(|setting| drafted.allows(*setting)).for_each(|setting| {
+            self.spec.allow.allow(setting);
+        });
     }
 
     /// Returns every problem that the controller would find, by field of the ClaimNetwork.

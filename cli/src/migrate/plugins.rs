@@ -1,12 +1,10 @@
 //! What of a plugin's configuration means something else in a ClaimNetwork.
 
-use netclaim_api::{IfName, Invalid};
+use netclaim_api::{IfName, Invalid, Setting};
 use serde_json::{Map, Value, json};
 
-use super::setting::Setting;
-
 /// The placeholder for the link of the node.
-const UPLINK: &str = "${uplink.ifName}";
+const UPLINK: &str = "${uplink.name}";
 /// The placeholder for the `ipam` of a ClaimNetwork with addresses.
 const ADDRESSES: &str = "${addresses}";
 /// What runs plugins that need programs of the host.
@@ -94,7 +92,7 @@ pub(super) fn adapt(plugin: &mut Map<String, Value>) -> Findings {
                              DeviceClass by its PCI address or driver";
     const ONE_POD: &str =
         "the kernel allows one VLAN of an id on a link, so one pod on each node has it at a time";
-    const PORT: &str = "if a link of the nodes is a port of the bridge, list it in spec.uplink.interfaces of the ClaimNetwork: then pods \
+    const PORT: &str = "if a link of the nodes is a port of the bridge, list it in spec.uplink.links of the ClaimNetwork: then pods \
                         come only to nodes where it is";
     const LINKS_OF_NODE: &str =
         "the scheduler would not know the links of the node: ask for them in the same claim, and set this";

@@ -127,7 +127,7 @@ fn outcome(case: &Value, migration: &Migration) -> Value {
     };
     for network in of_kind(migration, "ClaimNetwork") {
         let mut spec = network["spec"].clone();
-        spec.as_object_mut().unwrap().remove("namespaceSelector");
+        spec.as_object_mut().unwrap().remove("namespaces");
         outcome["network"] = spec;
     }
     for template in of_kind(migration, "ResourceClaimTemplate") {
@@ -291,7 +291,7 @@ fn a_network_is_offered_where_its_definition_is_and_where_it_is_used() {
             workload("Deployment", "bank", "web", "lan"),
         ]
     };
-    let selector = |network: &Value| network["spec"]["namespaceSelector"].clone();
+    let selector = |network: &Value| network["spec"]["namespaces"]["selector"].clone();
     let of_shop = migration(objects(), Some("shop"), &[]);
     assert_eq!(names(&of_shop, "ClaimNetwork"), ["default-lan"], "what its workloads use, and no more");
     let expected = json!({"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["default", "shop"]}]});
@@ -316,7 +316,7 @@ fn a_second_run_takes_nothing_from_workloads_that_have_moved() {
     let web = asks(r#"[{"name": "lan", "namespace": "default", "mac": "02:00:00:00:00:01"}]"#);
     let shared = [macvlan("default", "lan"), workload("Deployment", "bank", "web", "default/lan")];
     let first = migration(shared.iter().cloned().chain([web]).collect(), Some("shop"), &[]);
-    assert_eq!(of_kind(&first, "ClaimNetwork")[0]["spec"]["allow"], json!({"mac": true}));
+    assert_eq!(of_kind(&first, "ClaimNetwork")[0]["spec"]["allow"], json!({"mac": {}}));
 
     let mut moved = asks("");
     moved["spec"]["template"]["metadata"] = json!({});
@@ -330,9 +330,9 @@ fn a_second_run_takes_nothing_from_workloads_that_have_moved() {
     assert_eq!(of_kind(&second, "DeviceClass"), of_kind(&first, "DeviceClass"));
 
     let network = objects.iter_mut().find(|object| object["kind"] == "ClaimNetwork").unwrap();
-    network["spec"]["namespaceSelector"] = json!({"matchLabels": {"team": "web"}});
+    network["spec"]["namespaces"]["selector"] = json!({"matchLabels": {"team": "web"}});
     let changed = migration(objects, Some("bank"), &[]);
-    let selector = &of_kind(&changed, "ClaimNetwork")[0]["spec"]["namespaceSelector"];
+    let selector = &of_kind(&changed, "ClaimNetwork")[0]["spec"]["namespaces"]["selector"];
     assert_eq!(selector, &json!({"matchLabels": {"team": "web"}}));
     assert!(changed.notes.iter().any(|note| note.reason.contains("make sure that it selects bank, default")));
 }
@@ -555,7 +555,7 @@ fn networks_of_one_pool_of_whereabouts_share_one_pool() {
     assert_eq!(names(&found, "ClaimNetwork"), ["bank-lan"]);
     assert_eq!(
         of_kind(&found, "ClaimNetwork")[0]["spec"]["addresses"],
-        json!({"pool": pool["metadata"]["name"]})
+        json!({"poolName": pool["metadata"]["name"]})
     );
 }
 
@@ -763,7 +763,7 @@ fn translated(documents: Vec<Value>, choice: &Choice) -> Migration {
 
 const NOT_OPENED: [&str; 3] = [
     "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0]: ClaimNetwork default-lan is not offered to \
-     namespace evil: add it to its namespaceSelector, or run this with --widen",
+     namespace evil: add it to its namespaces.selector, or run this with --widen",
     "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0].ips: claims for ClaimNetwork default-lan may \
      not set ips: set allow.ips and the plugin's capability, or run this with --widen; then claims of all its namespaces may set it",
     "Deployment evil/none: spec.template.metadata.annotations[k8s.v1.cni.cncf.io/networks][0].mac: claims for ClaimNetwork default-lan may \
@@ -810,8 +810,8 @@ fn a_network_that_exists_is_opened_by_no_workload_unless_the_user_says_so() {
     let widened = translated(objects, &Choice { widen: true, ..Choice::default() });
     assert_eq!(refusals(&widened), [""; 0]);
     let spec = &of_kind(&widened, "ClaimNetwork")[0]["spec"];
-    assert_eq!(spec["allow"], json!({"ips": true, "mac": true}));
-    assert_eq!(spec["namespaceSelector"]["matchExpressions"][0]["values"], json!(["default", "evil"]));
+    assert_eq!(spec["allow"], json!({"ips": {}, "mac": {}}));
+    assert_eq!(spec["namespaces"]["selector"]["matchExpressions"][0]["values"], json!(["default", "evil"]));
     let told = |text: &str| widened.notes.iter().filter(|note| note.reason.contains(text)).count();
     assert_eq!(told("opens ClaimNetwork default-lan for namespace evil"), 1, "{:?}", widened.notes);
     assert_eq!(
@@ -829,9 +829,10 @@ fn what_an_admin_has_taken_back_is_not_given_again() {
     objects.push(workload("Deployment", "default", "web-2", own));
     let mut first = migration(objects.clone(), None, &[]);
     let network = first.objects.iter_mut().find(|object| object["kind"] == "ClaimNetwork").unwrap();
-    assert_eq!(network["spec"]["allow"], json!({"mac": true}));
+    assert_eq!(network["spec"]["allow"], json!({"mac": {}}));
     network["spec"].as_object_mut().unwrap().remove("allow");
-    network["spec"]["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": "lab"}});
+    network["spec"]["namespaces"]["selector"] =
+        json!({"matchLabels": {"kubernetes.io/metadata.name": "lab"}});
     let taken_back = network.clone();
     objects.extend(first.objects);
     let again = migration(objects, None, &[]);

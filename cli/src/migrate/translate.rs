@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!   NetworkAttachmentDefinition ── network ──> draft of a ClaimNetwork ──┐
-//!   IPPool … ── whereabouts ──> addresses ─────────┘                ├─> ClaimNetworks, classes
-//!   workload ── annotation ──> attachments ── permit ───────────────┘        │
+//!   IPPool … ── whereabouts ──> addresses ──────────────┘                ├─> ClaimNetworks, classes
+//!   workload ── annotation ──> attachments ── permit ────────────────────┘        │
 //!                                   └───────── translate <───────────────────┘
 //!                                                 └──> templates, patches
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netclaim_api::{API_VERSION, DRIVER_NAME, Invalid};
+use netclaim_api::network::ClaimNetworkSpec;
+use netclaim_api::{API_VERSION, DRIVER_NAME, Invalid, ObjectName};
 use serde_json::{Value, json};
 
 use super::choice::Choice;
@@ -119,14 +120,14 @@ fn not_accepted(of: &NadName, problem: &Invalid) -> Finding {
 
 /// Says what a selector that is no list of namespaces has to select. It stays as it is.
 fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_>]) -> Option<Invalid> {
-    if draft.spec.namespace_selector.is_none() || draft.namespaces().is_some() {
+    if draft.spec.namespaces.is_all() || draft.namespaces().is_some() {
         return None;
     }
     let users = workloads.iter().filter(|workload| workload.nads().any(|nad| nad == of));
     let namespaces: BTreeSet<&str> =
         users.map(|user| user.workload.object.namespace.as_str()).chain([of.namespace.as_str()]).collect();
     let note = format!(
-        "namespaceSelector of ClaimNetwork {} stays, as somebody has changed it: make sure that it selects {}",
+        "namespaces of ClaimNetwork {} stays, as somebody has changed it: make sure that it selects {}",
         draft.name,
         namespaces.into_iter().collect::<Vec<_>>().join(", ")
     );
@@ -193,7 +194,9 @@ impl Selection {
 }
 
 fn network_object(of: &NadName, draft: &Draft) -> Value {
-    let mut spec = json!(draft.spec);
+    // The class is listed, so that claims of other namespaces are refused when they are created.
+    let device_class_names = vec![ObjectName::from(draft.name.clone())];
+    let mut spec = json!(ClaimNetworkSpec { device_class_names, ..draft.spec.clone() });
     if let Some(fields) = spec.as_object_mut() {
         // The defaults.
         if fields.get("scope").is_some_and(|scope| scope == "Node") {
@@ -203,9 +206,8 @@ fn network_object(of: &NadName, draft: &Draft) -> Value {
             fields.remove("allow");
         }
     }
-    // The class is listed, so that claims of other namespaces are refused when they are created.
     let name = draft.name.as_str();
-    let annotations = json!({"netclaim.dev/device-classes": name, MIGRATED_FROM: of.to_string()});
+    let annotations = json!({MIGRATED_FROM: of.to_string()});
     let metadata = json!({"name": name, "annotations": annotations});
     json!({"apiVersion": API_VERSION, "kind": "ClaimNetwork", "metadata": metadata, "spec": spec})
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use netclaim_api::merge::{Author, Base, Layer, merge};
 use netclaim_api::opaque::Opaque;
-use netclaim_api::{API_VERSION, DRIVER_NAME, IfName, Invalid};
+use netclaim_api::{API_VERSION, DRIVER_NAME, IfName, Invalid, Setting};
 use serde_json::{Map, Value, json};
 
 use super::annotation::{self, Element};
@@ -14,7 +14,6 @@ use super::nad_name::NadName;
 use super::names;
 use super::network::Draft;
 use super::report::{AttachmentChange, Finding, WorkloadChange};
-use super::setting::Setting;
 
 /// Requests that a claim may have.
 const MAX_REQUESTS: usize = 32;
@@ -176,7 +175,7 @@ impl<'a> Attachments<'a> {
                 let name = &draft.name;
                 if !may_open {
                     let problem = format!(
-                        "ClaimNetwork {name} is not offered to namespace {namespace}: add it to its namespaceSelector, or run this with \
+                        "ClaimNetwork {name} is not offered to namespace {namespace}: add it to its namespaces.selector, or run this with \
                          --widen"
                     );
                     problems.push(refuse(&field, problem));
@@ -343,7 +342,7 @@ fn parameters(interface: &IfName, config: &Map<String, Value>) -> Value {
     let mut parameters = config.clone();
     parameters.insert("apiVersion".to_owned(), json!(API_VERSION));
     parameters.insert("kind".to_owned(), json!("AttachmentConfig"));
-    parameters.insert("ifName".to_owned(), json!(interface.as_str()));
+    parameters.insert("interfaceName".to_owned(), json!(interface.as_str()));
     Value::Object(parameters)
 }
 

@@ -771,7 +771,7 @@ mod tests {
                 "metadata": {"name": name}, "spec": own(), "status": {"addresses": totals(9)}}))
             .unwrap()
         };
-        let drawn = || json!({"pool": "office"});
+        let drawn = || json!({"poolName": "office"});
         assert_eq!(shown(drawn(), Value::Null, vec![pool("other"), pool("office")]), (9.0, 1022.0));
         assert_eq!(shown(drawn(), Value::Null, vec![]), (3.0, 508.0), "pools cannot be read");
     }

@@ -894,7 +894,7 @@ mod tests {
     fn scarce(state: &mut State) {
         let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock",
             "metadata": {"name": "storage.10.20.0.0-30", "uid": "u", "finalizers": [netclaim_api::addresses::BLOCK_FINALIZER]},
-            "spec": {"network": "storage", "node": "a", "cidr": "10.20.0.0/30"}});
+            "spec": {"networkName": "storage", "nodeName": "a", "cidr": "10.20.0.0/30"}});
         state.blocks.apply(watcher::Event::Apply(serde_json::from_value(block).unwrap()), Instant::now());
         let pool: AddressPoolSpec = serde_json::from_value(
             json!({"ranges": [{"subnet": "10.20.0.0/30"}], "blockSize": {"ipv4": 30}}),
@@ -946,7 +946,7 @@ mod tests {
     async fn a_request_that_failed_delays_no_other() {
         let mut state = state();
         let spec = |cidr: &str| -> AddressBlockSpec {
-            serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": cidr})).unwrap()
+            serde_json::from_value(json!({"networkName": "storage", "nodeName": "a", "cidr": cidr})).unwrap()
         };
         let [failed, other] = ["10.20.0.0/28", "10.20.0.16/28"].map(|cidr| Action::Create(spec(cidr)));
         assert!(state.push(failed.clone()));
@@ -974,9 +974,10 @@ mod tests {
     async fn a_name_that_another_object_has_is_not_tried_again_for_some_minutes() {
         let mut state = state();
         scarce(&mut state);
-        let spec: AddressBlockSpec =
-            serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/30"}))
-                .unwrap();
+        let spec: AddressBlockSpec = serde_json::from_value(
+            json!({"networkName": "storage", "nodeName": "a", "cidr": "10.20.0.0/30"}),
+        )
+        .unwrap();
         state.finish(&Action::Create(spec.clone()), Ok(Done::Overtaken));
         assert!(state.avoided.is_empty(), "the watch shows it");
         let other = AddressBlockSpec { cidr: "10.20.0.4/30".parse().unwrap(), ..spec };
@@ -1021,9 +1022,9 @@ mod tests {
         let lease = |name: &str, node: Option<&str>| {
             let lease = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
                 "metadata": {"name": name, "uid": "u", "resourceVersion": "7"},
-                "spec": {"network": "storage", "address": "10.20.0.200",
+                "spec": {"networkName": "storage", "address": "10.20.0.200",
                     "holder": {"kind": "ResourceClaim", "namespace": "shop", "name": "c", "uid": "u7"}},
-                "status": {"node": node}});
+                "status": {"nodeName": node}});
             watcher::Event::Apply(serde_json::from_value(lease).unwrap())
         };
         for (name, node) in [("storage.10.20.0.200", Some("a")), ("copy", None), ("busy-copy", Some("a"))] {
@@ -1094,9 +1095,9 @@ mod tests {
         let lease = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
             "metadata": {"name": "storage.10.20.0.2", "uid": "u", "resourceVersion": "7",
                 "finalizers": [netclaim_api::addresses::BLOCK_FINALIZER], "deletionTimestamp": deleted},
-            "spec": {"network": "storage", "address": "10.20.0.2",
+            "spec": {"networkName": "storage", "address": "10.20.0.2",
                 "holder": {"kind": "ResourceClaim", "namespace": "shop", "name": "c", "uid": uid}},
-            "status": {"node": node}});
+            "status": {"nodeName": node}});
         watcher::Event::Apply(serde_json::from_value(lease).unwrap())
     }
 
@@ -1169,7 +1170,7 @@ mod tests {
             state.push(Action::DeleteLease { lease: reference(n), holder: None });
         }
         state.start();
-        let spec = json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/28"});
+        let spec = json!({"networkName": "storage", "nodeName": "a", "cidr": "10.20.0.0/28"});
         state.push(Action::Create(serde_json::from_value(spec).unwrap()));
         state.start();
         assert_eq!(state.of_leases.running.len(), LEASE_ACTIONS);

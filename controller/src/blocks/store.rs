@@ -279,7 +279,7 @@ fn read_lease(object: &DynamicObject) -> Option<(String, Lease)> {
         );
         return None;
     };
-    let node = object.data.pointer("/status/node").and_then(Value::as_str);
+    let node = object.data.pointer("/status/nodeName").and_then(Value::as_str);
     let (pool, leased) = (spec.key(), spec.leased());
     let has_own_name = leased.is_some_and(|leased| lease_name(&pool, leased) == name);
     let held = match leased {
@@ -319,7 +319,7 @@ mod tests {
     fn object(name: &str, change: impl FnOnce(&mut Value)) -> DynamicObject {
         let mut object = json!({
             "apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": name, "uid": "u"},
-            "spec": {"network": "storage", "node": "a", "cidr": "10.20.0.0/28"}, "status": {"used": 3},
+            "spec": {"networkName": "storage", "nodeName": "a", "cidr": "10.20.0.0/28"}, "status": {"used": 3},
         });
         change(&mut object);
         serde_json::from_value(object).unwrap()
@@ -329,9 +329,10 @@ mod tests {
     fn a_pending_block_is_kept_until_the_watch_shows_it_or_its_time_is_over() {
         let mut blocks = Blocks::default();
         let now = Instant::now();
-        let spec: AddressBlockSpec =
-            serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/28"}))
-                .unwrap();
+        let spec: AddressBlockSpec = serde_json::from_value(
+            json!({"networkName": "storage", "nodeName": "a", "cidr": "10.20.0.0/28"}),
+        )
+        .unwrap();
         let name = spec.name();
         blocks.add_pending(spec.clone(), now);
         blocks.apply(Init, now);
@@ -378,9 +379,9 @@ mod tests {
     fn the_held_addresses_are_those_of_the_leases() {
         let mut leases = Leases::default();
         let lease = |object: &mut Value| {
-            object["spec"] = json!({"network": "storage", "address": "10.20.0.200",
+            object["spec"] = json!({"networkName": "storage", "address": "10.20.0.200",
                 "holder": {"kind": "ResourceClaim", "namespace": "shop", "name": "c", "uid": "u7"}});
-            object["status"] = json!({"node": "a"});
+            object["status"] = json!({"nodeName": "a"});
         };
         let now = Instant::now();
         for name in ["storage.10.20.0.200", "copy"] {
@@ -404,7 +405,7 @@ mod tests {
         let held = |metadata: Value, kind: &str, reserved: &str| {
             let mut leases = Leases::default();
             let mut lease = object("storage.10.20.0.200", |object| {
-                object["spec"] = json!({"network": "storage", "address": "10.20.0.200",
+                object["spec"] = json!({"networkName": "storage", "address": "10.20.0.200",
                     "holder": {"kind": kind, "namespace": "shop", "name": "c", "uid": "u7"}});
             });
             lease.metadata.finalizers = serde_json::from_value(metadata["finalizers"].clone()).unwrap();
@@ -428,14 +429,14 @@ mod tests {
         let path = "shop/resourceclaims?watch=1&timeoutSeconds=2147483647&x=";
         for (namespace, name) in [(path, "c"), ("shop", path), ("..", "c"), ("shop", "a/../b")] {
             let lease = object("storage.10.20.0.200", |object| {
-                object["spec"] = json!({"network": "storage", "address": "10.20.0.200",
+                object["spec"] = json!({"networkName": "storage", "address": "10.20.0.200",
                     "holder": {"kind": "ResourceClaim", "namespace": namespace, "name": name, "uid": "u7"}});
             });
             leases.apply(Apply(lease), Instant::now());
             assert!(leases.all().is_empty(), "{namespace} {name}");
         }
         let mut blocks = Blocks::default();
-        blocks.apply(Apply(object("b", |block| block["spec"]["node"] = json!("a/../b"))), Instant::now());
+        blocks.apply(Apply(object("b", |block| block["spec"]["nodeName"] = json!("a/../b"))), Instant::now());
         assert!(blocks.all().is_empty());
     }
 

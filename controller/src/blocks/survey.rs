@@ -2,7 +2,7 @@
 //! ClaimNetwork was not in the pool.
 //!
 //! ```text
-//!   pools whose ranges or ClaimNetworks are new ──> due ──> read: ClaimNetworks, claims page by page ──> found ──> one lease for each address
+//!   pools whose ranges or ClaimNetworks are new ──> due ──> read: ClaimNetworks, claims ──> found ──> one lease for each address
 //! ```
 //!
 //! Agents write the addresses of their pods into the status of claims. A pool gets no new block before all claims have been
@@ -474,7 +474,7 @@ async fn make(
         Err(error) => return Err(error),
     }
     let Some(node) = node else { return Ok(()) };
-    let patch = Patch::Merge(json!({"status": {"node": node}}));
+    let patch = Patch::Merge(json!({"status": {"nodeName": node}}));
     match answered(leases.patch_status(name, &PatchParams::default(), &patch)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         result => result.map(drop),
@@ -613,8 +613,8 @@ mod tests {
     }
 
     fn macvlan(link: &str) -> ClaimNetworkSpec {
-        network(json!({"uplink": {"interfaces": [link]}, "cni": {"cniVersion": "1.1.0", "plugins": [
-            {"type": "macvlan", "master": "${uplink.ifName}"}]}}))
+        network(json!({"uplink": {"links": [link]}, "cni": {"cniVersion": "1.1.0", "plugins": [
+            {"type": "macvlan", "master": "${uplink.name}"}]}}))
     }
 
     #[test]
@@ -625,9 +625,9 @@ mod tests {
             let object = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": kind, "metadata": {"name": name, "uid": "u"}, "spec": spec});
             watcher::Event::Apply(serde_json::from_value(object).unwrap())
         };
-        let block = json!({"network": "storage", "node": "a", "cidr": "10.20.0.16/28", "ranges": ["10.20.0.16-10.20.0.20"]});
+        let block = json!({"networkName": "storage", "nodeName": "a", "cidr": "10.20.0.16/28", "ranges": ["10.20.0.16-10.20.0.20"]});
         blocks.apply(object("AddressBlock", "storage.10.20.0.16-28", block), Instant::now());
-        let lease = json!({"network": "storage", "address": "10.20.0.200",
+        let lease = json!({"networkName": "storage", "address": "10.20.0.200",
             "holder": {"kind": "ResourceClaim", "namespace": "shop", "name": "c", "uid": "u7"}});
         leases.apply(object("AddressLease", "storage.10.20.0.200", lease), Instant::now());
         let task = Task::new(Survey::new(Instant::now()).missing(&demand), &demand, &blocks, &leases);
@@ -703,20 +703,23 @@ mod tests {
         assert_eq!(made.1["metadata"]["labels"], json!({CONFIRMED_LABEL: "true"}));
         assert_eq!(made.1["metadata"]["finalizers"], json!([BLOCK_FINALIZER]));
         let holder = json!({"kind": "Pod", "namespace": "shop", "name": "p", "uid": "u8"});
-        assert_eq!(made.1["spec"], json!({"network": "storage", "address": "10.20.0.3", "holder": holder}));
+        assert_eq!(
+            made.1["spec"],
+            json!({"networkName": "storage", "address": "10.20.0.3", "holder": holder})
+        );
         let patches: Vec<&(String, Value)> =
             seen.iter().filter(|(what, _)| what.starts_with("PATCH")).collect();
         assert_eq!(patches.len(), 2, "{seen:?}");
-        assert!(patches.iter().all(|(_, sent)| *sent == json!({"status": {"node": "b"}})), "{patches:?}");
+        assert!(patches.iter().all(|(_, sent)| *sent == json!({"status": {"nodeName": "b"}})), "{patches:?}");
     }
 
     #[test]
     fn a_condition_names_the_pod_its_node_and_the_address() {
         let lease = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
             "metadata": {"name": "storage.10.20.0.3", "uid": "u"},
-            "spec": {"network": "storage", "address": "10.20.0.3",
+            "spec": {"networkName": "storage", "address": "10.20.0.3",
                 "holder": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": "u8"}},
-            "status": {"node": "b"}});
+            "status": {"nodeName": "b"}});
         let mut leases = Leases::default();
         leases.apply(watcher::Event::Apply(serde_json::from_value(lease).unwrap()), Instant::now());
         let said: Vec<Option<String>> = leaving(&leases).map(|leaving| leaving.lost()).collect();

@@ -238,7 +238,7 @@ impl Writes {
         }
         let patch = json!({
             "metadata": {"uid": lease.uid, "resourceVersion": lease.resource_version},
-            "status": {"node": null},
+            "status": {"nodeName": null},
         });
         let patched =
             self.leases.patch_status(&lease.name, &PatchParams::default(), &Patch::Merge(patch)).await;
@@ -315,7 +315,8 @@ mod tests {
     }
 
     fn spec() -> AddressBlockSpec {
-        serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/28"})).unwrap()
+        serde_json::from_value(json!({"networkName": "storage", "nodeName": "a", "cidr": "10.20.0.0/28"}))
+            .unwrap()
     }
 
     fn block() -> Value {
@@ -465,7 +466,7 @@ mod tests {
         );
         let seen = server.await.unwrap();
         assert_eq!(seen[2].0, "PATCH /apis/netclaim.dev/v1alpha1/addressleases/l/status");
-        let patch = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "status": {"node": null}});
+        let patch = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "status": {"nodeName": null}});
         assert_eq!(seen[2].1, patch);
     }
 
@@ -478,7 +479,7 @@ mod tests {
                     {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}}}})
         };
         let lease_object = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease", "metadata": {"name": "l"},
-            "spec": {"network": "storage", "holder": holder()}});
+            "spec": {"networkName": "storage", "holder": holder()}});
         let (writes, server) = writes(vec![
             (200, claim("u7", "a")),
             (200, claim("u7", "b")),
@@ -506,7 +507,7 @@ mod tests {
             json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
                 "metadata": {"name": "l", "uid": "u", "resourceVersion": "9", "finalizers": ["x/y", BLOCK_FINALIZER],
                     "deletionTimestamp": deleted.then_some("2026-01-01T00:00:00Z")},
-                "spec": {"network": "storage", "holder": holder()}, "status": {"node": node}})
+                "spec": {"networkName": "storage", "holder": holder()}, "status": {"nodeName": node}})
         };
         let pod = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "c", "uid": "u7"}});
         let (writes, server) = writes(vec![
@@ -537,7 +538,7 @@ mod tests {
     async fn a_confirmed_lease_has_its_finalizer_beside_those_of_others() {
         let object = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
             "metadata": {"name": "l", "uid": "u", "resourceVersion": "9", "finalizers": ["x/y"]},
-            "spec": {"network": "storage", "holder": holder()}});
+            "spec": {"networkName": "storage", "holder": holder()}});
         let (writes, server) = writes(vec![(200, object.clone()), (200, object)]);
         assert_eq!(writes.confirm(&lease()).await.unwrap(), Done::Yes);
         let metadata = &server.await.unwrap()[1].1["metadata"];

@@ -153,10 +153,10 @@ fn applying<'a>(asked: &Asked<'_>, configs: &'a [Config]) -> impl DoubleEndedIte
 }
 
 /// Returns the last configuration that names the interface, and the name.
-fn if_name<'a>(asked: &Asked<'_>, configs: &'a [Config]) -> Option<(&'a Config, &'a str)> {
+fn interface_name<'a>(asked: &Asked<'_>, configs: &'a [Config]) -> Option<(&'a Config, &'a str)> {
     applying(asked, configs)
         .rev()
-        .find_map(|config| Some((config, config.attachment()?.if_name.as_ref()?.as_str())))
+        .find_map(|config| Some((config, config.attachment()?.interface_name.as_ref()?.as_str())))
 }
 
 /// Adds what a claim cannot set, and what it had better not.
@@ -206,17 +206,18 @@ fn of_request(asked: &Asked<'_>, configs: &[Config], driver: &str, review: &mut 
         review.warn(format!("{field}.allocationMode"), problem);
     }
     let count = body["count"].as_i64().unwrap_or(1);
-    if let Some((config, if_name)) = if_name(asked, configs) {
-        let place = format!("{}.ifName", config.field);
+    if let Some((config, interface_name)) = interface_name(asked, configs) {
+        let place = format!("{}.interfaceName", config.field);
         if count > 1 && !all {
             let problem = format!(
-                "{if_name:?} would be the name of {count} interfaces, since request {name} is for {count} devices: make a request \
+                "{interface_name:?} would be the name of {count} interfaces, since request {name} is for {count} devices: make a request \
                  for each"
             );
             review.error(place, problem);
         } else if all {
-            let problem =
-                format!("{if_name:?} is for one interface, and request {name} may get several devices");
+            let problem = format!(
+                "{interface_name:?} is for one interface, and request {name} may get several devices"
+            );
             review.warn(place, problem);
         }
     }
@@ -331,7 +332,7 @@ fn unqualified<'a>(name: &'a str, driver: &str) -> Option<&'a str> {
 fn same_names(requests: &[Vec<Asked<'_>>], configs: &[Config], review: &mut Review) {
     let named: Vec<Vec<Option<(&Config, &str)>>> = requests
         .iter()
-        .map(|alternatives| alternatives.iter().map(|asked| if_name(asked, configs)).collect())
+        .map(|alternatives| alternatives.iter().map(|asked| interface_name(asked, configs)).collect())
         .collect();
     // The first request of which an alternative has the name.
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
@@ -367,7 +368,7 @@ fn same_names(requests: &[Vec<Asked<'_>>], configs: &[Config], review: &mut Revi
             alternatives.into_iter().all(is_it)
         };
         let is_certain = has(earlier) && has(index);
-        let field = format!("{}.ifName", config.field);
+        let field = format!("{}.interfaceName", config.field);
         if is_certain { review.error(field, problem) } else { review.warn(field, problem) }
     }
 }

@@ -5,7 +5,7 @@ use netclaim_api::opaque::Opaque;
 use netclaim_api::{AttachmentConfig, CniConfig, LinkUse};
 use serde_json::Value;
 
-use crate::config::{Config, MAX_CONFIGS, clear};
+use crate::config::{Config, MAX_CONFIGS};
 use crate::limits::{Judged, Limit, too_many};
 use crate::review::Review;
 use crate::selectors::{Budget, Selectors};
@@ -112,7 +112,7 @@ fn untaken(configs: &[Config], of_uplink: &Config, cni: &CniConfig, review: &mut
         let mut cleared = false;
         for layer in &mut layers {
             if let Opaque::Attachment(settings) = &mut layer.config {
-                cleared |= clear(settings, &problem.field);
+                cleared |= settings.clear(&problem.field);
             }
         }
         review.errors.push(problem.within(field));

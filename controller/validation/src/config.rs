@@ -78,7 +78,7 @@ impl Config {
 
     /// Whether it has the setting at this path, which may lead into the setting.
     pub(crate) fn sets(&self, field: &str) -> bool {
-        self.attachment().is_some_and(|settings| clear(&mut settings.clone(), field))
+        self.attachment().is_some_and(|settings| settings.clone().clear(field))
     }
 
     /// The configuration of an uplink, if it is one.
@@ -87,17 +87,5 @@ impl Config {
             Some(Opaque::Cni(config)) => Some(config),
             _ => None,
         }
-    }
-}
-
-/// Removes the setting at the path, which may lead into the setting. Returns whether it was there.
-pub(crate) fn clear(settings: &mut AttachmentConfig, field: &str) -> bool {
-    match field.split(['.', '[']).next().unwrap_or_default() {
-        "ips" => !std::mem::take(&mut settings.ips).is_empty(),
-        "replicaIPs" => !std::mem::take(&mut settings.replica_ips).is_empty(),
-        "mac" => settings.mac.take().is_some(),
-        "bandwidth" => settings.bandwidth.take().is_some(),
-        "portMappings" => !std::mem::take(&mut settings.port_mappings).is_empty(),
-        _ => false,
     }
 }

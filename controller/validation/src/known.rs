@@ -83,7 +83,7 @@ impl Known {
         granted: Option<Quantity>,
     ) -> Option<bool> {
         let (name, spec, layers) = self.network(class, claim)?;
-        let pool = self.pool(spec).filter(|pool| spec.allow.ips && pool.can_be_asked());
+        let pool = self.pool(spec).filter(|pool| spec.allow.ips.is_some() && pool.can_be_asked());
         let merged = merge(Base::Network(name, spec), &layers, granted).ok()?;
         pool.map(|_| !matches!(merged.asked, Asked::None))
     }

@@ -1,9 +1,9 @@
 //! Reviews every object that a user writes for netclaim: what is wrong with it, and what is legal and unwise.
 //!
 //! ```text
-//!   object (JSON) ──> kind ──┬─> ClaimNetwork, UplinkPolicy, AddressPool ── netclaim_api ──┐
-//!                            ├─> DeviceClass ──┬─ selectors ── netclaim_allocation ───┼──> Review
-//!                            └─> claim, template ── configs ── netclaim_api ──────────┘
+//!   object (JSON) ──> kind ──┬─> ClaimNetwork, UplinkPolicy, AddressPool ─ netclaim_api ─┐
+//!                            ├─> DeviceClass ──┬─ selectors ── netclaim_allocation ──────┼──> Review
+//!                            └─> claim, template ── configs ── netclaim_api ─────────────┘
 //! ```
 //!
 //! Invariants:

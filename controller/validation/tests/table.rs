@@ -275,9 +275,9 @@ fn a_claim_for_a_reserved_address_takes_none_of_a_node() {
         let parameters =
             json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AttachmentConfig", "ips": ips});
         let network = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": "plc"}, "spec": {
-            "uplink": {"interfaces": ["eth1"]}, "allow": {"ips": true},
+            "uplink": {"links": ["eth1"]}, "allow": {"ips": {}},
             "addresses": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.0/28"]},
-            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}});
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}"}]}}});
         let selector =
             r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "plc""#;
         let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "plc"},
@@ -444,7 +444,8 @@ fn objects_of_a_set_know_each_other() {
     assert_eq!(
         refusal,
         [format!(
-            "{place}.args: ClaimNetwork \"lab\" does not allow claims to set it: remove it, or have the admin set allow.args"
+            "{place}.args.TENANT: ClaimNetwork \"lab\" does not allow claims to pass it: remove it, or have the admin add it to \
+             allow.args.names"
         )]
     );
     let parameters = "/spec/devices/config/0/opaque/parameters";

@@ -141,8 +141,9 @@ fn bodies() -> Vec<(&'static str, String)> {
         |count: usize| items(|index| format!(r#""{index:05}":{{"type":"boolean"}}"#), count, ROOM);
     let placeholders = |count: usize, room: usize| items(|_| r#""${}""#.to_owned(), count, room);
     let request = |index: usize| format!(r#"{{"name":"a{index}","exactly":{{"deviceClassName":"a"}}}}"#);
-    let own =
-        |index: usize| config(&format!(r#""requests":["a{index}"],"#), &format!(r#""ifName":"b{index}""#));
+    let own = |index: usize| {
+        config(&format!(r#""requests":["a{index}"],"#), &format!(r#""interfaceName":"b{index}""#))
+    };
     let allow = |parameters: &str| format!(r#","allow":{{"parameters":{{{parameters}}}}}"#);
     let range = |index: usize| {
         let [b, c] = [index / 256, index % 256];
@@ -160,7 +161,10 @@ fn bodies() -> Vec<(&'static str, String)> {
     let settings = |index: usize| {
         let of = items(|j| format!(r#""a{j}/b7""#), 32, ROOM);
         let arguments = items(|j| format!(r#""x{j}":"=""#), 500, ROOM);
-        config(&format!(r#""requests":[{of}],"#), &format!(r#""ifName":"b{index}","args":{{{arguments}}}"#))
+        config(
+            &format!(r#""requests":[{of}],"#),
+            &format!(r#""interfaceName":"b{index}","args":{{{arguments}}}"#),
+        )
     };
     let selector = |index: usize| {
         format!(r#"{{"cel":{{"expression":"device.attributes[\"netclaim.dev\"].a{index} == {index}"}}}}"#)
@@ -242,11 +246,11 @@ fn bodies() -> Vec<(&'static str, String)> {
         ("many selectors", {
             let request =
                 format!(r#"{{"name":"a","exactly":{{"selectors":[{}]}}}}"#, items(selector, 7000, ROOM));
-            claim(&request, &config("", r#""ifName":"b""#))
+            claim(&request, &config("", r#""interfaceName":"b""#))
         }),
         ("a deep selector", {
             let request = format!(r#"{{"name":"a","exactly":{{"selectors":[{deep}]}}}}"#);
-            claim(&request, &config("", r#""ifName":"b""#))
+            claim(&request, &config("", r#""interfaceName":"b""#))
         }),
         ("labels that are none", {
             let values = items(|_| r#""%""#.to_owned(), 30_000, ROOM);
@@ -301,7 +305,8 @@ async fn the_worst_bodies_take_little_memory_and_time() {
         }
     }
     assert!(bad.is_empty(), "{}", bad.join("\n"));
-    let good = claim(r#"{"name":"a","exactly":{"deviceClassName":"a"}}"#, &config("", r#""ifName":"b""#));
+    let good =
+        claim(r#"{"name":"a","exactly":{"deviceClassName":"a"}}"#, &config("", r#""interfaceName":"b""#));
     let answer = post(address, roots, &good).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains(r#""allowed":true"#), "{answer}");
 }

@@ -120,7 +120,7 @@ fn two_nads_on_one_range_become_networks_of_one_address_pool() {
     assert_eq!(leases(pool), ["pool.10.20.0.0-24.10.20.0.2", "pool.10.20.0.0-24.10.20.0.3"]);
     let lease = serde_json::to_value(&pool.leases["pool.10.20.0.0-24.10.20.0.3"]).unwrap();
     let holder = json!({"kind": "Pod", "namespace": "ns2", "name": "db-0", "uid": "uid-of-db-0"});
-    let expected = json!({"pool": "10.20.0.0-24", "network": "ns2-storage-twin", "address": "10.20.0.3", "holder": holder});
+    let expected = json!({"poolName": "10.20.0.0-24", "networkName": "ns2-storage-twin", "address": "10.20.0.3", "holder": holder});
     assert_eq!(lease, expected, "the ClaimNetwork is that of the pod's network-status");
     assert_eq!(dropped(pool), [""; 0], "logs and etcd are no matter of addresses");
 }
@@ -736,7 +736,7 @@ async fn nothing_is_created_if_a_node_hands_out_an_address_of_a_pod() {
         let (name, spec) = takeover.pools[0].leases.first_key_value().unwrap();
         let pool = &spec.pool;
         let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": "block"},
-            "spec": {"network": network, "pool": pool, "node": "n1", "cidr": "10.20.0.0/28", "ranges": ranges}});
+            "spec": {"networkName": network, "poolName": pool, "nodeName": "n1", "cidr": "10.20.0.0/28", "ranges": ranges}});
         let lease = stored("AddressLease", name, spec);
         let answer = move |method: &str, path: &str| match method {
             "GET" if path.ends_with("/addressblocks") => {

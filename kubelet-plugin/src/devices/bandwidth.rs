@@ -135,7 +135,7 @@ mod tests {
         };
         let held: Vec<Held> = granted.iter().map(held).collect();
         let spec = |(name, plugin, bandwidth): &(&str, &str, Option<&str>)| {
-            let mut spec = json!({"uplink": {"interfaces": ["eth1"]},
+            let mut spec = json!({"uplink": {"links": ["eth1"]},
                 "cni": {"cniVersion": "1.0.0", "plugins": [{"type": plugin}]}, "capacity": {}});
             if let Some(bandwidth) = bandwidth {
                 spec["capacity"] = json!({"bandwidth": Value::from(*bandwidth)});

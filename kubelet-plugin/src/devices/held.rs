@@ -121,8 +121,7 @@ pub(crate) fn settled(inventory: &Arc<Inventory>, held: &[Held]) -> Arc<Inventor
             continue;
         };
         if let Some(spec) = Arc::make_mut(&mut settled).networks.get_mut(network) {
-            spec.uplink =
-                Some(UplinkSelector { interfaces: vec![first.clone()], ..UplinkSelector::default() });
+            spec.uplink = Some(UplinkSelector { links: vec![first.clone()], ..UplinkSelector::default() });
         }
     }
     settled
@@ -220,7 +219,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
 /// Returns a ClaimNetwork that names this link and has no other one. Of a link that is away nothing but its name can be selected.
 fn waiting_network<'a>(link: &IfName, inventory: &'a Inventory) -> Option<&'a NetworkName> {
     let names =
-        |spec: &ClaimNetworkSpec| spec.uplink.as_ref().is_some_and(|uplink| uplink.interfaces.contains(link));
+        |spec: &ClaimNetworkSpec| spec.uplink.as_ref().is_some_and(|uplink| uplink.links.contains(link));
     let waits = |spec: &ClaimNetworkSpec| names(spec) && inventory.uplink_of(spec).is_none();
     inventory.networks.iter().find(|(_, spec)| waits(spec)).map(|(name, _)| name)
 }

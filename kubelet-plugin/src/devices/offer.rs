@@ -53,7 +53,7 @@ mod tests {
 
     fn add_network(inventory: &mut Inventory, scope: &str) {
         let network = serde_json::from_value(json!({
-            "scope": scope, "uplink": {"interfaces": ["eth1"]},
+            "scope": scope, "uplink": {"links": ["eth1"]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}]},
         }));
         inventory.networks.insert("m".parse().expect("a name"), network.expect("a network"));

@@ -115,7 +115,7 @@ fn serves_claims_that_ask(name: &NetworkName, spec: &ClaimNetworkSpec, inventory
     let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
     // Without a request policy, a claim gets an exclusive device whatever it requests.
     let keeps_off_others = |pool: &AddressPoolSpec| !spec.is_exclusive() || !pool.has_usable();
-    spec.allow.ips && pool.is_some_and(|pool| pool.can_be_asked() && keeps_off_others(pool))
+    spec.allow.ips.is_some() && pool.is_some_and(|pool| pool.can_be_asked() && keeps_off_others(pool))
 }
 
 /// Returns the attributes of a device that pods may use, published or not; none when the node does not have it.
@@ -247,7 +247,7 @@ mod tests {
 
     fn network(plugin: &str) -> ClaimNetworkSpec {
         serde_json::from_value(json!({
-            "uplink": {"interfaces": ["eth1"]},
+            "uplink": {"links": ["eth1"]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{"type": plugin}]},
         }))
         .expect("a network")
@@ -315,9 +315,9 @@ mod tests {
 
     /// The VLAN network of this id on `eth1`.
     fn vlan(id: u32) -> ClaimNetworkSpec {
-        let plugin = json!({"type": "vlan", "master": "${uplink.ifName}", "vlanId": id});
+        let plugin = json!({"type": "vlan", "master": "${uplink.name}", "vlanId": id});
         let spec =
-            json!({"uplink": {"interfaces": ["eth1"]}, "cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
+            json!({"uplink": {"links": ["eth1"]}, "cni": {"cniVersion": "1.0.0", "plugins": [plugin]}});
         serde_json::from_value(spec).expect("a network")
     }
 
@@ -346,7 +346,7 @@ mod tests {
         let mut inventory = inventory(&[("m", "macvlan"), ("h", "host-device")]);
         let spec = json!({"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.8/29"]});
         for (name, network) in &mut inventory.networks {
-            network.allow.ips = true;
+            network.allow.ips = Some(netclaim_api::Allowed {});
             network.addresses = Some(serde_json::from_value(spec.clone()).expect("addresses"));
             inventory.addresses.insert(name.clone(), without_blocks(name, network));
         }
@@ -372,7 +372,7 @@ mod tests {
         // An exclusive device has no request policy, which would keep off other claims.
         assert_eq!(tainted(inventory.clone()), [false, true]);
         for network in inventory.networks.values_mut() {
-            network.allow.ips = false;
+            network.allow.ips = None;
         }
         assert_eq!(tainted(inventory), [true, true]);
     }
@@ -382,7 +382,7 @@ mod tests {
         let mut inventory = inventory(&[("m", "macvlan")]);
         inventory.networks.insert("lab".parse().expect("a name"), {
             let mut lab = network("macvlan");
-            lab.uplink = serde_json::from_value(json!({"interfaces": ["eth1", "eth2"]})).expect("a selector");
+            lab.uplink = serde_json::from_value(json!({"links": ["eth1", "eth2"]})).expect("a selector");
             lab
         });
         inventory.uplinks = vec![uplink("eth2")];
@@ -561,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_network_whose_whole_link_is_in_a_pod_is_in_use_and_healthy() {
-        for uplink in [json!({"interfaces": ["eth1"]}), json!({"attributes": {"net": {"string": "a"}}})] {
+        for uplink in [json!({"links": ["eth1"]}), json!({"attributes": {"net": {"string": "a"}}})] {
             let mut with = inventory(&[("h", "host-device")]);
             with.uplinks[0].declared =
                 serde_json::from_value(json!({"net": {"string": "a"}})).expect("attributes");

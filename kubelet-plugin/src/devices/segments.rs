@@ -55,8 +55,8 @@ mod tests {
 
     fn network(uplink: &str, vlan: Value, ids: Option<Value>) -> ClaimNetworkSpec {
         let mut spec = json!({
-            "uplink": {"interfaces": [uplink]},
-            "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "vlan", "master": "${uplink.ifName}", "vlanId": vlan}]},
+            "uplink": {"links": [uplink]},
+            "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "vlan", "master": "${uplink.name}", "vlanId": vlan}]},
         });
         if let Some(ids) = ids {
             spec["segmentation"] = json!({"ids": ids});

@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_network_without_its_pool_has_no_addresses() {
-        let networks = networks(json!({"pool": "lan"}));
+        let networks = networks(json!({"poolName": "lan"}));
         let mut block = own_block("storage", "10.20.0.16/28");
         block.spec.pool = Some("lan".to_owned());
         let own = own([block]);

@@ -103,7 +103,7 @@ impl BlockWatch {
     ) -> kube::Result<()> {
         let api =
             Api::<DynamicObject>::all_with(self.client.clone(), &ApiResource::erase::<AddressBlock>(&()));
-        let fields = format!("spec.node={}", self.node);
+        let fields = format!("spec.nodeName={}", self.node);
         let mut version = String::new();
         loop {
             let asked = now();
@@ -216,7 +216,7 @@ mod tests {
     fn object(name: &str, cidr: &str) -> Value {
         json!({
             "apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": name, "uid": name, "resourceVersion": "2"},
-            "spec": {"network": "storage", "node": "n", "cidr": cidr},
+            "spec": {"networkName": "storage", "nodeName": "n", "cidr": cidr},
         })
     }
 

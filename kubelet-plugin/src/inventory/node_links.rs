@@ -21,7 +21,7 @@ impl Inventory {
                 }
                 Some(_) => return None,
                 None => {
-                    let mut named = network.uplink.iter().flat_map(|uplink| &uplink.interfaces);
+                    let mut named = network.uplink.iter().flat_map(|uplink| &uplink.links);
                     let why = named.find_map(|link| self.why_not(network, link))?;
                     format!("ClaimNetwork {name} does not get link {why}")
                 }
@@ -61,9 +61,8 @@ impl Inventory {
     /// knows the names.
     fn overlaps_by_name(&self) -> BTreeMap<NetworkName, String> {
         let is_alternative = |name: &IfName| self.uplink(name).is_some_and(|uplink| uplink.name != *name);
-        let names = |spec: &ClaimNetworkSpec| {
-            spec.uplink.iter().flat_map(|uplink| &uplink.interfaces).any(is_alternative)
-        };
+        let names =
+            |spec: &ClaimNetworkSpec| spec.uplink.iter().flat_map(|uplink| &uplink.links).any(is_alternative);
         if !self.networks.values().any(names) {
             return BTreeMap::new();
         }
@@ -72,8 +71,8 @@ impl Inventory {
         };
         let pools = self.networks.iter().filter_map(pool).collect();
         let on_link = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
-            let interfaces = vec![self.uplink_of(spec)?.name.clone()];
-            let uplink = Some(UplinkSelector { interfaces, ..UplinkSelector::default() });
+            let links = vec![self.uplink_of(spec)?.name.clone()];
+            let uplink = Some(UplinkSelector { links, ..UplinkSelector::default() });
             Some((name.clone(), ClaimNetworkSpec { uplink, ..spec.clone() }))
         };
         let on_links: BTreeMap<_, _> = self.networks.iter().filter_map(on_link).collect();
@@ -153,7 +152,7 @@ mod tests {
             Inventory { uplinks: vec![of_node(Traffic::DefaultRoute)], ..Inventory::default() };
         inventory.uplinks[0].declared =
             serde_json::from_value(json!({"net": {"string": "a"}})).expect("attributes");
-        let named = json!({"interfaces": ["eth0"]});
+        let named = json!({"links": ["eth0"]});
         let chosen = |selector: &serde_json::Value, plugin| {
             let cni = json!({"cniVersion": "1.0.0", "plugins": [{"type": plugin}]});
             let uplink = inventory.uplink_of(&network(json!({"uplink": selector, "cni": cni})));
@@ -190,8 +189,8 @@ mod tests {
         let named = |names: [&str; 2]| {
             let spec = |name: &str| {
                 network(
-                    json!({"uplink": {"interfaces": [name]}, "addresses": {"ranges": [{"subnet": "10.30.0.0/24"}]},
-                    "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}}),
+                    json!({"uplink": {"links": [name]}, "addresses": {"ranges": [{"subnet": "10.30.0.0/24"}]},
+                    "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}"}]}}),
                 )
             };
             let networks = ["a", "b"].into_iter().zip(names.map(spec));
@@ -212,7 +211,7 @@ mod tests {
     #[test]
     fn a_network_that_does_not_get_the_link_that_it_names_has_the_reason_and_the_way_out() {
         let warned = |change: &dyn Fn(&mut Inventory)| {
-            let spec = network(json!({"uplink": {"interfaces": ["br0"]},
+            let spec = network(json!({"uplink": {"links": ["br0"]},
                 "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "host-device"}]}}));
             let networks = [("n".parse().expect("a name"), spec)].into();
             let mut inventory = Inventory { networks, ..Inventory::default() };

@@ -8,7 +8,7 @@ use serde_json::json;
 pub(crate) fn node_scope(network: &str, node: &str, uplink: Option<&Link>) -> Scope {
     let mut scope = vec![("network.name", json!(network)), ("node.name", json!(node))];
     if let Some(link) = uplink {
-        scope.push(("uplink.ifName", json!(link.name)));
+        scope.push(("uplink.name", json!(link.name)));
         scope.push(("uplink.mtu", json!(link.mtu)));
         scope.extend(link.mac.as_ref().map(|mac| ("uplink.mac", json!(mac))));
     }

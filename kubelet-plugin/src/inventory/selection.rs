@@ -42,12 +42,12 @@ impl Inventory {
     /// Returns the first uplink that a ClaimNetwork selects and can use here. `None` where the ClaimNetwork needs no uplink or the node
     /// has none for it.
     pub(crate) fn uplink_of(&self, network: &ClaimNetworkSpec) -> Option<&Uplink> {
-        let UplinkSelector { interfaces, .. } = network.uplink.as_ref()?;
+        let UplinkSelector { links, .. } = network.uplink.as_ref()?;
         let fits = |uplink: &&Uplink| selects(network, uplink);
-        if interfaces.is_empty() {
+        if links.is_empty() {
             return self.uplinks.iter().find(fits);
         }
-        interfaces.iter().filter_map(|name| self.uplink(name)).find(fits)
+        links.iter().filter_map(|name| self.uplink(name)).find(fits)
     }
 
     /// Returns the uplink with this name, or with this alternative name.
@@ -72,10 +72,10 @@ impl Inventory {
 
 /// Returns whether the ClaimNetwork selects the uplink and can use it.
 pub(crate) fn selects(network: &ClaimNetworkSpec, uplink: &Uplink) -> bool {
-    let Some(UplinkSelector { interfaces, attributes }) = &network.uplink else { return false };
-    (interfaces.is_empty() || interfaces.iter().any(|name| uplink.link.is_named(name.as_str())))
+    let Some(UplinkSelector { links, attributes }) = &network.uplink else { return false };
+    (links.is_empty() || links.iter().any(|name| uplink.link.is_named(name.as_str())))
         && attributes.iter().all(|(name, value)| uplink.declared.get(name) == Some(value))
-        && serves(uplink, network, !interfaces.is_empty())
+        && serves(uplink, network, !links.is_empty())
 }
 
 /// Returns whether the ClaimNetwork can use the uplink in its way. A link with the node's own traffic must be named.
@@ -118,10 +118,10 @@ mod tests {
         let inventory = Inventory { uplinks: vec![uplink("eth1"), fast], ..Inventory::default() };
         let macvlan = json!({"type": "macvlan"});
         let chosen = |selector| chosen(&inventory, selector, macvlan.clone());
-        assert_eq!(chosen(json!({"interfaces": ["eth9", "eth2", "eth1"]})).as_deref(), Some("eth2"));
+        assert_eq!(chosen(json!({"links": ["eth9", "eth2", "eth1"]})).as_deref(), Some("eth2"));
         let fast = json!({"net": {"string": "fast"}});
         assert_eq!(chosen(json!({"attributes": fast})).as_deref(), Some("eth2"));
-        assert_eq!(chosen(json!({"interfaces": ["eth1"], "attributes": fast})), None);
+        assert_eq!(chosen(json!({"links": ["eth1"], "attributes": fast})), None);
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         named.link.alt_names = vec!["fabric-one".into()];
         let inventory = Inventory { uplinks: vec![uplink("eth0"), named], ..Inventory::default() };
         for name in ["eth1", "fabric-one"] {
-            let chosen = chosen(&inventory, json!({"interfaces": [name]}), json!({"type": "macvlan"}));
+            let chosen = chosen(&inventory, json!({"links": [name]}), json!({"type": "macvlan"}));
             assert_eq!(chosen.as_deref(), Some("eth1"), "{name}");
         }
     }
@@ -156,7 +156,7 @@ mod tests {
         let port = Uplink { bridge: Some("br0".into()), modes: [].into(), ..uplink("eth1") };
         let shared = Uplink { modes: [LinkUse::Macvlan].into(), ..uplink("eth2") };
         let inventory = Inventory { uplinks: vec![port, shared], ..Inventory::default() };
-        let any = json!({"interfaces": ["eth1", "eth2"]});
+        let any = json!({"links": ["eth1", "eth2"]});
         let chosen = |plugin| chosen(&inventory, any.clone(), plugin);
         assert_eq!(chosen(json!({"type": "bridge", "bridge": "br0"})).as_deref(), Some("eth1"));
         assert_eq!(chosen(json!({"type": "bridge", "bridge": "br1"})), None);

@@ -6,7 +6,7 @@
 //! | has virtual functions | the same, but not whole | also whole with `Always` |
 //! | is a port of a bridge | an uplink for ClaimNetworks of that bridge | the same |
 //! | is of another kind | nothing; an uplink for ClaimNetworks that name it, to share | an uplink with `Always` |
-//! | carries the node's own traffic | an uplink for ClaimNetworks that name it, to share | an uplink to share, or a port, with `shareNodeLinks` |
+//! | carries the node's own traffic | an uplink for ClaimNetworks that name it, to share | an uplink to share, or a port, with `nodeLinks: Share` |
 //! | does so, but for no default route and no address of the Node | the same | also whole with `Always` |
 //! | is a loopback device, or another port | nothing | nothing |
 //!
@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use netclaim_api::uplink_policy::{LinkFacts, Publish, UplinkPolicySpec, first_values};
+use netclaim_api::uplink_policy::{LinkFacts, NodeLinks, Publish, UplinkPolicySpec, first_values};
 use netclaim_api::{IfName, LinkUse, Quantity};
 use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
 
@@ -126,7 +126,7 @@ fn offer(
     let mut offer = match class {
         Ok(()) => by_itself(all),
         Err(NotUplink::NodeTraffic(traffic)) => {
-            let shared = policies.iter().any(|policy| policy.share_node_links);
+            let shared = policies.iter().any(|policy| policy.node_links == NodeLinks::Share);
             match link.master {
                 // The address of a bridge is usually the gateway of its ClaimNetwork.
                 Some(_) if is_port && traffic.is_dispensable() => by_itself(BTreeSet::new()),
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn links_with_the_nodes_traffic_are_only_shared() {
-        let share = json!({"links": {"names": ["eth0"]}, "shareNodeLinks": true});
+        let share = json!({"links": {"names": ["eth0"]}, "nodeLinks": "Share"});
         assert_eq!(names(json!([share])), ["eth0 MI", "eth1 NMI", "eth2 br0"]);
     }
 
@@ -333,7 +333,7 @@ mod tests {
         };
         let eth3 = json!({"names": ["eth3"]});
         let (always, share) =
-            (json!([{"links": eth3, "publish": "Always"}]), json!([{"links": eth3, "shareNodeLinks": true}]));
+            (json!([{"links": eth3, "publish": "Always"}]), json!([{"links": eth3, "nodeLinks": "Share"}]));
         let broad = json!([{"links": {}, "modes": ["nic", "macvlan"]}]);
         assert_eq!(with("10.9.9.9", json!([])), ["eth3 (MI)"]);
         assert_eq!(with("10.9.9.9", broad), ["eth3 (M)"]);

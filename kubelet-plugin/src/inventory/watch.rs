@@ -213,7 +213,7 @@ async fn ask_kernel(
 /// Returns the names by which ClaimNetworks select their uplinks.
 fn named(networks: &BTreeMap<NetworkName, ClaimNetworkSpec>) -> BTreeSet<&str> {
     let uplinks = networks.values().filter_map(|spec| spec.uplink.as_ref());
-    uplinks.flat_map(|uplink| &uplink.interfaces).map(IfName::as_str).collect()
+    uplinks.flat_map(|uplink| &uplink.links).map(IfName::as_str).collect()
 }
 
 /// Decodes an object; one that cannot be read is logged and left out.
@@ -338,8 +338,8 @@ mod tests {
     #[test]
     fn the_status_of_a_network_is_no_news_and_its_spec_is() {
         let spec = |kind: &str| {
-            json!({"uplink": {"interfaces": ["eth1"]},
-                "cni": {"cniVersion": "1.0.0", "plugins": [{"type": kind, "master": "${uplink.ifName}"}]}})
+            json!({"uplink": {"links": ["eth1"]},
+                "cni": {"cniVersion": "1.0.0", "plugins": [{"type": kind, "master": "${uplink.name}"}]}})
         };
         let condition = |kind: &str, status: &str, reason: &str| {
             json!({"type": kind, "status": status, "reason": reason, "message": "",
@@ -369,8 +369,8 @@ mod tests {
     #[test]
     fn a_network_is_on_the_nodes_that_it_selects_and_with_an_empty_selector_on_none() {
         let on = |selector: Value| {
-            let spec = json!({"nodeSelector": selector, "uplink": {"interfaces": ["eth1"]},
-                "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}});
+            let spec = json!({"nodeSelector": selector, "uplink": {"links": ["eth1"]},
+                "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}"}]}});
             let known = KnownNetwork::read(network(1, spec, Value::Null), None).expect("it is read");
             let known = BTreeMap::from([("storage".to_owned(), known)]);
             ["a", "b"].map(|rack| networks_for(&known, &[("rack".to_owned(), rack.to_owned())].into()).len())

@@ -1012,8 +1012,8 @@ mod tests {
 
         /// Has the node serve the ClaimNetwork `storage` from these addresses of one block.
         fn has_addresses(&self, span: &str) {
-            let spec = json!({"uplink": {"interfaces": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
-                "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]}});
+            let spec = json!({"uplink": {"links": ["eth1"]}, "addresses": {"ranges": [{"subnet": "10.20.0.0/24"}]},
+                "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}"}]}});
             let spec: ClaimNetworkSpec = serde_json::from_value(spec).unwrap();
             let name: NetworkName = "storage".parse().unwrap();
             let (cidr, spans) = ("10.20.0.32/27".parse().unwrap(), vec![span.parse().unwrap()]);
@@ -1341,8 +1341,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_prepare_names_the_pod_that_still_has_the_link() {
         let mut agent = Agent::new();
-        let whole = json!({"uplink": {"interfaces": ["eth1"]},
-            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "host-device", "device": "${uplink.ifName}"}]}});
+        let whole = json!({"uplink": {"links": ["eth1"]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "host-device", "device": "${uplink.name}"}]}});
         agent.inventory.send_modify(|known| {
             let known = Arc::make_mut(known.as_mut().unwrap());
             known.networks.insert("whole".parse().unwrap(), serde_json::from_value(whole).unwrap());

@@ -367,8 +367,7 @@ mod tests {
     use super::*;
 
     fn claim() -> Value {
-        let parameters =
-            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AttachmentConfig", "ifName": "data0"});
+        let parameters = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AttachmentConfig", "interfaceName": "data0"});
         let opaque = |source: &str, requests: Value, driver: &str| json!({"source": source, "requests": requests, "opaque": {"driver": driver, "parameters": parameters}});
         json!({
             "metadata": {"namespace": "default", "name": "c", "uid": "u1", "labels": {}},
@@ -472,9 +471,15 @@ mod tests {
 
     #[test]
     fn a_repeated_key_in_the_parameters_is_refused_by_name() {
-        let text =
-            claim().to_string().replacen("\"ifName\":\"data0\"", "\"ifName\":\"a\",\"ifName\":\"b\"", 1);
+        let text = claim().to_string().replacen(
+            "\"interfaceName\":\"data0\"",
+            "\"interfaceName\":\"a\",\"interfaceName\":\"b\"",
+            1,
+        );
         let error = Claim::read(&text, "u1", "netclaim.dev").expect_err("refused").to_string();
-        assert!(error.contains("class config[0].opaque.parameters: key `ifName` occurs twice"), "{error}");
+        assert!(
+            error.contains("class config[0].opaque.parameters: key `interfaceName` occurs twice"),
+            "{error}"
+        );
     }
 }

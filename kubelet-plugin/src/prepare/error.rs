@@ -96,12 +96,12 @@ pub(crate) enum DeviceError {
          have its claim prepared anew"
     )]
     OtherChain { network: String },
-    #[error("ifName: {0:?} is taken by another claim of the pod: choose another name")]
+    #[error("interfaceName: {0:?} is taken by another claim of the pod: choose another name")]
     IfNameTaken(String),
-    #[error("ifName: no free interface name is left")]
+    #[error("interfaceName: no free interface name is left")]
     NoIfName,
     #[error(
-        "ClaimNetwork {network:?} is not for namespace {namespace:?}: its admin says for which in spec.namespaceSelector of \
+        "ClaimNetwork {network:?} is not for namespace {namespace:?}: its admin says for which in spec.namespaces of \
          claimnetworks; delete the pod, which holds what it was allocated until then"
     )]
     Namespace { network: String, namespace: String },

@@ -86,7 +86,7 @@ impl InPod {
                 Ok(DeviceName::Link(_, label)) => link_label(link) == label,
                 Ok(DeviceName::Network(network)) => {
                     let uplink = inventory.networks.get(&network).and_then(|spec| spec.uplink.as_ref());
-                    uplink.is_some_and(|uplink| uplink.interfaces.contains(link))
+                    uplink.is_some_and(|uplink| uplink.links.contains(link))
                 }
                 Err(_) => false,
             };

@@ -1,6 +1,6 @@
 //! Addresses that claims ask for: one AddressLease for each, whose name is the lock.
 //!
-//! A lease is the claim's as long as the claim lives. Its `status.node` says where a pod may have the address: the agent sets it
+//! A lease is the claim's as long as the claim lives. Its `status.nodeName` says where a pod may have the address: the agent sets it
 //! before it journals a plan, and clears it when no plan names the lease any more. So the pod of a named claim can have the
 //! address on another node, but not before the last one has none of it left.
 
@@ -83,7 +83,7 @@ fn way_out(holder: &Holder, namespace: &str) -> &'static str {
     }
 }
 
-/// A lease whose `status.node` is this node.
+/// A lease whose `status.nodeName` is this node.
 #[derive(Debug, Default)]
 struct Own {
     /// When it was set, if no plan has named the lease since.
@@ -201,7 +201,7 @@ impl Leases {
         names: Vec<String>,
     ) -> kube::Result<Option<AddressBlock>> {
         let has = |block: &AddressBlock| block.spec.hands_out(ip);
-        let of_network = ListParams::default().fields(&format!("spec.network={}", plan.network));
+        let of_network = ListParams::default().fields(&format!("spec.networkName={}", plan.network));
         let mut page = of_network.limit(PAGE);
         loop {
             let list = answered(self.blocks.list(&page)).await?;
@@ -244,14 +244,14 @@ impl Leases {
     /// Sets the node of a lease, if it is unchanged since `seen`.
     async fn set_node(&self, lease: &str, seen: ObjectMeta) -> kube::Result<()> {
         let version = seen.resource_version;
-        let patch = json!({"metadata": {"resourceVersion": version}, "status": {"node": self.node}});
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": {"nodeName": self.node}});
         answered(self.api.patch_status(lease, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
     }
 
     /// Clears the node of a lease, if it is still this one. Returns whether there is nothing left to clear.
     async fn clear_node(&self, lease: &str) -> bool {
         let cleared = async {
-            let patch = removal("/status/node", &[("/status/node", &self.node)])?;
+            let patch = removal("/status/nodeName", &[("/status/nodeName", &self.node)])?;
             answered(self.api.patch_status(lease, &PatchParams::default(), &patch)).await.map(drop)
         };
         match cleared.await {
@@ -324,7 +324,7 @@ impl Leases {
     /// Finds the leases that earlier agents have taken, and those that the controller has made for what pods have. Returns
     /// whether the API server has said.
     async fn list_own(&self) -> bool {
-        let own = ListParams::default().fields(&format!("status.node={}", self.node));
+        let own = ListParams::default().fields(&format!("status.nodeName={}", self.node));
         match answered(self.api.list(&own)).await {
             Ok(list) => {
                 let mut ours = self.lock();
@@ -420,7 +420,7 @@ mod tests {
             let name = path.split('/').nth(5).unwrap_or_default();
             if *method == Method::GET && name.is_empty() {
                 let kind = if path.ends_with("/addressblocks") { "AddressBlock" } else { "AddressLease" };
-                let of_network = all.values().filter(|object| object["spec"]["network"] == "storage");
+                let of_network = all.values().filter(|object| object["spec"]["networkName"] == "storage");
                 let items: Vec<&Value> = of_network.filter(|object| object["kind"] == kind).collect();
                 return (
                     200,
@@ -442,13 +442,13 @@ mod tests {
             }
             let Some(object) = all.get_mut(name) else { return failure(404) };
             if *method == Method::PATCH {
-                object["status"]["node"] = body["status"]["node"].clone();
+                object["status"]["nodeName"] = body["status"]["nodeName"].clone();
             }
             (200, object.clone())
         }
 
         fn node(&self) -> Value {
-            self.0.lock().unwrap()["storage.10.20.0.200"]["status"]["node"].clone()
+            self.0.lock().unwrap()["storage.10.20.0.200"]["status"]["nodeName"].clone()
         }
     }
 
@@ -469,7 +469,7 @@ mod tests {
         let server = Server::default();
         let block = |ranges: Value| {
             json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": "block"},
-                "spec": {"network": "storage", "node": "b", "cidr": "10.20.0.192/28", "ranges": ranges}})
+                "spec": {"networkName": "storage", "nodeName": "b", "cidr": "10.20.0.192/28", "ranges": ranges}})
         };
         let put = |ranges| server.0.lock().unwrap().insert("block".to_owned(), block(ranges));
         put(json!(["10.20.0.192/28"]));
@@ -485,7 +485,7 @@ mod tests {
         let server = Server::default();
         let block = |pool: Value, cidr: &str| {
             json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": "block"},
-                "spec": {"pool": pool, "network": "storage", "node": "b", "cidr": cidr}})
+                "spec": {"poolName": pool, "networkName": "storage", "nodeName": "b", "cidr": cidr}})
         };
         let put = |block| server.0.lock().unwrap().insert("block".to_owned(), block);
         let leases = server.leases("a");
@@ -530,7 +530,7 @@ mod tests {
         let found = |pod: &str| {
             json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
                 "metadata": {"name": lease, "resourceVersion": "1", "labels": {CONFIRMED_LABEL: "true"}},
-                "spec": {"network": "storage", "address": "10.20.0.200",
+                "spec": {"networkName": "storage", "address": "10.20.0.200",
                     "holder": {"kind": "Pod", "namespace": "default", "name": pod, "uid": pod}}})
         };
         let leases = server.leases("a");
@@ -596,7 +596,7 @@ mod tests {
         leases.take(&plan("one"), no_block).await.expect("free");
         assert!(leases.clear_node("storage.10.20.0.200").await);
         let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": {"name": "block"},
-            "spec": {"network": "storage", "node": "b", "cidr": "10.20.0.192/28"}});
+            "spec": {"networkName": "storage", "nodeName": "b", "cidr": "10.20.0.192/28"}});
         server.0.lock().unwrap().insert("block".to_owned(), block);
         let error = leases.take(&plan("one"), |_| vec!["block".to_owned()]).await.expect_err("in the block");
         assert!(matches!(error, LeaseError::InBlock { .. }), "{error}");

@@ -46,7 +46,7 @@ pub(crate) struct Taken {
 
 /// Whether the labels of the claim's namespace decide whether it may use its ClaimNetworks.
 pub(crate) fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
-    networks(claim, inventory).any(|(_, spec)| spec.namespace_selector.is_some())
+    networks(claim, inventory).any(|(_, spec)| !spec.namespaces.is_all())
 }
 
 /// Returns the ClaimNetworks that the claim has devices of.
@@ -133,7 +133,7 @@ fn plan(
     let (network, segment) = match base {
         Base::Network(name, spec) => {
             let labels = node.namespace_labels;
-            if !spec.namespace_selector.as_ref().is_none_or(|selector| selector.selects(labels)) {
+            if !spec.namespaces.include(labels) {
                 let (network, namespace) = (name.to_string(), claim.object.namespace.clone());
                 return Err(DeviceError::Namespace { network, namespace });
             }
@@ -360,9 +360,9 @@ mod tests {
 
     fn inventory() -> Inventory {
         let storage: ClaimNetworkSpec = serde_json::from_value(json!({
-            "uplink": {"interfaces": ["eth9", "eth1"]},
+            "uplink": {"links": ["eth9", "eth1"]},
             "cni": {"cniVersion": "1.1.0", "plugins": [
-                {"type": "macvlan", "master": "${uplink.ifName}", "node": "${node.name}", "capabilities": {"bandwidth": true}}]},
+                {"type": "macvlan", "master": "${uplink.name}", "node": "${node.name}", "capabilities": {"bandwidth": true}}]},
         }))
         .expect("a network");
         Inventory {
@@ -380,7 +380,7 @@ mod tests {
         };
         let device = |(device, if_name): &(&str, Option<&str>)| {
             let config = AttachmentConfig {
-                if_name: if_name.map(|n| n.parse().expect("a name")),
+                interface_name: if_name.map(|n| n.parse().expect("a name")),
                 ..Default::default()
             };
             AllocatedDevice {
@@ -443,9 +443,9 @@ mod tests {
     fn a_value_that_a_plugin_would_refuse_is_named_with_claim_request_network_and_field() {
         let mut inventory = inventory();
         let vlan: ClaimNetworkSpec = serde_json::from_value(json!({
-            "uplink": {"interfaces": ["eth1"]},
+            "uplink": {"links": ["eth1"]},
             "allow": {"parameters": {"vlan": {"type": "integer", "default": 5000}}},
-            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "vlan", "master": "${uplink.ifName}",
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "vlan", "master": "${uplink.name}",
                 "vlanId": "${parameters.vlan}", "ipam": {"type": "dhcp"}, "unknown": 1}]},
         }))
         .expect("a network");
@@ -478,7 +478,7 @@ mod tests {
         let error = refusal(planned(&[("net-storage", Some("net1"))], &["net1"]));
         assert_eq!(
             error,
-            "request \"net\" of ResourceClaim default/c: ifName: \"net1\" is taken by another claim of the pod: choose another name"
+            "request \"net\" of ResourceClaim default/c: interfaceName: \"net1\" is taken by another claim of the pod: choose another name"
         );
     }
 
@@ -561,11 +561,11 @@ mod tests {
     /// A node with ClaimNetwork `seg`, which hands out the ids 100 and 101 on eth1.
     fn segmented(chosen_by: &str) -> Inventory {
         let network: ClaimNetworkSpec = serde_json::from_value(json!({
-            "uplink": {"interfaces": ["eth1"]},
+            "uplink": {"links": ["eth1"]},
             "segmentation": {"ids": ["100-101"], "chosenBy": chosen_by},
-            "namespaceSelector": {"matchLabels": {"team": "a"}},
+            "namespaces": {"from": "Selector", "selector": {"matchLabels": {"team": "a"}}},
             "cni": {"cniVersion": "1.1.0", "plugins": [
-                {"type": "vlan", "master": "${uplink.ifName}", "vlanId": "${segmentation.id}", "ipam": {"type": "dhcp"}}]},
+                {"type": "vlan", "master": "${uplink.name}", "vlanId": "${segmentation.id}", "ipam": {"type": "dhcp"}}]},
         }))
         .expect("a network");
         assert_eq!(network.problems("seg"), []);
@@ -607,9 +607,9 @@ mod tests {
     #[test]
     fn a_claim_that_was_charged_no_address_has_to_ask_for_some() {
         let plc: ClaimNetworkSpec = serde_json::from_value(json!({
-            "uplink": {"interfaces": ["eth1"]}, "allow": {"ips": true},
+            "uplink": {"links": ["eth1"]}, "allow": {"ips": {}},
             "addresses": {"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.0/28"]},
-            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.ifName}"}]},
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}"}]},
         }))
         .expect("a network");
         assert_eq!(plc.problems("plc"), []);

@@ -101,7 +101,7 @@ pub fn a_pod_with_two_claims_has_two_interfaces(test: &Test<'_>) -> Result<()> {
 pub fn a_claim_with_two_requests_gives_two_interfaces(test: &Test<'_>) -> Result<()> {
     let (a, b) = (test.macvlan("a")?, test.macvlan("b")?);
     let mut both = claim("both", &a);
-    let mut config = attachment(json!({"ifName": "second0"}));
+    let mut config = attachment(json!({"interfaceName": "second0"}));
     config["requests"] = json!(["second"]);
     both["spec"]["devices"] =
         json!({"requests": [request("first", &a), request("second", &b)], "config": [config]});
@@ -136,9 +136,10 @@ pub fn a_claim_overrides_the_defaults_of_its_class(test: &Test<'_>) -> Result<()
         json!({"parameters": {"mtu": {"type": "integer", "minimum": 1000, "maximum": 1500}}});
     network["spec"]["cni"]["plugins"][0]["mtu"] = json!("${parameters.mtu}");
     let mut class = class_of_network(&name, &name);
-    class["spec"]["config"] = json!([attachment(json!({"ifName": "class0", "parameters": {"mtu": 1400}}))]);
+    class["spec"]["config"] =
+        json!([attachment(json!({"interfaceName": "class0", "parameters": {"mtu": 1400}}))]);
     let (plain, mut named, mut small) = (claim("plain", &name), claim("named", &name), claim("small", &name));
-    named["spec"]["devices"]["config"] = json!([attachment(json!({"ifName": "data0"}))]);
+    named["spec"]["devices"]["config"] = json!([attachment(json!({"interfaceName": "data0"}))]);
     small["spec"]["devices"]["config"] = json!([attachment(json!({"parameters": {"mtu": 1200}}))]);
     test.create([network, class, plain, named, small])?;
     test.create(["plain", "named", "small"].map(|name| pod(name, &[name])))?;

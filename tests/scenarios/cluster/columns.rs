@@ -47,7 +47,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
         network["spec"]["addresses"] =
             json!({"ranges": [{"subnet": test.subnet(0)}], "reserved": [reserved], "blockSize": {"ipv4": 28}});
         network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
-        network["spec"]["allow"] = json!({"ips": true});
+        network["spec"]["allow"] = json!({"ips": {}});
     })?;
     let mut asking = claim("c", &network);
     asking["spec"]["devices"]["config"] = json!([attachment(json!({"ips": [reserved]}))]);
@@ -72,7 +72,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
         is_shown_now(test, "claimnetworks.netclaim.dev", &network, &cells)
     })?;
     let blocks = test.cluster.get(&["addressblocks.netclaim.dev"])?;
-    let block = list(&blocks["items"]).find(|block| block["spec"]["network"] == network);
+    let block = list(&blocks["items"]).find(|block| block["spec"]["networkName"] == network);
     let block = block.context("there is no block")?;
     let (name, cidr) = (text(&block["metadata"]["name"]), text(&block["spec"]["cidr"]));
     let (printed, row) = shown(test, "addressblocks.netclaim.dev", &name)?;

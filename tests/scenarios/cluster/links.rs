@@ -35,7 +35,7 @@ pub fn a_pod_waits_while_the_link_of_its_network_is_down(test: &Test<'_>) -> Res
     test.is_published(&format!("net-{network}"), |device| device["taints"].is_array())?;
     test.pod("p", &network)?;
     test.is_unschedulable("p")?;
-    test.condition(60, ["network", &network], "Available", |condition| {
+    test.condition(60, ["claimnetwork", &network], "Available", |condition| {
         condition["status"] == "False"
             && text(&condition["message"]).contains("netclaim.dev/link-down on node0")
     })?;
@@ -63,12 +63,12 @@ pub fn a_whole_link_of_a_network_is_in_use_while_a_pod_has_it(test: &Test<'_>) -
     let _link = Plugged::new(test, "eth51")?;
     let network = test.network_on("eth51", "a", |network| {
         let plugin = &mut network["spec"]["cni"]["plugins"][0];
-        *plugin = json!({"type": "host-device", "device": "${uplink.ifName}", "ipam": plugin["ipam"]});
+        *plugin = json!({"type": "host-device", "device": "${uplink.name}", "ipam": plugin["ipam"]});
     })?;
     test.start_pod("first", &network)?;
     let in_use = |device: &Value| device["taints"][0]["key"] == "netclaim.dev/link-in-pod";
     test.is_published(&format!("net-{network}"), in_use)?;
-    test.condition(60, ["network", &network], "Available", |condition| {
+    test.condition(60, ["claimnetwork", &network], "Available", |condition| {
         condition["status"] == "True" && text(&condition["message"]).contains("a pod has the uplink on node0")
     })?;
     device_is(test, "first", "Healthy", &[])?;

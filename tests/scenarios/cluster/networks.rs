@@ -71,13 +71,13 @@ pub fn a_claim_gets_the_segmentation_id_that_it_chooses(test: &Test<'_>) -> Resu
 pub fn a_network_serves_only_the_namespaces_that_it_selects(test: &Test<'_>) -> Result<()> {
     let label = test.name("in");
     let only = |network: &mut Value| {
-        network["spec"]["namespaceSelector"] = json!({"matchLabels": {"netclaim-test": label}});
+        network["spec"]["namespaces"] =
+            json!({"from": "Selector", "selector": {"matchLabels": {"netclaim-test": label}}});
     };
     let silent = test.network("a", only)?;
     let listing = test.network("b", |network| {
         only(network);
-        network["metadata"]["annotations"]["netclaim.dev/device-classes"] =
-            json!(format!("any, {}", test.name("b")));
+        network["spec"]["deviceClassNames"] = json!(["any", test.name("b")]);
     })?;
     let not_for =
         |network: &str| format!("ClaimNetwork {network:?} is not for namespace {:?}", test.namespace());
@@ -120,8 +120,8 @@ pub fn networks_of_one_uplink_share_its_bandwidth(test: &Test<'_>) -> Result<()>
     let silent = test.network_on("eth80", "c", |_| {})?;
     test.is_published(&format!("net-{silent}"), |device| device["capacity"]["bandwidth"].is_null())?;
     // Granted bandwidth is not published again for a ClaimNetwork that comes later but precedes the other by name.
-    let network = test.cluster.get(&["network", &first])?;
-    test.cluster.kubectl(&["delete", "network", &first])?;
+    let network = test.cluster.get(&["claimnetwork", &first])?;
+    test.cluster.kubectl(&["delete", "claimnetwork", &first])?;
     test.runs_with("greedy", &["net1"])?;
     test.is_published(&format!("net-{second}"), amount("7G"))?;
     let again = json!({"apiVersion": network["apiVersion"], "kind": "ClaimNetwork", "metadata": {"name": first},
@@ -146,7 +146,7 @@ pub fn the_pool_of_a_cluster_wide_network_follows_its_spec(test: &Test<'_>) -> R
     let network = test.cluster_network(1)?;
     let patch = |spec: Value| {
         let patch = json!({ "spec": spec }).to_string();
-        test.cluster.kubectl(&["patch", "network", &network, "--type=merge", "-p", &patch])
+        test.cluster.kubectl(&["patch", "claimnetwork", &network, "--type=merge", "-p", &patch])
     };
     let offers = |interfaces: &[&str]| {
         eventually(30, &format!("the pool of {network} has {interfaces:?} interfaces"), || {

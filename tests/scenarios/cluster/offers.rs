@@ -29,7 +29,7 @@ pub fn a_link_with_a_network_is_offered_only_through_it(test: &Test<'_>) -> Resu
     test.pod("whole", &nic)?;
     test.is_unschedulable("whole")?;
     test.start_pod("p", &network)?;
-    test.cluster.kubectl(&["delete", "network", &network])?;
+    test.cluster.kubectl(&["delete", "claimnetwork", &network])?;
     test.is_published(&format!("net-{network}"), taint("withdrawn"))?;
     ensure!(test.cluster.device("nic-eth41")?.is_none(), "the link is offered whole while a pod has it");
     test.delete_pod("p")?;

@@ -56,9 +56,9 @@ pub fn an_invalid_policy_reports_why(test: &Test<'_>) -> Result<()> {
         (json!({"links": {}, "attributes": {"mtu": {"int": 1500}}}), "what the driver itself says"),
         (json!({"links": {"minSpeed": "fast"}}), "must be a speed such as 25G"),
         (json!({"links": {}, "capacity": {"bandwidth": "10 Gbit"}}), "must be an amount of more than 0"),
-        (json!({"links": {}, "publish": "Never", "shareNodeLinks": true}), "shareNodeLinks has no meaning"),
+        (json!({"links": {}, "publish": "Never", "nodeLinks": "Share"}), "nodeLinks: Share has no meaning"),
         (
-            json!({"links": {}, "modes": ["nic"], "shareNodeLinks": true}),
+            json!({"links": {}, "modes": ["nic"], "nodeLinks": "Share"}),
             "cannot be shared and given away whole",
         ),
     ] {
@@ -105,8 +105,7 @@ pub fn a_link_with_the_nodes_traffic_is_shared_by_name_and_whole_by_policy(test:
     let (network, none) = (
         test.network_on("eth86", "a", |_| {})?,
         test.network_on("eth86", "b", |network| {
-            network["spec"]["cni"]["plugins"][0] =
-                json!({"type": "host-device", "device": "${uplink.ifName}"});
+            network["spec"]["cni"]["plugins"][0] = json!({"type": "host-device", "device": "${uplink.name}"});
         })?,
     );
     test.start_pod("p", &network)?;

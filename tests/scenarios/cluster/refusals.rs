@@ -24,7 +24,7 @@ pub fn an_unknown_field_is_refused_by_name(test: &Test<'_>) -> Result<()> {
 }
 
 pub fn an_invalid_address_is_refused_with_an_example(test: &Test<'_>) -> Result<()> {
-    let class = test.network("a", |network| network["spec"]["allow"] = json!({"ips": true}))?;
+    let class = test.network("a", |network| network["spec"]["allow"] = json!({"ips": {}}))?;
     is_refused(test, &class, json!({"ips": ["10.20.0.300"]}), &["ips[0]", "10.20.0.300", "write for example"])
 }
 
@@ -59,10 +59,10 @@ pub fn a_value_that_breaks_its_schema_is_refused_with_its_path(test: &Test<'_>) 
 
 pub fn an_invalid_network_reports_why(test: &Test<'_>) -> Result<()> {
     let name = test.network("a", |network| network["spec"]["cni"]["plugins"][0]["master"] = json!("eth1"))?;
-    test.condition(30, ["network", &name], "Accepted", |condition| {
+    test.condition(30, ["claimnetwork", &name], "Accepted", |condition| {
         let message = text(&condition["message"]);
         condition["status"] == "False"
-            && ["spec.cni.plugins[0].master", "${uplink.ifName}"].iter().all(|word| message.contains(word))
+            && ["spec.cni.plugins[0].master", "${uplink.name}"].iter().all(|word| message.contains(word))
     })?;
     test.pod("p", &name)?;
     test.is_unschedulable("p")
@@ -146,7 +146,7 @@ pub fn a_network_is_refused_at_once_for_what_its_object_shows(test: &Test<'_>) -
         ensure!(refused.contains(why), "{refused}");
     }
     let scope = r#"{"spec": {"scope": "Cluster"}}"#;
-    let changed = test.cluster.kubectl(&["patch", "network", &accepted, "--type=merge", "-p", scope]);
+    let changed = test.cluster.kubectl(&["patch", "claimnetwork", &accepted, "--type=merge", "-p", scope]);
     let refused = format!("{:#}", changed.err().context("the scope has changed")?);
     ensure!(refused.contains("spec.scope") && refused.contains("create it anew"), "{refused}");
     Ok(())
@@ -159,7 +159,7 @@ pub fn a_network_reports_all_faults_of_its_conflist_at_once(test: &Test<'_>) -> 
         plugin["mtu"] = json!("1400");
         plugin["ipam"]["ranges"][0][0]["gateway"] = json!("none");
     })?;
-    test.condition(30, ["network", &name], "Accepted", |condition| {
+    test.condition(30, ["claimnetwork", &name], "Accepted", |condition| {
         let message = text(&condition["message"]);
         condition["reason"] == "Invalid"
             && ["mode: ", "mtu: ", "ipam.ranges[0][0].gateway: "]
@@ -174,7 +174,7 @@ pub fn a_value_that_the_plugin_would_refuse_is_refused_with_its_path(test: &Test
         plugin["bcqueuelen"] = json!("${parameters.queue}");
         network["spec"]["allow"] = json!({"parameters": {"queue": {"type": "integer"}}});
     })?;
-    test.condition(30, ["network", &class], "Accepted", |condition| {
+    test.condition(30, ["claimnetwork", &class], "Accepted", |condition| {
         condition["status"] == "True" && condition["reason"] == "AcceptedWithWarnings"
     })?;
     let words = [&class, "spec.cni.plugins[0].bcqueuelen", "-1 is out of range"];
@@ -189,7 +189,7 @@ pub fn a_network_deleted_after_scheduling_is_named(test: &Test<'_>) -> Result<()
         ensure!(test.get("pod", "p")?["spec"]["nodeName"] == "node0", "it is not");
         Ok(())
     })?;
-    test.cluster.kubectl(&["delete", "network", &name])?;
+    test.cluster.kubectl(&["delete", "claimnetwork", &name])?;
     test.cluster.service("resume", "kubelet")?;
     reports(test, &[&name, "does not exist", "kubectl get claimnetworks"])?;
     // The kubelet's retry succeeds when the ClaimNetwork exists again.

@@ -286,7 +286,7 @@ pub fn the_controller_only_removes_labels_of_networks_from_nodes(test: &Test<'_>
 fn addresses_are_of_its_own_node(test: &Test<'_>, bound: &Writer<'_>) -> Result<()> {
     let object = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
     let name = test.name("block");
-    let spec = json!({"network": "none", "node": "node1", "cidr": "10.99.0.0/28"});
+    let spec = json!({"networkName": "none", "nodeName": "node1", "cidr": "10.99.0.0/28"});
     test.create([object("AddressBlock", &name, spec)])?;
     let delete = ["delete", "addressblock", &name, "--dry-run=server", "--wait=false"];
     let words = "the netclaim agent of node node0 may only write AddressBlocks of that node, not of node1";
@@ -295,12 +295,15 @@ fn addresses_are_of_its_own_node(test: &Test<'_>, bound: &Writer<'_>) -> Result<
         Err(error) if error.to_string().contains("NotFound") => {}
         deleted => refused("the end of another node's block", deleted, &[words])?,
     }
-    let block =
-        object("AddressBlock", "mine", json!({"network": "none", "node": "node0", "cidr": "10.99.0.0/28"}));
+    let block = object(
+        "AddressBlock",
+        "mine",
+        json!({"networkName": "none", "nodeName": "node0", "cidr": "10.99.0.0/28"}),
+    );
     refused("a block of its own", bound.create(&block), &["cannot create resource"])?;
     let lease = |change: &dyn Fn(&mut Value)| {
         let holder = json!({"kind": "ResourceClaim", "namespace": "default", "name": "any", "uid": "any"});
-        let spec = json!({"network": "none", "address": "10.99.0.1", "holder": holder});
+        let spec = json!({"networkName": "none", "address": "10.99.0.1", "holder": holder});
         let mut lease = object("AddressLease", "mine", spec);
         lease["metadata"]["finalizers"] = json!(["netclaim.dev/addresses"]);
         change(&mut lease);

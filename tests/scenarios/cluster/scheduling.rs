@@ -55,7 +55,7 @@ pub fn vlans_with_the_same_id_on_one_uplink_exclude_each_other(test: &Test<'_>) 
     let vlan = |name: &str, id: u32| {
         test.network_on("eth85", name, |network| {
             network["spec"]["cni"]["plugins"][0] = json!({
-                "type": "vlan", "master": "${uplink.ifName}", "vlanId": id,
+                "type": "vlan", "master": "${uplink.name}", "vlanId": id,
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": test.subnet(0)}]]}});
         })
     };
@@ -142,7 +142,7 @@ pub fn a_pod_gets_a_network_as_an_extended_resource(test: &Test<'_>) -> Result<(
     let resource = format!("netclaim.dev/{network}");
     let mut extended = class_of_network(&test.name("x"), &network);
     extended["spec"]["extendedResourceName"] = json!(resource);
-    extended["spec"]["config"] = json!([attachment(json!({"ifName": "data0"}))]);
+    extended["spec"]["config"] = json!([attachment(json!({"interfaceName": "data0"}))]);
     let mut asking = pod("p", &[]);
     asking["spec"]["containers"][0]["resources"] = json!({"limits": {resource.as_str(): "1"}});
     test.create([extended, asking])?;
@@ -159,7 +159,7 @@ pub fn a_claim_gets_the_first_alternative_that_is_available(test: &Test<'_>) -> 
     let mut either = claim("either", &nic);
     either["spec"]["devices"] = json!({
         "requests": [{"name": "net", "firstAvailable": [speed("fast", 25_000_000_000), speed("slow", 10_000_000_000)]}],
-        "config": [{"requests": ["net/slow"], "opaque": attachment(json!({"ifName": "slow0"}))["opaque"]}],
+        "config": [{"requests": ["net/slow"], "opaque": attachment(json!({"interfaceName": "slow0"}))["opaque"]}],
     });
     test.create([either, pod("p", &["either"])])?;
     test.runs_with("p", &["slow0"])?;

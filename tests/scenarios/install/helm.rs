@@ -102,7 +102,7 @@ pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Re
         }
         timed("uninstalled", || uninstall(helm))?;
         // With the definitions go all ClaimNetworks, so that they stay, and the next installation finds them.
-        test.kubectl(&["get", "network", &network])?;
+        test.kubectl(&["get", "claimnetwork", &network])?;
         timed("nothing was left", || nothing_is_left(test.cluster, &KEPT))?;
 
         timed("installed again", || helm.release("install", &["--set", "crds.keep=false"]))?;

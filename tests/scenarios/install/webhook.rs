@@ -137,7 +137,7 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         let enabled = ["--take-ownership", "--force-conflicts", "--set", "webhook.enabled=true"];
         helm.release("install", &enabled)?;
         let network = test.macvlan("a")?;
-        let good = |name: &str| claim(name, &network, attachment(json!({"ifName": "data0"})));
+        let good = |name: &str| claim(name, &network, attachment(json!({"interfaceName": "data0"})));
 
         // While another certificate comes, nobody is refused.
         let before = served(test)?;
@@ -172,7 +172,7 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         let error = replaced.map(|error| format!("{error:#}")).context("a class may be made wrong")?;
         ensure!(error.contains("spec.config[0].opaque.parameters.mac: "), "{error}");
 
-        let mut unwise = test.cluster.get(&["network", &network])?;
+        let mut unwise = test.cluster.get(&["claimnetwork", &network])?;
         unwise["metadata"] = json!({"name": test.name("unwise"), "labels": unwise["metadata"]["labels"]});
         unwise["spec"]["capacity"] = json!({"bandwidth": "1G"});
         let warning = refused(test, &unwise)?;
@@ -232,7 +232,7 @@ pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<
         })?;
         ensure!(!may(test, "get", "secrets/netclaim-webhook-tls"), "the controller may read the Secret");
         let network = test.macvlan("a")?;
-        let good = |name: &str| claim(name, &network, attachment(json!({"ifName": "data0"})));
+        let good = |name: &str| claim(name, &network, attachment(json!({"interfaceName": "data0"})));
         eventually(20, "the API server knows the certificate", || test.create([good("first")]))?;
         path(test)?;
         let wrong = claim("wrong", &network, attachment(json!({"mac": "02:00:5e:10:00"})));
@@ -262,7 +262,7 @@ pub fn claims_can_be_written_while_controllers_come_and_go(test: &Test<'_>) -> R
                       controller.networkPolicy.enabled=true";
         helm.release("install", &["--take-ownership", "--force-conflicts", "--set", values])?;
         let network = test.macvlan("a")?;
-        let good = |name: &str| claim(name, &network, attachment(json!({"ifName": "data0"})));
+        let good = |name: &str| claim(name, &network, attachment(json!({"interfaceName": "data0"})));
         eventually(20, "the API server knows the certificate", || test.create([good("first")]))?;
 
         let stop = AtomicBool::new(false);

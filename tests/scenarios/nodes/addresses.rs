@@ -45,11 +45,11 @@ pub(crate) struct Block {
 /// The blocks of a ClaimNetwork.
 pub(crate) fn blocks(test: &Test<'_>, network: &str) -> Result<Vec<Block>> {
     let all = test.cluster.get(&["addressblocks"])?;
-    let of_network = list(&all["items"]).filter(|block| block["spec"]["network"] == network);
+    let of_network = list(&all["items"]).filter(|block| block["spec"]["networkName"] == network);
     Ok(of_network
         .map(|block| Block {
             name: text(&block["metadata"]["name"]),
-            node: text(&block["spec"]["node"]),
+            node: text(&block["spec"]["nodeName"]),
             cidr: text(&block["spec"]["cidr"]),
         })
         .collect())
@@ -169,7 +169,7 @@ pub fn a_pod_waits_until_an_address_is_free_on_any_node(test: &Test<'_>) -> Resu
     no_duplicates(test, &names, 1)?;
     test.pod("late", &network)?;
     test.is_unschedulable("late")?;
-    test.condition(30, ["network", &network], "AddressesAvailable", |condition| {
+    test.condition(30, ["claimnetwork", &network], "AddressesAvailable", |condition| {
         condition["status"] == "False" && condition["reason"] == "Exhausted"
     })?;
     test.delete_pod("p3")?;
@@ -288,7 +288,7 @@ pub fn addresses_of_a_deleted_node_return_after_the_safety_time(test: &Test<'_>)
     test.create([asking("c", &network, &fixed), first])?;
     test.runs_with("first", &["net1"])?;
     let user = || -> Result<Value> {
-        Ok(test.cluster.get(&["addressleases", &format!("{network}.{fixed}")])?["status"]["node"].clone())
+        Ok(test.cluster.get(&["addressleases", &format!("{network}.{fixed}")])?["status"]["nodeName"].clone())
     };
     ensure!(user()? == "node2", "{} uses the address", user()?);
     let address = test.ip("lost", "net1")?;
@@ -313,7 +313,7 @@ pub fn addresses_of_a_deleted_node_return_after_the_safety_time(test: &Test<'_>)
     test.kubectl(&["delete", "resourceclaim", "c", "--timeout=60s"])?;
     let only = json!([{"subnet": test.subnet(0), "rangeStart": address, "rangeEnd": address}]);
     let only = json!({"spec": {"addresses": {"ranges": only, "reserved": null}}}).to_string();
-    test.cluster.kubectl(&["patch", "network", &network, "--type=merge", "-p", &only])?;
+    test.cluster.kubectl(&["patch", "claimnetwork", &network, "--type=merge", "-p", &only])?;
     test.start_pod("next", &network)?;
     ensure!(test.ip("next", "net1")? == address, "{}, not {address}", test.ip("next", "net1")?);
     Ok(())
@@ -346,7 +346,7 @@ pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
     for letter in ["a", "b"] {
         let network = test.network(letter, |network| {
             with_addresses(network, json!({"pool": pool}));
-            network["spec"]["allow"] = json!({"ips": true});
+            network["spec"]["allow"] = json!({"ips": {}});
         })?;
         for n in 0..6 {
             let name = format!("{letter}{n}");
@@ -379,7 +379,7 @@ fn network_with_reserved(test: &Test<'_>) -> Result<String> {
     let reserved = format!("{}-{}", test.address(0, 200), test.address(0, 250));
     let name = test.network("a", |network| {
         with_addresses(network, json!({"ranges": [{"subnet": test.subnet(0)}], "reserved": [reserved]}));
-        network["spec"]["allow"] = json!({"ips": true});
+        network["spec"]["allow"] = json!({"ips": {}});
     })?;
     eventually(LEASED, "3 nodes have a block", || {
         ensure!(blocks(test, &name)?.len() == 3, "{:?}", blocks(test, &name)?);
@@ -399,13 +399,13 @@ pub fn a_claim_keeps_the_address_that_it_asked_for_on_every_node(test: &Test<'_>
         test.runs_with("p", &["net1"])?;
         ensure!(test.ip("p", "net1")? == ip, "{} on {node}", test.ip("p", "net1")?);
         let lease = test.cluster.get(&["addressleases", &format!("{network}.{ip}")])?;
-        ensure!(lease["spec"]["holder"]["name"] == "c" && lease["status"]["node"] == node, "{lease}");
+        ensure!(lease["spec"]["holder"]["name"] == "c" && lease["status"]["nodeName"] == node, "{lease}");
         test.kubectl(&["delete", "pod", "p", "--timeout=60s"])?;
     }
     test.kubectl(&["delete", "resourceclaim", "c", "--timeout=60s"])?;
     eventually(60, "the address is free", || {
         let leases = test.cluster.get(&["addressleases"])?;
-        let left = list(&leases["items"]).find(|lease| lease["spec"]["network"] == network);
+        let left = list(&leases["items"]).find(|lease| lease["spec"]["networkName"] == network);
         ensure!(left.is_none(), "{left:?}");
         Ok(())
     })
@@ -425,7 +425,7 @@ pub fn a_pod_with_a_reserved_address_starts_and_starts_again_in_a_full_range(tes
     let network = test.network("a", |network| {
         let size = json!({"ipv4": 30});
         with_addresses(network, json!({"ranges": [{"subnet": subnet}], "blockSize": size, "reserved": [ip]}));
-        network["spec"]["allow"] = json!({"ips": true});
+        network["spec"]["allow"] = json!({"ips": {}});
     })?;
     let names: Vec<String> = (0..4).map(|n| format!("p{n}")).collect();
     for name in &names {
@@ -464,7 +464,7 @@ pub fn a_network_whose_addresses_are_all_reserved_serves_claims_that_ask(test: &
     let subnet = test.subnet(0).replace("/24", "/28");
     let network = test.network("a", |network| {
         with_addresses(network, json!({"ranges": [{"subnet": subnet}], "reserved": [subnet]}));
-        network["spec"]["allow"] = json!({"ips": true});
+        network["spec"]["allow"] = json!({"ips": {}});
     })?;
     let ip = test.address(0, 5);
     test.create([asking_alone("db", &network, &ip), pod("db", &["db"])])?;
@@ -472,7 +472,7 @@ pub fn a_network_whose_addresses_are_all_reserved_serves_claims_that_ask(test: &
     ensure!(test.ip("db", "net1")? == ip, "{}", test.ip("db", "net1")?);
     test.pod("other", &network)?;
     test.is_unschedulable("other")?;
-    test.condition(30, ["network", &network], "AddressesAvailable", |condition| {
+    test.condition(30, ["claimnetwork", &network], "AddressesAvailable", |condition| {
         condition["status"] == "True" && condition["reason"] == "OnlyReserved"
     })?;
     ensure!(blocks(test, &network)?.is_empty(), "{:?}", blocks(test, &network)?);
@@ -493,10 +493,10 @@ pub fn no_pod_gets_an_address_that_another_one_has_from_an_ipam_of_before(test: 
         test.runs_with(name, &["net1"])?;
     }
     let mut patch = json!({"spec": {"addresses": {"ranges": [{"subnet": subnet}]}}});
-    let mut plugins = test.cluster.get(&["network", &network])?["spec"]["cni"]["plugins"].clone();
+    let mut plugins = test.cluster.get(&["claimnetwork", &network])?["spec"]["cni"]["plugins"].clone();
     plugins[0]["ipam"] = json!("${addresses}");
     patch["spec"]["cni"] = json!({"plugins": plugins});
-    test.cluster.kubectl(&["patch", "network", &network, "--type=merge", "-p", &patch.to_string()])?;
+    test.cluster.kubectl(&["patch", "claimnetwork", &network, "--type=merge", "-p", &patch.to_string()])?;
     let new: Vec<String> = (0..4).map(|n| format!("new{n}")).collect();
     for name in &new {
         test.pod_on("node0", name, &network)?;
@@ -510,12 +510,12 @@ pub fn no_pod_gets_an_address_that_another_one_has_from_an_ipam_of_before(test: 
         test.namespace(),
         test.ip("old0", "net1")?
     );
-    test.condition(30, ["network", &network], "Accepted", |condition| {
+    test.condition(30, ["claimnetwork", &network], "Accepted", |condition| {
         condition["reason"] == "AcceptedWithWarnings" && text(&condition["message"]).contains(&pod)
     })?;
     // What the controller found stays the pod's, on its node.
     let lease = test.cluster.get(&["addressleases", &format!("{network}.{}", test.ip("old1", "net1")?)])?;
-    ensure!(lease["spec"]["holder"]["name"] == "old1" && lease["status"]["node"] == "node1", "{lease}");
+    ensure!(lease["spec"]["holder"]["name"] == "old1" && lease["status"]["nodeName"] == "node1", "{lease}");
     Ok(())
 }
 
@@ -556,7 +556,7 @@ pub fn a_lease_that_an_admin_deletes_stays_until_its_pod_has_ended(test: &Test<'
     test.event("second", &["FailedPrepareDynamicResources", &format!("{ip} is taken by ResourceClaim")])?;
     let deleted = test.cluster.get(&["addressleases", &lease])?;
     ensure!(deleted["metadata"]["deletionTimestamp"].is_string(), "{deleted}");
-    ensure!(deleted["status"]["node"] == "node0", "{deleted}");
+    ensure!(deleted["status"]["nodeName"] == "node0", "{deleted}");
     test.delete_pod("first")?;
     test.wake("second")?;
     test.runs_with("second", &["net1"])?;
@@ -580,10 +580,10 @@ pub fn a_stolen_token_of_an_agent_takes_no_address_from_other_nodes(test: &Test<
         let holder = json!({"kind": "ResourceClaim", "namespace": "default", "name": "none", "uid": "none"});
         let lease = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease",
             "metadata": {"name": name, "finalizers": ["netclaim.dev/addresses"]},
-            "spec": {"network": network, "address": ip, "holder": holder}});
+            "spec": {"networkName": network, "address": ip, "holder": holder}});
         thief(&["create", "--validate=false", "-f", "-"], &lease.to_string())?;
         let status = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressLease", "metadata": {"name": name},
-            "status": {"node": "node2"}});
+            "status": {"nodeName": "node2"}});
         let apply = ["apply", "--server-side", "--subresource=status", "--validate=false", "-f", "-"];
         if let Err(error) = thief(&apply, &status.to_string()) {
             // The controller removes a lease whose claim does not exist within a second.
@@ -597,7 +597,7 @@ pub fn a_stolen_token_of_an_agent_takes_no_address_from_other_nodes(test: &Test<
         let range = json!({"subnet": test.subnet(0), "rangeStart": test.address(0, 16), "rangeEnd": test.address(0, 31)});
         let reserved = [format!("{}-{}", test.address(0, 28), test.address(0, 31))];
         with_addresses(network, json!({"ranges": [range], "reserved": reserved, "blockSize": {"ipv4": 30}}));
-        network["spec"]["allow"] = json!({"ips": true});
+        network["spec"]["allow"] = json!({"ips": {}});
     })?;
     eventually(LEASED, "3 nodes have a block", || {
         ensure!(blocks(test, &network)?.len() == 3, "{:?}", blocks(test, &network)?);
@@ -620,7 +620,7 @@ pub fn a_mac_address_that_another_claim_has_is_refused_with_its_name(test: &Test
     let network = test.network("a", |network| {
         with_addresses(network, json!({"ranges": [{"subnet": test.subnet(0)}]}));
         network["spec"]["cni"]["plugins"][0]["capabilities"] = json!({"mac": true});
-        network["spec"]["allow"] = json!({"mac": true});
+        network["spec"]["allow"] = json!({"mac": {}});
     })?;
     let asking = |name: &str| {
         let mut claim = claim(name, &network);
@@ -676,9 +676,9 @@ pub fn a_range_that_pods_use_is_given_up_when_they_have_ended(test: &Test<'_>) -
     test.pod("p", &network)?;
     test.runs_with("p", &["net1"])?;
     let patch = json!({"spec": {"addresses": {"ranges": [{"subnet": test.subnet(1)}]}}}).to_string();
-    test.cluster.kubectl(&["patch", "network", &network, "--type=merge", "-p", &patch])?;
+    test.cluster.kubectl(&["patch", "claimnetwork", &network, "--type=merge", "-p", &patch])?;
     let pod = format!("{}/p", test.namespace());
-    test.condition(30, ["network", &network], "Accepted", |condition| {
+    test.condition(30, ["claimnetwork", &network], "Accepted", |condition| {
         condition["reason"] == "AcceptedWithWarnings" && text(&condition["message"]).contains(&pod)
     })?;
     test.pod("q", &network)?;
@@ -705,7 +705,7 @@ pub fn a_range_that_moves_to_another_network_is_in_no_two_pods(test: &Test<'_>) 
     let address = test.ip("old", "net1")?;
     let lower = json!([{"subnet": test.subnet(0), "rangeEnd": test.address(0, 127)}]);
     let patch = json!({"spec": {"addresses": {"ranges": lower}}}).to_string();
-    test.cluster.kubectl(&["patch", "network", &a, "--type=merge", "-p", &patch])?;
+    test.cluster.kubectl(&["patch", "claimnetwork", &a, "--type=merge", "-p", &patch])?;
     let b = test.network("b", |network| {
         with_addresses(network, json!({"ranges": upper, "blockSize": {"ipv4": 28}}));
     })?;
@@ -725,21 +725,21 @@ pub fn a_range_that_moves_to_another_network_is_in_no_two_pods(test: &Test<'_>) 
     // Both say who has what is not free yet.
     let holder = format!("{}/old with {address}", test.namespace());
     for network in [&a, &b] {
-        test.condition(60, ["network", network], "Accepted", |condition| {
+        test.condition(60, ["claimnetwork", network], "Accepted", |condition| {
             condition["reason"] == "AcceptedWithWarnings" && text(&condition["message"]).contains(&holder)
         })?;
     }
     test.delete_pod("old")?;
-    test.condition(60, ["network", &b], "Accepted", |condition| condition["reason"] == "Accepted")?;
+    test.condition(60, ["claimnetwork", &b], "Accepted", |condition| condition["reason"] == "Accepted")?;
 
     // An address that is excluded later ends the block of the pod that has it.
     let taken = test.ip("p2", "net1")?;
     let mut excluding = upper;
     excluding[0]["exclude"] = json!([taken]);
     let patch = json!({"spec": {"addresses": {"ranges": excluding}}}).to_string();
-    test.cluster.kubectl(&["patch", "network", &b, "--type=merge", "-p", &patch])?;
+    test.cluster.kubectl(&["patch", "claimnetwork", &b, "--type=merge", "-p", &patch])?;
     let holder = format!("{}/p2 with {taken}", test.namespace());
-    test.condition(60, ["network", &b], "Accepted", |condition| {
+    test.condition(60, ["claimnetwork", &b], "Accepted", |condition| {
         text(&condition["message"]).contains(&holder)
     })?;
     test.pod_on("node0", "new", &b)?;
@@ -773,7 +773,7 @@ pub fn a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended(test: &Tes
 /// Changes a ClaimNetwork by a merge patch.
 fn change(test: &Test<'_>, network: &str, spec: Value) -> Result<()> {
     let patch = json!({"spec": spec}).to_string();
-    test.cluster.kubectl(&["patch", "network", network, "--type=merge", "-p", &patch]).map(drop)
+    test.cluster.kubectl(&["patch", "claimnetwork", network, "--type=merge", "-p", &patch]).map(drop)
 }
 
 pub fn a_changed_name_of_the_cni_network_gives_no_address_twice(test: &Test<'_>) -> Result<()> {
@@ -819,7 +819,7 @@ pub fn a_pod_keeps_its_address_in_a_new_sandbox_unless_that_is_excluded(test: &T
 
 pub fn a_network_with_the_same_range_on_each_node_gets_a_warning(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    test.condition(30, ["network", &network], "Accepted", |condition| {
+    test.condition(30, ["claimnetwork", &network], "Accepted", |condition| {
         condition["reason"] == "AcceptedWithWarnings"
             && text(&condition["message"]).contains("move the ranges to spec.addresses")
     })

@@ -9,7 +9,7 @@ use netclaim_tests::{AGENT, AGENT_PODS, CONTROLLER, SYSTEM, Test, eventually, lo
 
 /// Waits until the status of a ClaimNetwork says that every node publishes it.
 fn is_everywhere(test: &Test<'_>, network: &str, seconds: u64) -> Result<()> {
-    test.condition(seconds, ["network", network], "Available", |condition| {
+    test.condition(seconds, ["claimnetwork", network], "Available", |condition| {
         condition["reason"] == "Everywhere"
             && text(&condition["message"]).contains(&format!("on {} nodes", test.cluster.nodes().len()))
     })

@@ -410,7 +410,7 @@ pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(tes
     }
     let upper = json!([{"subnet": test.subnet(0), "rangeStart": test.address(0, 128)}]);
     let patch = json!({"spec": {"addresses": {"ranges": upper}}}).to_string();
-    test.cluster.kubectl(&["patch", "network", &network, "--type", "merge", "-p", &patch])?;
+    test.cluster.kubectl(&["patch", "claimnetwork", &network, "--type", "merge", "-p", &patch])?;
     test.cluster.kubectl(&["delete", "addressblocks", "--all", "--wait=false"])?;
     for node in ["node1", "node2"] {
         set_up_anew(test, node)?;
@@ -454,7 +454,7 @@ pub fn a_node_object_that_was_deleted_by_mistake_costs_no_address(test: &Test<'_
         test.pod_on(["node0", "node1"][n % 2], name, &network)?;
     }
     let blocks_of_node2 =
-        || test.cluster.kubectl(&["get", "addressblocks", "-o", "jsonpath={.items[*].spec.node}"]);
+        || test.cluster.kubectl(&["get", "addressblocks", "-o", "jsonpath={.items[*].spec.nodeName}"]);
     meanwhile_unique(test, NOTICED, "the node's blocks are gone", || {
         let nodes = blocks_of_node2()?;
         ensure!(!nodes.contains("node2"), "{nodes}");
@@ -530,7 +530,7 @@ pub fn a_node_that_is_cut_off_and_deleted_hands_out_no_address(test: &Test<'_>) 
         let ranges = json!([{"subnet": test.subnet(0).replace("/24", "/28")}]);
         let reserved = json!([format!("{}/30", test.address(0, 12))]);
         with_addresses(network, json!({"ranges": ranges, "blockSize": {"ipv4": 30}, "reserved": reserved}));
-        network["spec"]["allow"] = json!({"ips": true});
+        network["spec"]["allow"] = json!({"ips": {}});
     })?;
     let of_claim = |name: &str, node: &str| {
         let mut pod = pod(name, &["asks"]);
@@ -684,7 +684,7 @@ pub fn a_renamed_node_gives_no_address_to_two_pods(test: &Test<'_>) -> Result<()
         test.cluster.service("start", "kubelet2")?;
         on(NAME, "there")?;
         meanwhile_unique(test, NOTICED, "the blocks of the old name are gone", || {
-            let blocks = ["get", "addressblocks", "-o", "jsonpath={.items[*].spec.node}"];
+            let blocks = ["get", "addressblocks", "-o", "jsonpath={.items[*].spec.nodeName}"];
             let nodes = test.cluster.kubectl(&blocks)?;
             ensure!(!nodes.contains("node2"), "{nodes}");
             Ok(())

@@ -20,7 +20,7 @@ pub fn a_pod_that_no_node_can_serve_is_told_once_why(test: &Test<'_>) -> Result<
     test.pod_on("node0", "holder", &network)?;
     test.runs_with("holder", &["net1"])?;
     second.set(&["far-eth63", "down"])?;
-    test.condition(60, ["network", &network], "Available", |condition| {
+    test.condition(60, ["claimnetwork", &network], "Available", |condition| {
         text(&condition["message"]).contains("node1")
     })?;
 
@@ -62,12 +62,12 @@ pub fn devices_that_an_admin_takes_out_of_service_are_said_to_be_so(test: &Test<
     test.cluster.kubectl(&["delete", "devicetaintrule", &network])?;
     told?;
     test.runs_with("waiting", &["net1"])?;
-    test.condition(20, ["network", &network], "Available", |condition| condition["status"] == "True")
+    test.condition(20, ["claimnetwork", &network], "Available", |condition| condition["status"] == "True")
 }
 
 fn taken_out_of_service(test: &Test<'_>, network: &str) -> Result<()> {
     let rule = format!("example.com/maintenance (DeviceTaintRule {network})");
-    test.condition(30, ["network", network], "Available", |condition| {
+    test.condition(30, ["claimnetwork", network], "Available", |condition| {
         condition["status"] == "False" && text(&condition["message"]).contains(&rule)
     })?;
     test.pod("waiting", network)?;

@@ -15,8 +15,8 @@ fn slices_of(test: &Test<'_>, node: &str) -> Result<Vec<Value>> {
 /// Waits until so many nodes publish a ClaimNetwork.
 fn is_on_nodes(test: &Test<'_>, network: &str, nodes: usize) -> Result<()> {
     eventually(60, &format!("{nodes} nodes publish {network}"), || {
-        let status = test.cluster.get(&["network", network])?["status"].clone();
-        ensure!(status["nodes"] == nodes, "its status is {status}");
+        let status = test.cluster.get(&["claimnetwork", network])?["status"].clone();
+        ensure!(status["nodes"]["publishing"] == nodes, "its status is {status}");
         Ok(())
     })
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 pub fn pods_run_only_on_nodes_with_the_networks_uplink(test: &Test<'_>) -> Result<()> {
     let two = test.network_on("eth2", "a", |_| {})?;
-    test.condition(60, ["network", &two], "Available", |condition| {
+    test.condition(60, ["claimnetwork", &two], "Available", |condition| {
         text(&condition["message"]).contains("not on node2")
     })?;
     for pod in ["p0", "p1", "p2"] {
@@ -71,7 +71,7 @@ pub fn pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it(test: &Tes
     test.cluster.kubectl(&["label", "node", "node0", &label])?;
     serve(test, &network, &["node0", "node1"])?;
     test.kubectl(&["delete", "pods", "--all", "--timeout=60s"])?;
-    test.cluster.kubectl(&["delete", "network", &network, "--timeout=30s"])?;
+    test.cluster.kubectl(&["delete", "claimnetwork", &network, "--timeout=30s"])?;
     serve(test, &network, &[])
 }
 
@@ -129,7 +129,7 @@ fn is_on(test: &Test<'_>, network: &str, expected: &[&str]) -> Result<()> {
             on.extend(test.cluster.device_of(&node, &device)?.map(|_| node));
         }
         ensure!(on == expected, "it is on {on:?}");
-        let count = test.cluster.get(&["network", network])?["status"]["nodes"].clone();
+        let count = test.cluster.get(&["claimnetwork", network])?["status"]["nodes"]["publishing"].clone();
         ensure!(count == expected.len(), "its status says {count}");
         Ok(())
     })

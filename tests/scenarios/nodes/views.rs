@@ -22,7 +22,7 @@ fn nothing_is_left(test: &Test<'_>, pods: &[String], network: &str) -> Result<()
         ensure!(left.is_empty(), "{left:?}");
         let leases = test.cluster.get(&["addressleases"])?;
         let left: Vec<_> =
-            list(&leases["items"]).filter(|lease| lease["spec"]["network"] == network).collect();
+            list(&leases["items"]).filter(|lease| lease["spec"]["networkName"] == network).collect();
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     })
@@ -112,7 +112,7 @@ pub fn agents_and_a_controller_that_die_between_two_writes_leave_nothing(test: &
             network,
             json!({"ranges": [range], "blockSize": {"ipv4": 30}, "reserved": [reserved]}),
         );
-        network["spec"]["allow"] = json!({"ips": true});
+        network["spec"]["allow"] = json!({"ips": {}});
     })?;
     let mut pods = Vec::new();
     for n in 0..4u8 {

@@ -69,7 +69,7 @@ fn taken_over(test: &Test<'_>) -> Result<()> {
     test.create(objects.iter().cloned())?;
     eventually(30, "the node may hand out all but the address of the pod", || {
         let blocks = test.cluster.get(&["addressblocks"])?;
-        let block = list(&blocks["items"]).find(|block| block["spec"]["network"] == network);
+        let block = list(&blocks["items"]).find(|block| block["spec"]["networkName"] == network);
         let block = block.context("there is no block")?;
         let (second, rest) = (test.address(0, 2), format!("{}-{}", test.address(0, 4), test.address(0, 14)));
         ensure!(block["spec"]["ranges"] == json!([second, rest]), "{block}");
@@ -90,7 +90,7 @@ fn taken_over(test: &Test<'_>) -> Result<()> {
     test.kubectl(&["delete", "pod", "old", "--timeout=60s"])?;
     eventually(60, "the lease of the pod is gone", || {
         let leases = test.cluster.get(&["addressleases"])?;
-        let left = list(&leases["items"]).find(|lease| text(&lease["spec"]["network"]) == network);
+        let left = list(&leases["items"]).find(|lease| text(&lease["spec"]["networkName"]) == network);
         ensure!(left.is_none(), "{left:?}");
         Ok(())
     })

@@ -163,7 +163,7 @@ impl World<'_> {
         let network = objects::network(name, "macvlan", UPLINK, "192.168.0.0/24");
         self.networks.create(&PostParams::default(), &serde_json::from_value(network)?).await?;
         let counted = async {
-            while self.networks.get(name).await?.data["status"]["nodes"] != self.nodes.len() {
+            while self.networks.get(name).await?.data["status"]["nodes"]["publishing"] != self.nodes.len() {
                 sleep(Duration::from_millis(100)).await;
             }
             Ok::<_, Error>(())

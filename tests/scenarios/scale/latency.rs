@@ -114,8 +114,7 @@ pub fn a_block_is_soon_in_the_capacity_of_its_device(test: &Test<'_>) -> Result<
             let log = AuditLog::from_now(test.cluster)?;
             let host = u8::try_from(number * 8)?;
             let name = format!("{network}.{}-29", test.address(0, host));
-            let spec =
-                json!({"network": network, "node": "node0", "cidr": format!("{}/29", test.address(0, host))});
+            let spec = json!({"networkName": network, "nodeName": "node0", "cidr": format!("{}/29", test.address(0, host))});
             let metadata = json!({"name": name, "finalizers": ["netclaim.dev/addresses"]});
             test.create([json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock", "metadata": metadata, "spec": spec})])?;
             times.push(eventually(10, "the block is in the capacity of the device", || {

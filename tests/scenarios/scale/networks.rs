@@ -73,7 +73,7 @@ impl ClaimNetworks {
     /// Waits until each status counts so many nodes.
     pub async fn are_on(&self, nodes: usize) -> Result<()> {
         let wanted = json!(nodes);
-        let is_right = |network: &DynamicObject| network.data["status"]["nodes"] == wanted;
+        let is_right = |network: &DynamicObject| network.data["status"]["nodes"]["publishing"] == wanted;
         self.all(is_right).await.with_context(|| format!("the ClaimNetworks do not get to {nodes} nodes"))
     }
 
@@ -104,7 +104,7 @@ impl ClaimNetworks {
         let name = fleet::network(LINKS[0], 0);
         let patch = r#"{"status": {"nodes": 1}}"#;
         cluster
-            .kubectl(&["patch", "network", &name, "--subresource=status", "--type=merge", "-p", patch])
+            .kubectl(&["patch", "claimnetwork", &name, "--subresource=status", "--type=merge", "-p", patch])
             .map(drop)
     }
 }

@@ -238,6 +238,6 @@ fn pods_that_end_leave_no_addresses(test: &Test<'_>) -> Result<()> {
     test.delete_pod("p")?;
     test.nodes_are_clean()?;
     test.node_has_leases(0)?;
-    test.kubectl(&["delete", "network", &network, "--timeout=60s"])?;
+    test.kubectl(&["delete", "claimnetwork", &network, "--timeout=60s"])?;
     test.kubectl(&["wait", "--for=delete", "addressblocks.netclaim.dev", "--all", "--timeout=60s"]).map(drop)
 }

@@ -182,7 +182,7 @@ fn a_nic_and_macvlan_on_it_are_never_in_use_together(test: &Test<'_>) -> Result<
     test.delete_pod("macvlan")?;
     if !counts(test.cluster)? {
         // Without counters a link with a ClaimNetwork is published for uses that do not exclude it.
-        test.kubectl(&["delete", "network", &macvlan])?;
+        test.kubectl(&["delete", "claimnetwork", &macvlan])?;
     }
     test.runs_with("nic", &["net1"])?;
     ensure!(!test.cluster.node().links()?.contains("eth2"), "the NIC is in the pod and on the node");

@@ -23,7 +23,7 @@ fn name(name: &str) -> NetworkName {
 
 fn inventory(networks: &[(&str, Value)]) -> Inventory {
     let network = |(n, cni): &(&str, Value)| {
-        let spec = json!({"uplink": {"interfaces": ["eth1"]}, "cni": cni});
+        let spec = json!({"uplink": {"links": ["eth1"]}, "cni": cni});
         (name(n), serde_json::from_value(spec).unwrap())
     };
     Inventory {
@@ -56,7 +56,7 @@ fn not_ready(message: &str) -> Status {
 #[test]
 fn plugins_are_asked_with_the_configuration_of_an_add() {
     let chain = chain(json!({
-        "type": "macvlan", "master": "${uplink.ifName}", "mtu": "${uplink.mtu}", "node": "${node.name}",
+        "type": "macvlan", "master": "${uplink.name}", "mtu": "${uplink.mtu}", "node": "${node.name}",
         "ipam": {"type": "host-local", "x": "${network.name}"}
     }));
     let plugins: Vec<&str> = chain.plugins.iter().map(PluginType::as_str).collect();
@@ -207,7 +207,7 @@ fn fails_with(code: u32) -> String {
 }
 
 fn conf(plugin: &str) -> Value {
-    json!({"cniVersion": "1.1.0", "plugins": [{"type": plugin, "master": "${uplink.ifName}"}]})
+    json!({"cniVersion": "1.1.0", "plugins": [{"type": plugin, "master": "${uplink.name}"}]})
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ fn slices(test: &Test<'_>, network: &str) -> Result<Vec<Value>> {
 
 /// Waits until the controller has accepted a ClaimNetwork.
 fn is_accepted(test: &Test<'_>, network: &str) -> Result<()> {
-    test.condition(60, ["network", network], "Accepted", |condition| condition["status"] == "True")
+    test.condition(60, ["claimnetwork", network], "Accepted", |condition| condition["status"] == "True")
 }
 
 pub fn pods_start_while_the_controller_is_away(test: &Test<'_>) -> Result<()> {

@@ -188,7 +188,7 @@ pub fn a_link_of_another_program_in_the_pod_is_left_alone(test: &Test<'_>) -> Re
     let (first, second) = (test.network_by(&other)?, test.macvlan("b")?);
     test.create([claim("first", &first), claim("second", &second), pod("p", &["first", "second"])])?;
     test.event("p", &["NetworkAttachFailed", &second, "the pod has a link net2 already"])?;
-    test.claim_is_not_ready("second", &["ifName"])?;
+    test.claim_is_not_ready("second", &["interfaceName"])?;
     let before = test.interface("p", "net2")?;
     test.does_not_start("p")?;
     let after = test.interface("p", "net2")?;
