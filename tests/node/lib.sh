@@ -73,6 +73,20 @@ packages() {
     apt-get install -qy --no-install-recommends "$@"' - "${missing[@]}"
 }
 
+# test_program PACKAGE TEST: builds a crate's test program, and prints its path.
+test_program() {
+  cargo test --quiet --locked --no-run --message-format=json --package "$1" --test "$2" |
+    jq -r 'select(.reason == "compiler-artifact" and .executable != null and .target.kind == ["test"]).executable'
+}
+
+# no_machine TESTS: ends a script whose virtual machine cannot be started.
+no_machine() {
+  [[ ${NETCLAIM_SKIP_QEMU:-} == 1 ]] ||
+    die "this machine cannot run a virtual machine, as said above: NETCLAIM_SKIP_QEMU=1 skips these tests"
+  echo "SKIPPED CASE: $1: NETCLAIM_SKIP_QEMU is set"
+  exit 0
+}
+
 # artifact NAME FILES... -- WORDS...: the folder of a build with these inputs. Its name has a hash of the files' content and
 # of the words: other inputs have another folder, and a folder that exists is complete.
 artifact() {

@@ -24,10 +24,10 @@ build_kernel() {
   mv "$dir"/deb/boot/vmlinuz-* "$dir/vmlinuz"
   mv "$(find "$dir/deb" -type d -path '*lib/modules')" "$dir/modules"
   rm -r "$dir"/*.deb "$dir/deb"
-  # Nine tenths of the modules are drivers, of which the guest needs igb, a network card, with dca and i2c.
+  # Nine tenths of the modules are drivers, of which the guest needs disks, and igb, a network card, with dca and i2c.
   find "$dir"/modules/*/kernel/drivers{,/net,/net/ethernet,/net/ethernet/intel} -mindepth 1 -maxdepth 1 -type d \
     ! -name net ! -name ethernet ! -name intel ! -name 'igb*' ! -name dca ! -name i2c \
-    ! -name virtio ! -name char ! -name bonding ! -name ipvlan ! -name 'v*' -exec rm -r {} +
+    ! -name virtio ! -name block ! -name char ! -name bonding ! -name ipvlan ! -name 'v*' -exec rm -r {} +
   rm -r "$dir"/modules/*/kernel/sound
   release=$(ls "$dir/modules")
   mkdir -p "$dir"/{lib,init/bin,init/modules}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # lane.sh: runs tests in a virtual machine that need optional parts of the kernel (ipvlan, VLANs, VRFs, bonds, dummies), a
-# network card with virtual functions, or a clock that they may set. Run tests/node/build.sh first. Fails on a machine that cannot
-# run a virtual machine, unless NETCLAIM_SKIP_QEMU=1 asks to skip them there.
+# network card with virtual functions, or a clock that they may set; then power.sh. Run tests/node/build.sh first. Fails on a
+# machine that cannot run a virtual machine, unless NETCLAIM_SKIP_QEMU=1 asks to skip them there.
 set -euo pipefail
 # shellcheck source=../node/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
@@ -41,8 +41,7 @@ while read -r package test words; do
   for word in $words; do
     if [[ $word == *=* ]]; then variables+=("$word"); else filters+=("$word"); fi
   done
-  program=$(cargo test --quiet --locked --no-run --message-format=json --package "$package" --test "$test" |
-    jq -r 'select(.reason == "compiler-artifact" and .executable != null and .target.kind == ["test"]).executable')
+  program=$(test_program "$package" "$test")
   folder=$(cargo metadata --locked --no-deps --format-version=1 |
     jq -r --arg package "$package" '.packages[] | select(.name == $package).manifest_path | rtrimstr("/Cargo.toml")')
   printf '(cd %q; echo %q; exec %s) || failed=1\n' "$folder" "     Running $test, in the virtual machine" \
@@ -52,16 +51,12 @@ echo "exit \$failed" >>"$work/job"
 
 status=0
 "$root/tests/qemu/vm.sh" bash "$work/job" | tee "$work/output" || status=$?
-if ((status == 77)); then
-  [[ ${NETCLAIM_SKIP_QEMU:-} == 1 ]] ||
-    die "this machine cannot run a virtual machine, as said above: NETCLAIM_SKIP_QEMU=1 skips these tests"
-  echo "SKIPPED CASE: the tests in a virtual machine: NETCLAIM_SKIP_QEMU is set"
-  exit 0
-fi
+((status != 77)) || no_machine "the tests in a virtual machine"
 if grep -E '^SKIPPED( CASE)?: .* kernel has no' "$work/output"; then
   die "the guest's kernel lacks a part that this lane is for"
 fi
 if grep '^test result: ok. 0 passed; 0 failed; 0 ignored' "$work/output"; then
   die "a filter in the list of programs matches no test"
 fi
+"$root/tests/qemu/power.sh" || status=$?
 exit "$status"

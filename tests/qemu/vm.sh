@@ -5,8 +5,9 @@
 #
 # It uses /dev/kvm if that works; an emulated processor takes several times as long. If QEMU has igb, the machine has two
 # network cards with up to 7 virtual functions each, on one wire: eth0 below a PCIe root without a NUMA node, and eth1 below
-# one of node 1.
+# one of node 1. At the end the machine is switched off: it writes nothing more.
 #   NETCLAIM_QEMU_ACCEL    kvm or tcg, instead of trying both
+#   NETCLAIM_QEMU_DISK     a file that the machine has as a disk, /dev/vda (modprobe virtio_blk)
 #   NETCLAIM_QEMU_TIMEOUT  seconds until the machine is killed (1800)
 # shellcheck disable=SC2317 # functions that are called by name
 set -euo pipefail
@@ -43,6 +44,10 @@ program=$("$root/tests/qemu/qemu.sh") || {
   program=qemu-system-x86_64 cards=()
 }
 
+disk=()
+[[ -z ${NETCLAIM_QEMU_DISK:-} ]] ||
+  disk=(-drive "file=$NETCLAIM_QEMU_DISK,format=raw,if=none,id=disk,cache=unsafe" -device "virtio-blk-pci,bus=pcie.0,drive=disk")
+
 run=$(mktemp -d)
 qemu=
 finish() {
@@ -67,6 +72,7 @@ ip link set lo up
 modprobe --all igb igbvf tun
 bash "$run/job" </dev/null &>"$output"
 echo $? >"$status"
+# Off, without a sync.
 echo o >/proc/sysrq-trigger
 sleep 60
 END
@@ -83,7 +89,7 @@ boot() {
     -device virtio-serial-pci \
     -chardev "file,id=output,path=$run/output" -device virtserialport,chardev=output,name=output \
     -chardev "file,id=status,path=$run/status" -device virtserialport,chardev=status,name=status \
-    "${cards[@]}" </dev/null &>"$run/qemu" &
+    "${cards[@]}" "${disk[@]}" </dev/null &>"$run/qemu" &
   qemu=$!
   wait_for 120 begun_or_ended && begun
 }
