@@ -8,7 +8,7 @@ use netclaim_api::stored::Stored;
 use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicySpec, UplinkPolicyStatus};
 use serde_json::Value;
 
-use crate::status::{Finding, find};
+use crate::objects::conditions::{Finding, find};
 
 /// Returns the status that a policy should have, or `None` if it has it.
 pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyStatus> {

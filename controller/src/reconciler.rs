@@ -2,13 +2,11 @@
 //! the API server stores.
 //!
 //! ```text
-//!   ClaimNetworks ───────┬─> acceptance ─┬─> status, and an event for warnings and refusals
-//!   ResourceSlices ─┼─> nodes ──────┤
-//!   DeviceTaintRules┤               │
-//!   Nodes ──────────┤               ├─> blocks: which nodes need addresses of which pool
-//!                   │               └─> node_labels: labels of nodes without an agent, which are removed
-//!   AddressPools ───┤   address_pools ─> status
-//!                   └─> pools ────────> netclaim_slices::Publisher
+//!   ClaimNetworks ──┬─> networks ─────┬─> status, and an event for warnings and refusals
+//!   ResourceSlices ─┤                 ├─> cluster_pools ──> netclaim_slices::Publisher
+//!   DeviceTaintRules┤                 ├─> blocks: which nodes need addresses of which pool
+//!   Nodes ──────────┤                 └─> labels of nodes without an agent, which are removed
+//!   AddressPools ───┴─> pool_status ──> status, and an event for warnings and refusals
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
@@ -46,24 +44,25 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::acceptance::{Acceptance, Addresses};
-use crate::address_pools::PoolAcceptance;
-use crate::blocks::{self, Demand, Leased};
-use crate::catalog::Catalog;
-use crate::events::Events;
-use crate::explaining::{self, Unscheduled};
-use crate::leasing::{Needs, Supply};
+use crate::addresses::blocks::{self, Demand, Leased};
+use crate::addresses::leasing::{Needs, Supply};
+use crate::addresses::pool_status::PoolAcceptance;
 use crate::metrics::{self, Accepted, Addressing, Metrics};
-use crate::network_nodes::NetworkNodes;
-use crate::node_labels::AbandonedLabels;
-use crate::node_objects::{self, NodeObject, NodeObjects};
-use crate::nodes::{self, Changes, DevicesOfSlice, Published, Wanted};
-use crate::schedule::{Cause, Schedule};
-use crate::status::apply;
-use crate::waiting::PodObject;
-use crate::warnings::{ChangedWarnings, Overlaps};
-use crate::watches::{Refused, next, next_unless_refused, none_if_refused};
-use crate::{policies, pools};
+use crate::networks::abandoned_labels::AbandonedLabels;
+use crate::networks::cluster_pools;
+use crate::networks::nodes::NetworkNodes;
+use crate::networks::published::{self, Changes, DevicesOfSlice, Published, Wanted};
+use crate::networks::status::{Acceptance, Addresses};
+use crate::networks::warnings::{ChangedWarnings, Overlaps};
+use crate::objects::catalog::Catalog;
+use crate::objects::conditions::apply;
+use crate::objects::events::Events;
+use crate::objects::nodes::{self, NodeObject, NodeObjects};
+use crate::objects::schedule::{Cause, Schedule};
+use crate::objects::watches::{Refused, next, next_unless_refused, none_if_refused};
+use crate::pods::explaining::{self, Unscheduled};
+use crate::pods::waiting::PodObject;
+use crate::policies;
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
 const GATHER: Duration = Duration::from_millis(500);
@@ -154,7 +153,7 @@ async fn watch(
     let (networks, network_events) = reflect(network_api.clone(), resource);
     let mut network_events = pin!(network_events);
 
-    let slice_api: Api<DevicesOfSlice> = Api::all_with(client.clone(), &nodes::resource());
+    let slice_api: Api<DevicesOfSlice> = Api::all_with(client.clone(), &published::resource());
     let of_driver = everything().fields(&format!("spec.driver={}", settings.driver));
     let mut slice_events = pin!(watcher(slice_api, of_driver).default_backoff());
 
@@ -174,7 +173,7 @@ async fn watch(
     let rule_events = watcher(rule_api, everything()).default_backoff();
     let mut rule_events = pin!(none_if_refused(rule_events, "device taint rules").reflect(writer));
 
-    let node_api: Api<NodeObject> = Api::all_with(client.clone(), &node_objects::resource());
+    let node_api: Api<NodeObject> = Api::all_with(client.clone(), &nodes::resource());
     let mut node_events = pin!(watcher(node_api, everything()).default_backoff());
 
     let mut published = publisher.status();
@@ -483,7 +482,7 @@ impl Reconciler {
         published.want(wanted.collect(), nodes.all());
         let pools = networks.all().filter_map(|judged| {
             let (name, spec) = judged.judgement.result.as_ref().ok()?;
-            pools::pool(name, spec, judged.object.metadata.uid.as_deref()?)
+            cluster_pools::pool(name, spec, judged.object.metadata.uid.as_deref()?)
         });
         let pools = pools.collect();
         let (good, all) = (accepted(networks).count(), networks.all().count());

@@ -13,10 +13,10 @@ use netclaim_api::{Invalid, NetworkName};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::catalog::Judgement;
-use crate::leasing::Supply;
-use crate::network_nodes::NetworkNodes;
-use crate::status::{Finding, find, named};
+use crate::addresses::leasing::Supply;
+use crate::networks::nodes::NetworkNodes;
+use crate::objects::catalog::Judgement;
+use crate::objects::conditions::{Finding, find, named};
 
 const ACCEPTED: &str = AcceptedReason::TYPE;
 const AVAILABLE: &str = AvailableReason::TYPE;
@@ -210,7 +210,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::network_nodes::{NodeNow, OnNode};
+    use crate::networks::nodes::{NodeNow, OnNode};
 
     fn network(change: impl FnOnce(&mut Value)) -> Acceptance {
         let mut network = json!({

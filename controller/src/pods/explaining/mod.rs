@@ -1,9 +1,9 @@
 //! Says in an event why a pod has no node, as far as that is about its networks.
 //!
 //! ```text
-//!   watch of pods ──> pods: who waits, in groups ──> read: claims, classes, slices ──┐
+//!   watch of pods ──> groups: who waits ─────────────> read: claims, classes, slices ──┐
 //!   reconciler ── Demand: nodes, ClaimNetworks ───────────────────────────────────────────┴─> netclaim_allocation
-//!   events of pods <── pods: who has no report yet <── note: one text for the group <──────────┘
+//!   events of pods <── groups: who has no report yet <── note: one text for the group <──────────┘
 //! ```
 //!
 //! What a pod waits for may be addresses that its node could lease: who leases them is told how many ([`needs`]).
@@ -12,11 +12,10 @@
 //! nothing of what is read is kept. Reading and judging take at most a part of the time, and end however many claims, classes and
 //! selectors a tenant writes.
 
+mod groups;
 mod needs;
 mod note;
-mod pods;
 mod queue;
-pub(crate) mod read;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -34,13 +33,13 @@ use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use self::pods::{Finding, PodGroup, Pods, Report};
-use self::read::{Offers, Reader};
-use crate::blocks::Demand;
-use crate::events::Events;
-use crate::leasing::{Draw, Needs};
+use self::groups::{Finding, PodGroup, Pods, Report};
+use crate::addresses::blocks::Demand;
+use crate::addresses::leasing::{Draw, Needs};
 use crate::metrics::{Explained, Metrics, Outcome};
-use crate::waiting::PodObject;
+use crate::objects::events::Events;
+use crate::pods::read::{Offers, Reader};
+use crate::pods::waiting::PodObject;
 
 /// Groups of pods that are judged with one reading of the cluster.
 const GROUPS: usize = 50;

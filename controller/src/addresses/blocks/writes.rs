@@ -17,7 +17,7 @@ use netclaim_process::kubernetes::{finalizer_removal, removal};
 use serde_json::json;
 
 use super::claims::{self, ClaimObject};
-use crate::leasing::{BlockRef, Removal};
+use crate::addresses::leasing::{BlockRef, Removal};
 
 /// Label of a block with the name of its ClaimNetwork, by which people list blocks.
 const NETWORK_LABEL: &str = "netclaim.dev/network";
@@ -287,7 +287,7 @@ mod tests {
     use tower_test::mock;
 
     use super::*;
-    use crate::leasing::Why;
+    use crate::addresses::leasing::Why;
 
     /// Returns writes for an API server that answers with these codes and bodies, and the requests that it gets.
     fn writes(answers: Vec<(u16, Value)>) -> (Writes, tokio::task::JoinHandle<Vec<(String, Value)>>) {

@@ -10,10 +10,10 @@ use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals,
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use serde_json::Value;
 
-use crate::acceptance::stored_status;
-use crate::catalog::Judgement;
-use crate::node_objects::{NodeFacts, Nodes};
-use crate::status::{Finding, find, named};
+use crate::networks::status::stored_status;
+use crate::objects::catalog::Judgement;
+use crate::objects::conditions::{Finding, find, named};
+use crate::objects::nodes::{NodeFacts, Nodes};
 
 /// Whether one AddressPool is accepted.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tower_test::mock;
 
 use super::*;
-use crate::leasing::Need;
-use crate::node_objects::NodeFacts;
+use crate::addresses::leasing::Need;
+use crate::objects::nodes::NodeFacts;
 
 /// Answers requests by their path and query for some time, and returns those that were made, and the notes of events.
 async fn serve(

@@ -16,7 +16,7 @@ use netclaim_api::ObjectName;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::watches::next;
+use crate::objects::watches::next;
 
 /// How long a claim counts as allocated where it was: longer than an agent takes from reading it to using an address.
 const RECENT: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use netclaim_api::shorten;
 
-use crate::status::CONTROLLER;
+use crate::objects::conditions::CONTROLLER;
 
 /// The longest note of an event, in bytes (`events.k8s.io/v1`).
 pub(crate) const MAX_NOTE: usize = 1024;

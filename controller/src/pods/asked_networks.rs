@@ -10,14 +10,14 @@ use netclaim_api::{NetworkName, attributes};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::explaining::read::{self, Classes};
-use crate::waiting::Question;
+use crate::pods::read::{self, Classes};
+use crate::pods::waiting::Question;
 
 /// How long DeviceClasses are remembered.
 const CLASS_AGE: Duration = Duration::from_secs(60);
 
 /// Reads claims and their DeviceClasses, one after the other.
-pub(super) struct Reader(Mutex<State>);
+pub(crate) struct Reader(Mutex<State>);
 
 struct State {
     reader: read::Reader,
@@ -27,14 +27,14 @@ struct State {
 }
 
 impl Reader {
-    pub(super) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client) -> Self {
         let reader = read::Reader::new(client);
         Self(Mutex::new(State { reader, classes: Classes::new(), since: Instant::now() }))
     }
 
     /// Returns the ClaimNetworks that the pod's claims ask for; `None` if a claim or class does not exist yet, or if there are more
     /// than are read.
-    pub(super) async fn networks(&self, question: &Question) -> kube::Result<Option<BTreeSet<NetworkName>>> {
+    pub(crate) async fn networks(&self, question: &Question) -> kube::Result<Option<BTreeSet<NetworkName>>> {
         let State { reader, classes, since } = &mut *self.0.lock().await;
         if since.elapsed() >= CLASS_AGE {
             classes.clear();

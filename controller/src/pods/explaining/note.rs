@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use netclaim_allocation::{Group, HeldBy, Holder};
 use netclaim_api::{one_line, shorten};
 
-use crate::events::MAX_NOTE;
+use crate::objects::events::MAX_NOTE;
 
 /// The most nodes that are named for a cause.
 const NAMED_NODES: usize = 5;

@@ -14,8 +14,8 @@ use netclaim_api::labels::{has_all, meets_node_requirement};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::leasing::{Places, Waiting};
-use crate::node_objects::{NodeFacts, Nodes};
+use crate::addresses::leasing::{Places, Waiting};
+use crate::objects::nodes::{NodeFacts, Nodes};
 
 /// How long a pod may take to start on its node before it counts as waiting for an address there.
 const STUCK: SignedDuration = SignedDuration::from_secs(20);

@@ -1,4 +1,4 @@
-//! The loop that leases blocks of addresses to nodes: it carries out what [`crate::leasing`] plans.
+//! The loop that leases blocks of addresses to nodes: it carries out what [`crate::addresses::leasing`] plans.
 //!
 //! ```text
 //!   reconciler ── Demand ──> watch ──> leasing ──> creates, deletes, releases ──> API server
@@ -9,7 +9,6 @@
 //! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches; a block counts as
 //! taken from the moment it is asked for.
 
-mod asks;
 mod claims;
 #[doc(hidden)]
 pub mod door;
@@ -39,16 +38,18 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use self::asks::Reader;
 use self::claims::{Claims, Standing};
 use self::store::{Blocks, Lease, Leases};
 use self::survey::{Survey, Surveyed, Task};
 use self::writes::{Done, LeaseRef, Unused, Writes};
-use crate::leasing::{BlockRef, Draw, Leasing, Leaving, Needs, Plan, Removal, Supply, Waiting, Why, World};
+use crate::addresses::leasing::{
+    BlockRef, Draw, Leasing, Leaving, Needs, Plan, Removal, Supply, Waiting, Why, World,
+};
 use crate::metrics::{ADDRESS_STATES, Metrics};
-use crate::node_objects::Nodes;
-use crate::waiting::{self, PodObject, Question, WaitingPods};
-use crate::watches::{Refused, next, next_unless_refused};
+use crate::objects::nodes::Nodes;
+use crate::objects::watches::{Refused, next, next_unless_refused};
+use crate::pods::asked_networks::Reader;
+use crate::pods::waiting::{self, PodObject, Question, WaitingPods};
 
 /// Changes are gathered for this long before blocks are planned anew.
 const GATHER: Duration = Duration::from_millis(100);
@@ -875,7 +876,7 @@ mod tests {
     use tower_test::mock;
 
     use super::*;
-    use crate::leasing::SAFETY;
+    use crate::addresses::leasing::SAFETY;
 
     fn state() -> State {
         let (service, _) = mock::pair::<Request<Body>, Response<Body>>();

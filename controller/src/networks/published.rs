@@ -14,8 +14,8 @@ use netclaim_api::node_selector::{NodeSelector, selects_node};
 use netclaim_api::{NetworkName, Quantity};
 use serde::Deserialize;
 
-use crate::network_nodes::{Change, NetworkNodes, NodeNow, OnNode};
-use crate::node_objects::Nodes;
+use crate::networks::nodes::{Change, NetworkNodes, NodeNow, OnNode};
+use crate::objects::nodes::Nodes;
 
 /// A ResourceSlice with little of its spec, because a cluster may have hundreds of thousands of devices.
 pub(crate) type DevicesOfSlice = Object<Devices, NotUsed>;
@@ -304,7 +304,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::node_objects::NodeFacts;
+    use crate::objects::nodes::NodeFacts;
 
     fn slice(name: &str, node: Option<&str>, devices: &[Value]) -> DevicesOfSlice {
         serde_json::from_value(json!({

@@ -7,13 +7,13 @@ use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::network::overlap::overlaps;
 use netclaim_api::{Invalid, NetworkName};
 
-use crate::acceptance::Acceptance;
-use crate::address_pools::{NodeOverlaps, PoolAcceptance};
-use crate::blocks::Leased;
-use crate::catalog::Catalog;
-use crate::leasing::Leaving;
-use crate::network_nodes::NetworkNodes;
-use crate::node_objects::{NodeFacts, Nodes};
+use crate::addresses::blocks::Leased;
+use crate::addresses::leasing::Leaving;
+use crate::addresses::pool_status::{NodeOverlaps, PoolAcceptance};
+use crate::networks::nodes::NetworkNodes;
+use crate::networks::status::Acceptance;
+use crate::objects::catalog::Catalog;
+use crate::objects::nodes::{NodeFacts, Nodes};
 
 /// A condition names this many blocks that go.
 const NAMED_BLOCKS: usize = 5;
@@ -144,7 +144,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::network_nodes::{NodeNow, OnNode};
+    use crate::networks::nodes::{NodeNow, OnNode};
 
     fn network(spec: serde_json::Value) -> Arc<DynamicObject> {
         let network = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": "storage"}, "spec": spec});

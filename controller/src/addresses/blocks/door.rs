@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::store::{Blocks, Leases};
 use super::survey::{Found, Survey, Surveyed, Task};
 use super::{AVOID, Demand, RETRY};
-use crate::leasing::{Leasing, Needs, Places, World};
+use crate::addresses::leasing::{Leasing, Needs, Places, World};
 
 /// One controller: what it has seen of blocks and leases, and what it remembers.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::queue::Queue;
 use crate::metrics::Outcome;
-use crate::waiting::{PodObject, Unschedulable};
+use crate::pods::waiting::{PodObject, Unschedulable};
 
 /// How long a pod must wait before it is judged. Others get a node, a block of addresses or a new node before.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::leasing::{Block, HeldAddress, Phase};
-use crate::node_objects::Nodes;
+use crate::addresses::leasing::{Block, HeldAddress, Phase};
+use crate::objects::nodes::Nodes;
 
 /// How long a block that was created may be missing from the watch.
 const UNSEEN: Duration = Duration::from_secs(30);
@@ -444,7 +444,7 @@ mod tests {
         let mut blocks = Blocks::default();
         blocks.apply(Apply(object("b", |block| block["status"]["wanted"] = json!(65536))), Instant::now());
         let nodes = |pods: Option<i64>| {
-            let facts = crate::node_objects::NodeFacts { pods, ..Default::default() };
+            let facts = crate::objects::nodes::NodeFacts { pods, ..Default::default() };
             Nodes::from([("a".to_owned(), facts)])
         };
         let wanted = |pods| blocks.within_reason(&nodes(pods))["b"].wanted;
