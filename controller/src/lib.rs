@@ -24,6 +24,7 @@
 
 mod addresses;
 mod args;
+mod demand;
 mod leader;
 mod metrics;
 mod networks;

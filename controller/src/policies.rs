@@ -8,14 +8,12 @@ use netclaim_api::stored::Stored;
 use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicySpec, UplinkPolicyStatus};
 use serde_json::Value;
 
-use crate::objects::conditions::{Finding, find};
+use crate::objects::conditions::{Finding, find, stored_status};
 
 /// Returns the status that a policy should have, or `None` if it has it.
 pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyStatus> {
     let spec = policy.data.get("spec").unwrap_or(&Value::Null);
-    // The controller did not write a status that cannot be decoded; it is overwritten.
-    let before = policy.data.get("status").cloned().unwrap_or_default();
-    let before: UplinkPolicyStatus = serde_json::from_value(before).unwrap_or_default();
+    let before: UplinkPolicyStatus = stored_status(policy);
     let finding = match UplinkPolicySpec::read(spec) {
         Ok(stored) => accepted(&stored),
         Err(problems) => Finding::new(AcceptedReason::Invalid, refusal(spec, &problems)),

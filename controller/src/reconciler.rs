@@ -44,9 +44,10 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::addresses::blocks::{self, Demand, Leased};
-use crate::addresses::leasing::{Needs, Supply};
+use crate::addresses::blocks::{self, Leased};
+use crate::addresses::leasing::Supply;
 use crate::addresses::pool_status::PoolAcceptance;
+use crate::demand::{Demand, Needs};
 use crate::metrics::{self, Accepted, Addressing, Metrics};
 use crate::networks::abandoned_labels::AbandonedLabels;
 use crate::networks::cluster_pools;

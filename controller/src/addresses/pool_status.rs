@@ -10,9 +10,8 @@ use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals,
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use serde_json::Value;
 
-use crate::networks::status::stored_status;
 use crate::objects::catalog::Judgement;
-use crate::objects::conditions::{Finding, find, named};
+use crate::objects::conditions::{Finding, find, named, stored_status};
 use crate::objects::nodes::{NodeFacts, Nodes};
 
 /// Whether one AddressPool is accepted.

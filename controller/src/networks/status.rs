@@ -10,13 +10,12 @@ use netclaim_api::network::{ClaimNetworkSpec, ClaimNetworkStatus, Scope};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, AvailableReason, ConditionReason};
 use netclaim_api::taints::Reason;
 use netclaim_api::{Invalid, NetworkName};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::addresses::leasing::Supply;
 use crate::networks::nodes::NetworkNodes;
 use crate::objects::catalog::Judgement;
-use crate::objects::conditions::{Finding, find, named};
+use crate::objects::conditions::{Finding, find, named, stored_status};
 
 const ACCEPTED: &str = AcceptedReason::TYPE;
 const AVAILABLE: &str = AvailableReason::TYPE;
@@ -59,11 +58,6 @@ impl Judgement for Acceptance {
     fn stored(&mut self, network: &DynamicObject) {
         self.before = stored_status(network);
     }
-}
-
-/// Returns the status of an object. The controller did not write one that cannot be decoded; it is overwritten.
-pub(crate) fn stored_status<T: DeserializeOwned + Default>(object: &DynamicObject) -> T {
-    object.data.get("status").and_then(|status| T::deserialize(status).ok()).unwrap_or_default()
 }
 
 impl Acceptance {

@@ -6,6 +6,7 @@ use kube::{Api, Resource};
 use netclaim_api::reasons::ConditionReason;
 use netclaim_api::shorten;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 /// Field manager of the status, and the reporter of events.
@@ -46,6 +47,11 @@ impl<R: ConditionReason> Finding<R> {
 /// Returns the condition of this type.
 pub(crate) fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Returns the status of an object. The controller did not write one that cannot be decoded; it is overwritten.
+pub(crate) fn stored_status<T: DeserializeOwned + Default>(object: &DynamicObject) -> T {
+    object.data.get("status").and_then(|status| T::deserialize(status).ok()).unwrap_or_default()
 }
 
 /// Lists the first of these nodes, and says how many more there are.

@@ -14,7 +14,7 @@ use netclaim_api::labels::{has_all, meets_node_requirement};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::addresses::leasing::{Places, Waiting};
+use crate::demand::{Places, Waiting};
 use crate::objects::nodes::{NodeFacts, Nodes};
 
 /// How long a pod may take to start on its node before it counts as waiting for an address there.

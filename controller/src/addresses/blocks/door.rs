@@ -20,8 +20,9 @@ use tokio::time::Instant;
 
 use super::store::{Blocks, Leases};
 use super::survey::{Found, Survey, Surveyed, Task};
-use super::{AVOID, Demand, RETRY};
-use crate::addresses::leasing::{Leasing, Needs, Places, World};
+use super::{AVOID, RETRY};
+use crate::addresses::leasing::{Leasing, World};
+use crate::demand::{Demand, Needs, Places};
 
 /// One controller: what it has seen of blocks and leases, and what it remembers.
 #[derive(Debug, Clone)]

@@ -22,16 +22,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use k8s_openapi::api::resource::v1::DeviceTaintRule;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use netclaim_api::addresses::{
-    AddressBlock, AddressBlockSpec, AddressLease, AddressPoolSpec, AddressTotals, BlockSize, Holder,
-    HolderKind, PoolKey,
+    AddressBlock, AddressBlockSpec, AddressLease, AddressTotals, BlockSize, Holder, HolderKind, PoolKey,
 };
-use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{NetworkName, ObjectName};
 use netclaim_process::kubernetes::answered;
 use tokio::sync::watch;
@@ -42,11 +39,9 @@ use self::claims::{Claims, Standing};
 use self::store::{Blocks, Lease, Leases};
 use self::survey::{Survey, Surveyed, Task};
 use self::writes::{Done, LeaseRef, Unused, Writes};
-use crate::addresses::leasing::{
-    BlockRef, Draw, Leasing, Leaving, Needs, Plan, Removal, Supply, Waiting, Why, World,
-};
+use crate::addresses::leasing::{BlockRef, Leasing, Leaving, Plan, Removal, Supply, Why, World};
+use crate::demand::{Demand, Needs, Waiting};
 use crate::metrics::{ADDRESS_STATES, Metrics};
-use crate::objects::nodes::Nodes;
 use crate::objects::watches::{Refused, next, next_unless_refused};
 use crate::pods::asked_networks::Reader;
 use crate::pods::waiting::{self, PodObject, Question, WaitingPods};
@@ -77,46 +72,6 @@ const LOOKUPS: usize = 5;
 
 /// How long a node may be said to use an address before the watch of claims shows why.
 const UNPROVEN: Duration = Duration::from_secs(10);
-
-/// What needs addresses, as the reconciler derives it.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Demand {
-    pub(crate) networks: BTreeMap<NetworkName, Draw>,
-    /// The accepted pools.
-    pub(crate) pools: BTreeMap<PoolKey, AddressPoolSpec>,
-    /// With which ranges and ClaimNetworks each pool was looked through last, as its status says.
-    pub(crate) surveyed: BTreeMap<PoolKey, i64>,
-    pub(crate) nodes: Arc<Nodes>,
-    /// For those who explain why pods wait.
-    pub(crate) rules: Vec<DeviceTaintRule>,
-}
-
-impl Demand {
-    /// Derives what ClaimNetworks draw from. `pools` are the accepted AddressPools; a ClaimNetwork that is not accepted has no spec.
-    /// `nodes_of` returns the nodes that publish a ClaimNetwork, and those that it selects.
-    pub(crate) fn of<'a>(
-        pools: impl IntoIterator<Item = (&'a String, &'a AddressPoolSpec)>,
-        networks: impl IntoIterator<Item = (NetworkName, Option<&'a ClaimNetworkSpec>)>,
-        nodes_of: impl Fn(&NetworkName) -> (BTreeSet<String>, BTreeSet<String>),
-    ) -> Self {
-        let pools = pools.into_iter().map(|(name, spec)| (PoolKey::Pool(name.clone()), spec.clone()));
-        let mut demand = Self { pools: pools.collect(), ..Self::default() };
-        for (name, spec) in networks {
-            let draw = match spec.map(|spec| &spec.addresses) {
-                None => Draw::Unknown,
-                Some(None) => Draw::Nothing,
-                Some(Some(addresses)) => {
-                    let pool = addresses.key(&name);
-                    demand.pools.extend(addresses.inline().map(|spec| (pool.clone(), spec)));
-                    let (nodes, selected) = nodes_of(&name);
-                    Draw::From { pool, nodes, selected }
-                }
-            };
-            demand.networks.insert(name, draw);
-        }
-        demand
-    }
-}
 
 /// How the pools are, for the status of ClaimNetworks and AddressPools.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -872,11 +827,13 @@ fn count(
 mod tests {
     use http::{Request, Response};
     use kube::client::Body;
+    use netclaim_api::addresses::AddressPoolSpec;
     use serde_json::json;
     use tower_test::mock;
 
     use super::*;
     use crate::addresses::leasing::SAFETY;
+    use crate::demand::Draw;
 
     fn state() -> State {
         let (service, _) = mock::pair::<Request<Body>, Response<Body>>();

@@ -33,10 +33,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Demand;
 use super::claims::{Allocation, ClaimSpec};
 use super::store::{Blocks, Lease, Leases};
-use crate::addresses::leasing::{Draw, HeldAddress, Leaving};
+use crate::addresses::leasing::{HeldAddress, Leaving};
+use crate::demand::{Demand, Draw};
 
 /// Time to a survey from when a ClaimNetwork with another IPAM began to draw from the pool: agents take some time to see that, and to
 /// write what their last ADDs have given.

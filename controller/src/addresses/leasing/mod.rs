@@ -38,6 +38,7 @@ use self::free::{Taken, Usable};
 use self::memory::Memory;
 use self::share::{Rank, Share};
 pub(crate) use self::stale::Why;
+use crate::demand::{Draw, Needs, Waiting};
 
 /// How long a Node object must be gone before its blocks are free. Agents hand out addresses for half of it after they last
 /// heard of their blocks.
@@ -101,16 +102,6 @@ impl World<'_> {
     }
 }
 
-impl Draw {
-    /// Whether the node neither has the ClaimNetwork nor could have it.
-    fn is_without(&self, node: &str) -> bool {
-        match self {
-            Self::From { nodes, selected, .. } => !nodes.contains(node) && !selected.contains(node),
-            Self::Unknown | Self::Nothing => false,
-        }
-    }
-}
-
 /// An address that an AddressLease holds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HeldAddress {
@@ -119,47 +110,6 @@ pub(crate) struct HeldAddress {
     pub(crate) address: IpAddr,
     /// Who has it, for messages.
     pub(crate) holder: String,
-}
-
-/// What a ClaimNetwork draws addresses from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Draw {
-    /// Unknown, because the ClaimNetwork is not accepted: it keeps the blocks that it has.
-    Unknown,
-    /// Nothing: its conflist has an IPAM of its own.
-    Nothing,
-    /// A pool.
-    From {
-        pool: PoolKey,
-        /// The nodes that get blocks.
-        nodes: BTreeSet<String>,
-        /// The nodes that the ClaimNetwork selects, which keep their blocks.
-        selected: BTreeSet<String>,
-    },
-}
-
-/// For each ClaimNetwork, where the pods may run that ask for it and wait for a node or on their node.
-pub(crate) type Waiting = BTreeMap<NetworkName, BTreeSet<Places>>;
-
-/// What pods need that wait for more addresses than their nodes have free, by ClaimNetwork and node.
-pub(crate) type Needs = BTreeMap<(NetworkName, String), Need>;
-
-/// Addresses of each family that a node needs for one ClaimNetwork.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Need {
-    /// Those that claims have.
-    pub(crate) used: u128,
-    /// Those that pods wait for, all at once.
-    pub(crate) wanted: u128,
-}
-
-/// The nodes where a pod may run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Places {
-    /// All nodes.
-    Any,
-    /// The nodes of these names.
-    Nodes(BTreeSet<String>),
 }
 
 /// An AddressBlock as far as leasing needs it.

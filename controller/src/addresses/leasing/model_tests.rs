@@ -10,6 +10,7 @@ use netclaim_api::addresses::Span;
 use serde_json::json;
 
 use super::*;
+use crate::demand::{Need, Places};
 
 /// Seeds of a run; each is another cluster.
 const CASES: u64 = 60;

@@ -9,7 +9,8 @@ use netclaim_api::addresses::{
 };
 
 use super::free::{Free, Usable};
-use super::{Held, OfPool, Phase, Places, World};
+use super::{Held, OfPool, Phase, World};
+use crate::demand::Places;
 
 /// New blocks of a node for a ClaimNetwork and family in one plan.
 const MAX_CREATES_OF_NODE: usize = 64;

@@ -10,9 +10,8 @@ use tokio::time::Instant;
 
 use super::free::{Taken, Usable};
 use super::memory::Memory;
-use super::{
-    Block, BlockRef, Draw, Held, HeldAddress, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World,
-};
+use super::{Block, BlockRef, Held, HeldAddress, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World};
+use crate::demand::Draw;
 
 /// Why a block is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,6 +2,7 @@ use netclaim_api::addresses::AddressRange;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::demand::{Need, Places};
 
 /// A world that a test changes, and the leasing that plans for it.
 pub(super) struct Lab {

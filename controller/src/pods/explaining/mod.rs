@@ -34,8 +34,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use self::groups::{Finding, PodGroup, Pods, Report};
-use crate::addresses::blocks::Demand;
-use crate::addresses::leasing::{Draw, Needs};
+use crate::demand::{Demand, Draw, Needs};
 use crate::metrics::{Explained, Metrics, Outcome};
 use crate::objects::events::Events;
 use crate::pods::read::{Offers, Reader};

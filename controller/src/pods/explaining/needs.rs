@@ -4,7 +4,7 @@ use netclaim_allocation::{Judgement, Lack};
 use netclaim_api::attributes;
 use netclaim_api::quantity::ONE;
 
-use crate::addresses::leasing::{Need, Needs};
+use crate::demand::{Need, Needs};
 
 /// The most nodes that get addresses for pods that another node could serve: the scheduler has some reason against that one.
 const OTHERS: usize = 4;

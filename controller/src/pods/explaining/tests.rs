@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tower_test::mock;
 
 use super::*;
-use crate::addresses::leasing::Need;
+use crate::demand::Need;
 use crate::objects::nodes::NodeFacts;
 
 /// Answers requests by their path and query for some time, and returns those that were made, and the notes of events.
