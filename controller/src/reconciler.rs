@@ -62,7 +62,7 @@ use crate::objects::nodes::{self, NodeObject, NodeObjects};
 use crate::objects::schedule::{Cause, Schedule};
 use crate::objects::watches::{Refused, next, next_unless_refused, none_if_refused};
 use crate::pods::explaining::{self, Unscheduled};
-use crate::pods::waiting::PodObject;
+use crate::pods::{self, AwaitingAddresses};
 use crate::policies;
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
@@ -114,18 +114,19 @@ pub(crate) async fn run(
         let (client, events, metrics) = (client.clone(), events.clone(), metrics.clone());
         AbortOnDropHandle::new(tokio::spawn(explaining::run(client, events, metrics, pods, needed.clone())))
     });
-    let saw = |event: &watcher::Event<PodObject>| {
-        if let Some(pods) = &unscheduled {
-            pods.apply(event);
-        }
-    };
+    let awaiting = Arc::new(AwaitingAddresses::default());
+    let pods = pods::watch::run(client.clone(), &awaiting, unscheduled.as_deref());
+    let claims = awaiting.read_claims(client.clone());
     let driver = settings.driver.clone();
     let needs = unscheduled.as_ref().map_or_else(|| watch::channel(Needs::new()).1, |pods| pods.needs());
     let channels = (needed, needs);
-    let leasing = blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, saw);
+    let leasing =
+        blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, awaiting.clone());
     let channels = Channels { demand, leased };
     tokio::select! {
         () = leasing => Ok(()),
+        () = pods => Ok(()),
+        () = claims => Ok(()),
         () = watch(client, settings, metrics, publisher, events, channels) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,

@@ -7,19 +7,16 @@ use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceSelector, Resou
 use kube::Client;
 use netclaim_api::quantity::billionths;
 use netclaim_api::{NetworkName, attributes};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::pods::read::{self, Classes};
-use crate::pods::waiting::Question;
+use super::read::{self, Classes};
+use super::waiting::Question;
 
 /// How long DeviceClasses are remembered.
 const CLASS_AGE: Duration = Duration::from_secs(60);
 
 /// Reads claims and their DeviceClasses, one after the other.
-pub(crate) struct Reader(Mutex<State>);
-
-struct State {
+pub(super) struct Reader {
     reader: read::Reader,
     classes: Classes,
     /// When the first of them was read.
@@ -27,15 +24,17 @@ struct State {
 }
 
 impl Reader {
-    pub(crate) fn new(client: Client) -> Self {
-        let reader = read::Reader::new(client);
-        Self(Mutex::new(State { reader, classes: Classes::new(), since: Instant::now() }))
+    pub(super) fn new(client: Client) -> Self {
+        Self { reader: read::Reader::new(client), classes: Classes::new(), since: Instant::now() }
     }
 
     /// Returns the ClaimNetworks that the pod's claims ask for; `None` if a claim or class does not exist yet, or if there are more
     /// than are read.
-    pub(crate) async fn networks(&self, question: &Question) -> kube::Result<Option<BTreeSet<NetworkName>>> {
-        let State { reader, classes, since } = &mut *self.0.lock().await;
+    pub(super) async fn networks(
+        &mut self,
+        question: &Question,
+    ) -> kube::Result<Option<BTreeSet<NetworkName>>> {
+        let Self { reader, classes, since } = self;
         if since.elapsed() >= CLASS_AGE {
             classes.clear();
             *since = Instant::now();
@@ -149,7 +148,7 @@ mod tests {
             }
             seen
         });
-        let reader = Reader::new(Client::new(service, "default"));
+        let mut reader = Reader::new(Client::new(service, "default"));
         let question = Question::new("u1", "shop", ["c"]);
         for _ in 0..2 {
             let networks = reader.networks(&question).await.unwrap().unwrap();
@@ -184,7 +183,7 @@ mod tests {
             }
             seen
         });
-        let reader = Reader::new(Client::new(service, "default"));
+        let mut reader = Reader::new(Client::new(service, "default"));
         let mut question = Question::new("u1", "shop", []);
         question.claims = (0..500).map(|n| format!("c{n}")).collect();
         assert_eq!(reader.networks(&question).await.unwrap(), None);
@@ -195,7 +194,7 @@ mod tests {
     #[tokio::test]
     async fn the_networks_of_a_claim_that_does_not_exist_yet_are_unknown() {
         let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
-        let reader = Reader::new(Client::new(service, "default"));
+        let mut reader = Reader::new(Client::new(service, "default"));
         let question = Question::new("u1", "shop", ["c"]);
         let answer = async {
             let (_, reply) = requests.next_request().await.unwrap();

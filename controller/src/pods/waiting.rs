@@ -267,14 +267,19 @@ impl WaitingPods {
         }
     }
 
+    /// Returns when another pod waits, if no event comes before.
+    pub(crate) fn next_wait(&self, time: Timestamp, now: Instant) -> Option<Instant> {
+        let bound = self.known.values().filter_map(|pod| Some(now + pod.stage.waits_in(time)?));
+        bound.filter(|at| *at > now).min()
+    }
+
     /// Returns when another pod waits or can be asked about, if no event comes before.
     pub(crate) fn next(&self, time: Timestamp, now: Instant) -> Option<Instant> {
-        let bound = self.known.values().filter_map(|pod| Some(now + pod.stage.waits_in(time)?));
         let retries = self.waiting(time).filter_map(|(uid, pod)| match self.asked(uid, pod) {
             Some(Err(RetryAt(at, _))) => Some(*at),
             _ => None,
         });
-        bound.chain(retries).filter(|at| *at > now).min()
+        retries.filter(|at| *at > now).chain(self.next_wait(time, now)).min()
     }
 
     fn waiting(&self, time: Timestamp) -> impl Iterator<Item = (&String, &PendingPod)> {
@@ -631,13 +636,13 @@ mod tests {
         pods.apply(watcher::Event::Apply(pod("u1", bound)));
         let after = |seconds: i64| Timestamp::from_second(seconds).unwrap();
         assert_eq!(pods.next_question(after(5), now), None, "it may start");
-        assert_eq!(pods.next(after(5), now), Some(now + Duration::from_secs(15)));
+        assert_eq!(pods.next_wait(after(5), now), Some(now + Duration::from_secs(15)));
         let question = pods.next_question(after(20), now).unwrap();
         pods.answer(question, BTreeSet::from([network("storage")]));
         assert!(pods.places(&nodes(), after(19)).is_empty());
         let there = BTreeSet::from([on(&["b"])]);
         assert_eq!(pods.places(&nodes(), after(20)), Waiting::from([(network("storage"), there)]));
-        assert_eq!(pods.next(after(20), now), None);
+        assert_eq!((pods.next_wait(after(20), now), pods.next(after(20), now)), (None, None));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //!   reconciler ── Demand ──> watch ──> leasing ──> creates, deletes, releases ──> API server
 //!   AddressBlocks, AddressLeases ──┘      │
-//!   Pods, claims, classes ─────────┘      └── Leased ──> reconciler: status of ClaimNetworks and AddressPools
+//!   pods that wait, claims ────────┘      └── Leased ──> reconciler: status of ClaimNetworks and AddressPools
 //! ```
 //!
 //! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches; a block counts as
@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
@@ -40,11 +39,10 @@ use self::store::{Blocks, Lease, Leases};
 use self::survey::{Survey, Surveyed, Task};
 use self::writes::{Done, LeaseRef, Unused, Writes};
 use crate::addresses::leasing::{BlockRef, Leasing, Leaving, Plan, Removal, Supply, Why, World};
-use crate::demand::{Demand, Needs, Waiting};
+use crate::demand::{Demand, Needs};
 use crate::metrics::{ADDRESS_STATES, Metrics};
-use crate::objects::watches::{Refused, next, next_unless_refused};
-use crate::pods::asked_networks::Reader;
-use crate::pods::waiting::{self, PodObject, Question, WaitingPods};
+use crate::objects::watches::{Refused, next_unless_refused};
+use crate::pods::{AwaitingAddresses, Places};
 
 /// Changes are gathered for this long before blocks are planned anew.
 const GATHER: Duration = Duration::from_millis(100);
@@ -121,15 +119,15 @@ impl Lane {
     }
 }
 
-/// Leases blocks as `demand` says, and reports how the pools are. `driver` is whose addresses the status of claims has. `saw` is
-/// told of each pod that the watch shows. Does not return.
+/// Leases blocks as `demand` says and as `pods` need them, and reports how the pools are. `driver` is whose addresses
+/// the status of claims has. Does not return.
 pub(crate) async fn run(
     (client, driver): (Client, String),
     safety: Duration,
     metrics: Metrics,
     (mut demand, mut needs): (watch::Receiver<Option<Demand>>, watch::Receiver<Needs>),
     report: watch::Sender<Leased>,
-    saw: impl Fn(&watcher::Event<PodObject>),
+    pods: Arc<AwaitingAddresses>,
 ) {
     let objects = |resource: ApiResource| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -137,26 +135,19 @@ pub(crate) async fn run(
     };
     let mut block_events = pin!(objects(ApiResource::erase::<AddressBlock>(&())));
     let mut lease_events = pin!(objects(ApiResource::erase::<AddressLease>(&())));
-    let pods: Api<PodObject> = Api::all_with(client.clone(), &waiting::resource());
-    let pending = watcher::Config::default().fields("status.phase=Pending");
-    let mut pod_events = pin!(watcher(pods, pending).default_backoff());
+    let mut pod_changes = pods.changes();
     let mut claims = Claims::new(client.clone());
-    let reader = Arc::new(Reader::new(client.clone()));
-    let mut state = State::new((client, driver), reader, safety, metrics, report);
+    let mut state = State::new((client, driver), pods, safety, metrics, report);
     loop {
         let ready = state.is_ready();
         let due = state.due.filter(|_| ready);
         tokio::select! {
             event = next_unless_refused(&mut block_events, "address blocks") => state.apply_block(event),
             event = next_unless_refused(&mut lease_events, "address leases") => state.apply_lease(event),
-            event = next(&mut pod_events, "pods that do not run yet") => {
-                saw(&event);
-                if state.pods.apply(event) {
-                    state.waiting = None;
-                    // Pods come and go all the time; they matter only if addresses are scarce.
-                    if state.is_short {
-                        state.plan_soon();
-                    }
+            // Pods come and go all the time; they matter only if addresses are scarce.
+            Ok(()) = pod_changes.changed() => {
+                if state.is_short {
+                    state.plan_soon();
                 }
             }
             () = claims.changed() => state.collect_at(Instant::now() + COLLECT_INTERVAL),
@@ -181,12 +172,6 @@ pub(crate) async fn run(
                     state.finish(&action, result);
                 }
                 state.start();
-            }
-            Some(answer) = state.reading.join_next(), if !state.reading.is_empty() => {
-                // After a panic, the next plan or answer makes up for it.
-                if let Ok((question, networks)) = answer {
-                    state.take_answer(question, networks);
-                }
             }
             Some(result) = state.surveying.join_next(), if !state.surveying.is_empty() => {
                 // After a panic, the next plan begins another one.
@@ -221,15 +206,8 @@ struct State {
     leasing: Leasing,
     blocks: Blocks,
     leases: Leases,
-    pods: WaitingPods,
-    /// Where pods wait; `None` if it is to be derived anew.
-    waiting: Option<Waiting>,
+    pods: Arc<AwaitingAddresses>,
     needs: Needs,
-    /// When others wait, without an event.
-    waiting_until: Option<Instant>,
-    reader: Arc<Reader>,
-    /// The pod whose claims are being read: one at a time.
-    reading: JoinSet<(Question, kube::Result<Option<BTreeSet<NetworkName>>>)>,
     demand: Demand,
     has_demand: bool,
     nodes: BTreeSet<String>,
@@ -268,7 +246,7 @@ struct State {
 impl State {
     fn new(
         (client, driver): (Client, String),
-        reader: Arc<Reader>,
+        pods: Arc<AwaitingAddresses>,
         safety: Duration,
         metrics: Metrics,
         report: watch::Sender<Leased>,
@@ -282,12 +260,8 @@ impl State {
             leasing: Leasing::new(safety),
             blocks: Blocks::default(),
             leases: Leases::default(),
-            pods: WaitingPods::default(),
-            waiting: None,
+            pods,
             needs: Needs::new(),
-            waiting_until: None,
-            reader,
-            reading: JoinSet::new(),
             demand: Demand::default(),
             has_demand: false,
             nodes: BTreeSet::new(),
@@ -363,7 +337,6 @@ impl State {
             self.nodes = demand.nodes.keys().cloned().collect();
             let unready = demand.nodes.iter().filter(|(_, facts)| facts.is_unready);
             self.unready = unready.map(|(name, _)| name.clone()).collect();
-            self.waiting = None;
         }
         self.demand = demand;
         self.survey.observe(&self.demand, Instant::now());
@@ -383,11 +356,7 @@ impl State {
         }
         self.avoided.retain(|_, until| *until > begin);
         self.delayed.retain(|_, until| *until > begin);
-        let time = Timestamp::now();
-        if self.waiting_until.is_some_and(|until| until <= begin) {
-            self.waiting = None;
-        }
-        let waiting = self.waiting.get_or_insert_with(|| self.pods.places(&self.demand.nodes, time));
+        let Places { waiting, until } = self.pods.places(&self.demand.nodes, begin);
         let (mut held, lease_nodes) = (self.leases.held(&self.demand.pools), self.leases.nodes());
         held.extend(self.survey.held());
         let blocks = self.blocks.within_reason(&self.demand.nodes);
@@ -401,7 +370,7 @@ impl State {
             lease_nodes: &lease_nodes,
             nodes: &self.nodes,
             unready: &self.unready,
-            waiting,
+            waiting: &waiting,
             needs: &self.needs,
         };
         let mut plan = self.leasing.plan(&world, begin);
@@ -414,42 +383,11 @@ impl State {
         let unseen = self.blocks.any_pending().then(|| begin + RETRY);
         let next = next.into_iter().chain(unseen).chain(self.delayed.values().copied());
         let next = next.chain(self.avoided.values().copied()).min();
-        self.waiting_until = self.pods.next(time, begin);
         // Without a shortage, nobody needs to know which pods wait.
-        let next = next.into_iter().chain(self.waiting_until.filter(|_| self.is_short)).min();
+        let next = next.into_iter().chain(until.filter(|_| self.is_short)).min();
         if let Some(next) = next {
             self.plan_at(next);
         }
-        self.read_claims();
-    }
-
-    /// Reads the claims of the next pod that waits, if a node is short of addresses.
-    fn read_claims(&mut self) {
-        if !self.is_short || !self.reading.is_empty() {
-            return;
-        }
-        let Some(question) = self.pods.next_question(Timestamp::now(), Instant::now()) else { return };
-        let reader = self.reader.clone();
-        self.reading.spawn(async move {
-            let networks = reader.networks(&question).await;
-            (question, networks)
-        });
-    }
-
-    fn take_answer(&mut self, question: Question, networks: kube::Result<Option<BTreeSet<NetworkName>>>) {
-        match networks {
-            Ok(Some(networks)) => {
-                self.pods.answer(question, networks);
-                self.waiting = None;
-            }
-            Ok(None) => {}
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "cannot read the claims of a pod that waits, will retry");
-            }
-        }
-        self.plan_soon();
-        self.read_claims();
     }
 
     /// Looks for pods that have addresses of pools from before, if the time has come.
@@ -493,6 +431,7 @@ impl State {
             totals.surveyed = self.survey.written(pool, &self.demand);
         }
         self.is_short = plan.supply.values().any(|supply| matches!(supply, Supply::Exhausted(_)));
+        self.pods.set_short(self.is_short);
         if self.gone != plan.gone {
             self.gone = plan.gone;
             self.collect_at(now);
@@ -826,6 +765,7 @@ fn count(
 #[cfg(test)]
 mod tests {
     use http::{Request, Response};
+    use k8s_openapi::jiff::Timestamp;
     use kube::client::Body;
     use netclaim_api::addresses::AddressPoolSpec;
     use serde_json::json;
@@ -838,10 +778,9 @@ mod tests {
     fn state() -> State {
         let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
         let client = Client::new(service, "default");
-        let reader = Arc::new(Reader::new(client.clone()));
         State::new(
             (client, "netclaim.dev".to_owned()),
-            reader,
+            Arc::default(),
             SAFETY,
             Metrics::default(),
             watch::channel(Leased::default()).0,
@@ -872,28 +811,15 @@ mod tests {
         state.survey.pass(&state.demand);
     }
 
-    fn pod(since: Timestamp) -> watcher::Event<PodObject> {
+    /// Has the watch show a pod that has its node since then.
+    fn show_pod(state: &State, since: Timestamp) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "u", "namespace": "shop"},
             "spec": {"nodeName": "b", "resourceClaims": [{"name": "net", "resourceClaimName": "c"}]},
             "status": {"conditions": [
                 {"type": "PodScheduled", "status": "True", "lastTransitionTime": since.to_string()}]},
         });
-        watcher::Event::Apply(serde_json::from_value(pod).unwrap())
-    }
-
-    #[tokio::test]
-    async fn claims_are_read_only_while_a_node_is_short_of_addresses() {
-        let mut state = state();
-        state.pods.apply(pod(Timestamp::UNIX_EPOCH));
-        state.plan();
-        assert!(state.reading.is_empty());
-        scarce(&mut state);
-        state.plan();
-        assert!(state.is_short);
-        assert_eq!(state.reading.len(), 1);
-        state.plan();
-        assert_eq!(state.reading.len(), 1, "one at a time");
+        state.pods.apply(watcher::Event::Apply(serde_json::from_value(pod).unwrap()));
     }
 
     fn failure(code: u16) -> kube::Error {
@@ -1012,14 +938,13 @@ mod tests {
     #[tokio::test]
     async fn a_plan_is_due_when_a_pod_begins_to_wait_only_if_a_node_is_short() {
         let mut state = state();
-        state.pods.apply(pod(Timestamp::now()));
+        show_pod(&state, Timestamp::now());
         state.plan();
         assert_eq!(state.due, None);
         scarce(&mut state);
         state.plan();
         let due = state.due.unwrap() - Instant::now();
         assert!(due > Duration::from_secs(15) && due <= Duration::from_secs(20), "{due:?}");
-        assert!(state.reading.is_empty(), "the pod may start");
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,9 +11,9 @@ use kube::ResourceExt as _;
 use kube::runtime::watcher;
 use tokio::time::Instant;
 
+use super::super::waiting::{PodObject, Unschedulable};
 use super::queue::Queue;
 use crate::metrics::Outcome;
-use crate::pods::waiting::{PodObject, Unschedulable};
 
 /// How long a pod must wait before it is judged. Others get a node, a block of addresses or a new node before.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -34,11 +34,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use self::groups::{Finding, PodGroup, Pods, Report};
+use super::read::{Offers, Reader};
+use super::waiting::PodObject;
 use crate::demand::{Demand, Draw, Needs};
 use crate::metrics::{Explained, Metrics, Outcome};
 use crate::objects::events::Events;
-use crate::pods::read::{Offers, Reader};
-use crate::pods::waiting::PodObject;
 
 /// Groups of pods that are judged with one reading of the cluster.
 const GROUPS: usize = 50;
@@ -69,7 +69,7 @@ pub(crate) struct Unscheduled {
 
 impl Unscheduled {
     /// Takes in an event of the watch.
-    pub(crate) fn apply(&self, event: &watcher::Event<PodObject>) {
+    pub(super) fn apply(&self, event: &watcher::Event<PodObject>) {
         if self.pods().apply(event, Instant::now()) {
             self.changed.notify_one();
         }
