@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::Invalid;
 use netclaim_api::addresses::spans::{merge, within};
-use netclaim_api::addresses::{AddressPoolSpec, AddressPoolStatus, AddressTotals, Span};
+use netclaim_api::addresses::{AddressPool, AddressPoolSpec, AddressPoolStatus, AddressTotals, Span};
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use serde_json::Value;
 
@@ -26,6 +26,9 @@ pub(crate) struct PoolAcceptance {
 }
 
 impl Judgement for PoolAcceptance {
+    type Kind = AddressPool;
+    type Status = AddressPoolStatus;
+
     fn of(pool: &DynamicObject) -> Self {
         let spec = pool.data.get("spec").unwrap_or(&Value::Null);
         Self {
@@ -36,27 +39,16 @@ impl Judgement for PoolAcceptance {
         }
     }
 
-    fn stored(&mut self, pool: &DynamicObject) {
-        self.before = stored_status(pool);
+    fn before(&mut self) -> &mut AddressPoolStatus {
+        &mut self.before
     }
 }
 
 impl PoolAcceptance {
-    /// Notes that this status was written.
-    pub(crate) fn wrote(&mut self, status: AddressPoolStatus) {
-        self.before = status;
-    }
-
     /// Returns what the status says of the last look through the pool's ranges.
     pub(crate) fn surveyed(&self) -> Option<i64> {
         let is_present = self.before.observed_generation == self.generation;
         self.before.addresses.filter(|_| is_present)?.surveyed
-    }
-
-    /// Whether `status` changes more than the totals.
-    pub(crate) fn changes_with(&self, status: &AddressPoolStatus) -> bool {
-        find(&self.before.conditions, AcceptedReason::TYPE) != find(&status.conditions, AcceptedReason::TYPE)
-            || self.before.observed_generation != status.observed_generation
     }
 
     /// Returns the status that the pool should have, or `None` if it has it. Without `totals`, those of before stay. `warnings`
@@ -155,6 +147,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::objects::conditions::Status as _;
 
     fn pool(spec: Value, status: Value) -> PoolAcceptance {
         let pool = json!({
@@ -196,7 +189,7 @@ mod tests {
         assert_eq!(again.status(Some(totals), &[], &at(60)), None);
         assert_eq!(again.status(None, &[], &at(60)), None, "what is not known yet stays");
         let more = again.status(Some(AddressTotals { used: 1, ..totals }), &[], &at(60)).unwrap();
-        assert!(!again.changes_with(&more), "only the totals");
+        assert!(!again.before.differs_for_people(&more), "only the totals");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
-use netclaim_api::network::{ClaimNetworkSpec, ClaimNetworkStatus, Scope};
+use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, ClaimNetworkStatus, Scope};
 use netclaim_api::reasons::{AcceptedReason, AddressesReason, AvailableReason, ConditionReason};
 use netclaim_api::taints::Reason;
 use netclaim_api::{Invalid, NetworkName};
@@ -43,6 +43,9 @@ pub(crate) struct Acceptance {
 }
 
 impl Judgement for Acceptance {
+    type Kind = ClaimNetwork;
+    type Status = ClaimNetworkStatus;
+
     fn of(network: &DynamicObject) -> Self {
         let spec = network.data.get("spec").unwrap_or(&Value::Null);
         let name = network.name_any();
@@ -55,33 +58,16 @@ impl Judgement for Acceptance {
         }
     }
 
-    fn stored(&mut self, network: &DynamicObject) {
-        self.before = stored_status(network);
+    fn before(&mut self) -> &mut ClaimNetworkStatus {
+        &mut self.before
     }
 }
 
 impl Acceptance {
-    /// Notes that this status was written.
-    pub(crate) fn wrote(&mut self, status: ClaimNetworkStatus) {
-        self.before = status;
-    }
-
     /// Returns what the status says of the last look through the ClaimNetwork's own ranges.
     pub(crate) fn surveyed(&self) -> Option<i64> {
         let is_present = self.before.observed_generation == self.generation;
         self.before.addresses.filter(|_| is_present)?.surveyed
-    }
-
-    /// Whether `status` changes more than the nodes that the ClaimNetwork is on.
-    pub(crate) fn changes_with(&self, status: &ClaimNetworkStatus) -> bool {
-        find(&self.before.conditions, ACCEPTED) != find(&status.conditions, ACCEPTED)
-            || self.before.observed_generation != status.observed_generation
-    }
-
-    /// Whether `condition` says something that the ClaimNetwork's status does not say yet.
-    pub(crate) fn is_new(&self, condition: &Condition) -> bool {
-        find(&self.before.conditions, &condition.type_)
-            .is_none_or(|before| (&before.status, &before.message) != (&condition.status, &condition.message))
     }
 
     /// Returns the status that the ClaimNetwork should have, or `None` if it has it. `nodes` publish the ClaimNetwork. What is not known

@@ -5,15 +5,28 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::ResourceExt as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::DynamicObject;
+use kube::{Resource, ResourceExt as _};
+use netclaim_api::reasons::{AcceptedReason, Reason as _};
+
+use super::conditions::{Status, stored_status};
 
 /// What the controller says of an object.
 pub(crate) trait Judgement {
+    type Kind: Resource<DynamicType = ()>;
+    type Status: Status;
+
     /// Judges an object as the API server stores it.
     fn of(object: &DynamicObject) -> Self;
-    /// Takes in the status of an object whose spec is the same.
-    fn stored(&mut self, object: &DynamicObject);
+
+    /// Returns the status in the API server, which changes while the spec is the same.
+    fn before(&mut self) -> &mut Self::Status;
+
+    /// Whether people have to act on a condition `Accepted`.
+    fn is_for_people(accepted: &Condition) -> bool {
+        accepted.status == "False" || accepted.reason == AcceptedReason::AcceptedWithWarnings.as_str()
+    }
 }
 
 /// An object with what the controller says of it.
@@ -52,7 +65,7 @@ impl<J: Judgement> Catalog<J> {
             let judged = match before.remove(&name) {
                 Some(judged) if Arc::ptr_eq(&judged.object, &object) => judged,
                 Some(mut judged) if is_same(&judged.object, &object) => {
-                    judged.judgement.stored(&object);
+                    *judged.judgement.before() = stored_status(&object);
                     judged.object = object;
                     updated.statuses.push(name.clone());
                     judged
@@ -75,9 +88,9 @@ impl<J> Catalog<J> {
         self.0.get(name)
     }
 
-    /// Returns what is said of one object.
-    pub(crate) fn judgement_mut(&mut self, name: &str) -> Option<&mut J> {
-        self.0.get_mut(name).map(|judged| &mut judged.judgement)
+    /// Returns one object.
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Judged<J>> {
+        self.0.get_mut(name)
     }
 
     /// Returns all objects, by name.
@@ -105,23 +118,27 @@ fn is_same(before: &DynamicObject, now: &DynamicObject) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use netclaim_api::network::{ClaimNetwork, ClaimNetworkStatus};
+    use serde_json::json;
 
     use super::*;
 
     /// Counts how often an object was judged, and knows its status.
     struct Counted {
         judged: usize,
-        status: Value,
+        status: ClaimNetworkStatus,
     }
 
     impl Judgement for Counted {
+        type Kind = ClaimNetwork;
+        type Status = ClaimNetworkStatus;
+
         fn of(object: &DynamicObject) -> Self {
-            Self { judged: 1, status: object.data["status"].clone() }
+            Self { judged: 1, status: stored_status(object) }
         }
 
-        fn stored(&mut self, object: &DynamicObject) {
-            self.status = object.data["status"].clone();
+        fn before(&mut self) -> &mut ClaimNetworkStatus {
+            &mut self.status
         }
     }
 
@@ -129,7 +146,7 @@ mod tests {
         let object = json!({
             "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork",
             "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": generation},
-            "spec": {"of": generation}, "status": status,
+            "spec": {"of": generation}, "status": {"nodes": status},
         });
         Arc::new(serde_json::from_value(object).unwrap())
     }
@@ -139,13 +156,13 @@ mod tests {
         let mut catalog: Catalog<Counted> = Catalog::default();
         let (first, other) = (object("a", 1, 0), object("b", 1, 0));
         assert!(catalog.update(vec![Arc::clone(&first), Arc::clone(&other)]).specs);
-        catalog.judgement_mut("a").unwrap().judged = 7;
+        catalog.get_mut("a").unwrap().judgement.judged = 7;
         let same = catalog.update(vec![first, Arc::clone(&other)]);
         assert_eq!(same, Updated::default());
         let written = catalog.update(vec![object("a", 1, 5), Arc::clone(&other)]);
         assert_eq!(written, Updated { specs: false, statuses: vec!["a".to_owned()] });
         let known = &catalog.get("a").unwrap().judgement;
-        assert_eq!((known.judged, &known.status), (7, &json!(5)));
+        assert_eq!((known.judged, known.status.nodes), (7, Some(5)));
         assert!(catalog.update(vec![object("a", 2, 5), Arc::clone(&other)]).specs);
         assert_eq!(catalog.get("a").unwrap().judgement.judged, 1);
         assert!(catalog.update(vec![other]).specs, "one is gone");

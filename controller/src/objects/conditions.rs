@@ -3,8 +3,11 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, Patch, PatchParams, ResourceExt as _};
 use kube::{Api, Resource};
-use netclaim_api::reasons::ConditionReason;
+use netclaim_api::addresses::AddressPoolStatus;
+use netclaim_api::network::ClaimNetworkStatus;
+use netclaim_api::reasons::{AcceptedReason, ConditionReason};
 use netclaim_api::shorten;
+use netclaim_api::uplink_policy::UplinkPolicyStatus;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -18,7 +21,41 @@ const MAX_MESSAGE: usize = 32768;
 /// A message names this many nodes.
 const NAMED_NODES: usize = 5;
 
+/// The status of an object that is accepted or not.
+pub(crate) trait Status: Serialize + DeserializeOwned + Default {
+    fn conditions(&self) -> &[Condition];
+
+    fn observed_generation(&self) -> Option<i64>;
+
+    /// Returns the condition `Accepted`.
+    fn accepted(&self) -> Option<&Condition> {
+        find(self.conditions(), AcceptedReason::TYPE)
+    }
+
+    /// Whether the other one says more than what changes by itself, such as the number of nodes.
+    fn differs_for_people(&self, other: &Self) -> bool {
+        self.accepted() != other.accepted() || self.observed_generation() != other.observed_generation()
+    }
+}
+
+macro_rules! statuses {
+    ($($status:ty),*) => {$(
+        impl Status for $status {
+            fn conditions(&self) -> &[Condition] {
+                &self.conditions
+            }
+
+            fn observed_generation(&self) -> Option<i64> {
+                self.observed_generation
+            }
+        }
+    )*};
+}
+
+statuses!(ClaimNetworkStatus, AddressPoolStatus, UplinkPolicyStatus);
+
 /// What a condition of the type of its reasons says.
+#[derive(Debug, Clone)]
 pub(crate) struct Finding<R> {
     pub(crate) reason: R,
     pub(crate) message: String,
