@@ -18,9 +18,10 @@ use netclaim_api::network::ClaimNetworkSpec;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::RETRY;
 use super::store::{Blocks, Leases};
 use super::survey::{Found, Survey, Surveyed, Task};
-use super::{AVOID, RETRY};
+use super::view::AVOID;
 use crate::addresses::leasing::{Leasing, World};
 use crate::demand::{Demand, Needs, Places};
 

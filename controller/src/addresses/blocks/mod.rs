@@ -6,58 +6,48 @@
 //!   pods that wait, claims ────────┘      └── Leased ──> reconciler: status of ClaimNetworks and AddressPools
 //! ```
 //!
-//! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches; a block counts as
-//! taken from the moment it is asked for.
+//! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches; a block
+//! counts as taken from the moment it is asked for.
+//!
+//! * [`view::View`] is what is known of the cluster, and says what is to be done.
+//! * [`requests::Requests`] are those that wait, run or have failed.
+//! * [`timers::Timers`] say when to plan, and when to look for leases whose holder is gone.
 
 mod claims;
 #[doc(hidden)]
 pub mod door;
+mod requests;
 mod store;
 mod survey;
+mod timers;
+mod view;
 mod writes;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
-use kube::api::{ApiResource, DynamicObject, ResourceExt as _};
+use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
-use netclaim_api::addresses::{
-    AddressBlock, AddressBlockSpec, AddressLease, AddressTotals, BlockSize, Holder, HolderKind, PoolKey,
-};
-use netclaim_api::{NetworkName, ObjectName};
-use netclaim_process::kubernetes::answered;
+use netclaim_api::NetworkName;
+use netclaim_api::addresses::{AddressBlock, AddressLease, AddressTotals, PoolKey};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use self::claims::{Claims, Standing};
-use self::store::{Blocks, Lease, Leases};
-use self::survey::{Survey, Surveyed, Task};
-use self::writes::{Done, LeaseRef, Unused, Writes};
-use crate::addresses::leasing::{BlockRef, Leasing, Leaving, Plan, Removal, Supply, Why, World};
+use self::claims::Claims;
+use self::requests::{Action, Requests};
+use self::survey::{Surveyed, Task};
+use self::timers::Timers;
+use self::view::View;
+use self::writes::{Done, Unused, Writes};
+use crate::addresses::leasing::{Leasing, Leaving, Plan, Supply, Why};
 use crate::demand::{Demand, Needs};
 use crate::metrics::{ADDRESS_STATES, Metrics};
-use crate::objects::watches::{Refused, next_unless_refused};
+use crate::objects::watches::next_unless_refused;
 use crate::pods::{AwaitingAddresses, Places};
-
-/// Changes are gathered for this long before blocks are planned anew.
-const GATHER: Duration = Duration::from_millis(100);
-
-/// Planning takes at most this part of the time: one in so many.
-const PLAN_SHARE: u32 = 5;
-
-/// Actions on blocks that run at once.
-const BLOCK_ACTIONS: usize = 32;
-
-/// Actions on leases that run at once. They have slots of their own: whoever makes leases delays no block.
-const LEASE_ACTIONS: usize = 8;
-
-/// How long no block is created of which the API server says that it exists, but the watch does not show it.
-const AVOID: Duration = Duration::from_secs(300);
 
 /// Time between a failed request and the next try for the same object.
 const RETRY: Duration = Duration::from_secs(5);
@@ -65,58 +55,12 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Time between two looks for leases whose holder is gone.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Holders of which no watch tells that are looked up at each [`COLLECT_INTERVAL`].
-const LOOKUPS: usize = 5;
-
-/// How long a node may be said to use an address before the watch of claims shows why.
-const UNPROVEN: Duration = Duration::from_secs(10);
-
 /// How the pools are, for the status of ClaimNetworks and AddressPools.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Leased {
     pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
     pub(crate) supply: BTreeMap<NetworkName, Supply>,
     pub(crate) leaving: Vec<Leaving>,
-}
-
-/// A request to be made.
-#[derive(Debug, Clone)]
-enum Action {
-    Record { pool: PoolKey, totals: AddressTotals },
-    Create(AddressBlockSpec),
-    Delete(Removal),
-    Release { block: Removal, node: ObjectName },
-    Hold(BlockRef),
-    DeleteLease { lease: LeaseRef, holder: Option<Holder> },
-    ReleaseLease { lease: LeaseRef, pod: Option<Holder> },
-    ConfirmLease(LeaseRef),
-    ClearNode { lease: LeaseRef, node: ObjectName, why: Unused },
-}
-
-/// Actions of one kind, which wait and run.
-struct Lane {
-    slots: usize,
-    queue: VecDeque<Action>,
-    running: JoinSet<(Action, kube::Result<Done>)>,
-}
-
-impl Lane {
-    fn new(slots: usize) -> Self {
-        Self { slots, queue: VecDeque::new(), running: JoinSet::new() }
-    }
-
-    /// Begins as many actions as there are slots. An API server that does not answer takes none of them for long.
-    fn start(&mut self, writes: &Writes) {
-        while self.running.len() < self.slots
-            && let Some(action) = self.queue.pop_front()
-        {
-            let writes = writes.clone();
-            self.running.spawn(async move {
-                let result = answered(action.carry_out(&writes)).await;
-                (action, result)
-            });
-        }
-    }
 }
 
 /// Leases blocks as `demand` says and as `pods` need them, and reports how the pools are. `driver` is whose addresses
@@ -139,39 +83,43 @@ pub(crate) async fn run(
     let mut claims = Claims::new(client.clone());
     let mut state = State::new((client, driver), pods, safety, metrics, report);
     loop {
-        let ready = state.is_ready();
-        let due = state.due.filter(|_| ready);
+        let ready = state.view.is_ready();
+        let plan = state.timers.plan().filter(|_| ready);
+        let collect = state.timers.collect().filter(|_| ready);
         tokio::select! {
-            event = next_unless_refused(&mut block_events, "address blocks") => state.apply_block(event),
-            event = next_unless_refused(&mut lease_events, "address leases") => state.apply_lease(event),
+            event = next_unless_refused(&mut block_events, "address blocks") => {
+                if state.view.apply_block(event) {
+                    state.timers.plan_soon();
+                }
+            }
+            event = next_unless_refused(&mut lease_events, "address leases") => {
+                if state.view.apply_lease(event) {
+                    state.timers.collect_at(Instant::now());
+                    state.timers.plan_soon();
+                }
+            }
             // Pods come and go all the time; they matter only if addresses are scarce.
             Ok(()) = pod_changes.changed() => {
                 if state.is_short {
-                    state.plan_soon();
+                    state.timers.plan_soon();
                 }
             }
-            () = claims.changed() => state.collect_at(Instant::now() + COLLECT_INTERVAL),
+            () = claims.changed() => state.timers.collect_at(Instant::now() + COLLECT_INTERVAL),
             Ok(()) = demand.changed() => {
                 if let Some(demand) = demand.borrow_and_update().clone() {
                     state.set_demand(demand);
                 }
             }
             Ok(()) = needs.changed() => {
-                state.needs = needs.borrow_and_update().clone();
-                state.plan_soon();
+                state.view.needs = needs.borrow_and_update().clone();
+                state.timers.plan_soon();
             }
-            // An action that panics is a bug; the next plan makes it anew.
-            Some(result) = state.of_blocks.running.join_next(), if !state.of_blocks.running.is_empty() => {
-                if let Ok((action, result)) = result {
+            ended = state.requests.ended() => {
+                // An action that panics is a bug; the next plan makes it anew.
+                if let Some((action, result)) = ended {
                     state.finish(&action, result);
                 }
-                state.start();
-            }
-            Some(result) = state.of_leases.running.join_next(), if !state.of_leases.running.is_empty() => {
-                if let Ok((action, result)) = result {
-                    state.finish(&action, result);
-                }
-                state.start();
+                state.requests.start();
             }
             Some(result) = state.surveying.join_next(), if !state.surveying.is_empty() => {
                 // After a panic, the next plan begins another one.
@@ -179,66 +127,30 @@ pub(crate) async fn run(
                     state.finish_survey(result, Instant::now());
                 }
             }
-            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => state.plan(),
-            () = sleep_until(state.collect.unwrap_or_else(Instant::now)), if ready && state.collect.is_some() => {
+            () = sleep_until(plan.unwrap_or_else(Instant::now)), if plan.is_some() => state.plan(),
+            () = sleep_until(collect.unwrap_or_else(Instant::now)), if collect.is_some() => {
                 state.collect(&claims);
             }
         }
-        let needed = state.leases.all().values().any(|lease| lease.holder.kind == HolderKind::ResourceClaim)
-            || state.demand.pools.values().any(|pool| !pool.reserved.is_empty());
-        claims.watch(needed);
+        claims.watch(state.view.needs_claims());
     }
 }
 
-/// Which watches have seen a whole list.
-#[derive(Default)]
-struct Synced {
-    blocks: bool,
-    leases: bool,
-}
-
+/// What the loop works with. Only [`Requests`] asks the API server, and only [`View`] knows what there is.
 struct State {
     client: Client,
     driver: String,
-    writes: Writes,
     metrics: Metrics,
     report: watch::Sender<Leased>,
     leasing: Leasing,
-    blocks: Blocks,
-    leases: Leases,
+    timers: Timers,
+    requests: Requests,
+    view: View,
     pods: Arc<AwaitingAddresses>,
-    needs: Needs,
-    demand: Demand,
-    has_demand: bool,
-    nodes: BTreeSet<String>,
-    /// Those of the nodes that are not Ready.
-    unready: BTreeSet<String>,
-    synced: Synced,
-    /// When to plan.
-    due: Option<Instant>,
-    /// No plan before this.
-    not_before: Instant,
-    /// When to look for leases whose holder is gone.
-    collect: Option<Instant>,
-    /// The lease after which the next lookup begins.
-    looked_up: String,
-    /// Nodes that are gone for good, of those with blocks or leases.
-    gone: BTreeSet<String>,
     /// Whether a node is short of addresses.
     is_short: bool,
-    of_blocks: Lane,
-    of_leases: Lane,
-    /// The objects of the actions in both.
-    in_flight: BTreeSet<String>,
-    survey: Survey,
     /// The survey under way: one at a time.
     surveying: JoinSet<kube::Result<Surveyed>>,
-    /// The sizes of blocks that are recorded.
-    sizes: BTreeMap<PoolKey, BlockSize>,
-    /// Requests that failed, and when they may be made again.
-    delayed: BTreeMap<String, Instant>,
-    /// Blocks that cannot be created before this.
-    avoided: BTreeMap<(PoolKey, IpNet), Instant>,
     /// Blocks of ClaimNetworks that are gone, of which a warning is logged.
     warned: BTreeSet<String>,
 }
@@ -251,201 +163,104 @@ impl State {
         metrics: Metrics,
         report: watch::Sender<Leased>,
     ) -> Self {
+        let now = Instant::now();
         Self {
-            writes: Writes::new(client.clone()),
+            requests: Requests::new(Writes::new(client.clone())),
             client,
             driver,
             metrics,
             report,
             leasing: Leasing::new(safety),
-            blocks: Blocks::default(),
-            leases: Leases::default(),
+            timers: Timers::new(now),
+            view: View::new(now),
             pods,
-            needs: Needs::new(),
-            demand: Demand::default(),
-            has_demand: false,
-            nodes: BTreeSet::new(),
-            unready: BTreeSet::new(),
-            synced: Synced::default(),
-            due: None,
-            not_before: Instant::now(),
-            collect: None,
-            looked_up: String::new(),
-            gone: BTreeSet::new(),
             is_short: false,
-            of_blocks: Lane::new(BLOCK_ACTIONS),
-            of_leases: Lane::new(LEASE_ACTIONS),
-            in_flight: BTreeSet::new(),
-            survey: Survey::new(Instant::now()),
             surveying: JoinSet::new(),
-            sizes: BTreeMap::new(),
-            delayed: BTreeMap::new(),
-            avoided: BTreeMap::new(),
             warned: BTreeSet::new(),
         }
     }
 
-    /// Takes in an event of the watch of blocks. Nothing is leased while the API server refuses to list them.
-    fn apply_block(&mut self, event: Result<watcher::Event<DynamicObject>, Refused>) {
-        let Ok(event) = event else {
-            self.synced.blocks = false;
-            return;
-        };
-        self.synced.blocks |= matches!(event, watcher::Event::InitDone);
-        if self.blocks.apply(event, Instant::now()) {
-            self.plan_soon();
-        }
-    }
-
-    /// Takes in an event of the watch of leases. Nothing is leased while the API server refuses to list them.
-    fn apply_lease(&mut self, event: Result<watcher::Event<DynamicObject>, Refused>) {
-        let Ok(event) = event else {
-            self.synced.leases = false;
-            return;
-        };
-        self.synced.leases |= matches!(event, watcher::Event::InitDone);
-        if let watcher::Event::Delete(lease) = &event
-            && let Some(held) = self.leases.all().get(&lease.name_any()).and_then(|lease| lease.held.as_ref())
-        {
-            self.survey.released(&held.pool);
-        }
-        if self.leases.apply(event, Instant::now()) {
-            self.collect_at(Instant::now());
-            self.plan_soon();
-        }
-    }
-
-    /// Whether everything is known that a plan needs.
-    fn is_ready(&self) -> bool {
-        self.synced.blocks && self.synced.leases && self.has_demand
-    }
-
-    fn plan_soon(&mut self) {
-        self.plan_at(Instant::now() + GATHER);
-    }
-
-    fn plan_at(&mut self, time: Instant) {
-        self.due = Some(self.due.map_or(time, |due| due.min(time)).max(self.not_before));
-    }
-
-    fn collect_at(&mut self, time: Instant) {
-        self.collect = Some(self.collect.map_or(time, |collect| collect.min(time)));
-    }
-
     fn set_demand(&mut self, demand: Demand) {
-        if !Arc::ptr_eq(&self.demand.nodes, &demand.nodes) || !self.has_demand {
-            self.nodes = demand.nodes.keys().cloned().collect();
-            let unready = demand.nodes.iter().filter(|(_, facts)| facts.is_unready);
-            self.unready = unready.map(|(name, _)| name.clone()).collect();
-        }
-        self.demand = demand;
-        self.survey.observe(&self.demand, Instant::now());
-        // The status of a pool that is created again has none.
-        self.sizes.retain(|key, _| self.demand.pools.contains_key(key));
-        self.has_demand = true;
-        self.plan_at(Instant::now());
+        let now = Instant::now();
+        self.view.set_demand(demand, now);
+        self.timers.plan_at(now);
         // Addresses may be reserved now that leases have.
-        self.collect_at(Instant::now() + COLLECT_INTERVAL);
+        self.timers.collect_at(now + COLLECT_INTERVAL);
     }
 
     fn plan(&mut self) {
         let begin = Instant::now();
-        self.due = None;
-        for spec in self.blocks.expire_pending(begin) {
-            self.avoid(&spec, begin);
-        }
-        self.avoided.retain(|_, until| *until > begin);
-        self.delayed.retain(|_, until| *until > begin);
-        let Places { waiting, until } = self.pods.places(&self.demand.nodes, begin);
-        let (mut held, lease_nodes) = (self.leases.held(&self.demand.pools), self.leases.nodes());
-        held.extend(self.survey.held());
-        let blocks = self.blocks.within_reason(&self.demand.nodes);
-        let world = World {
-            networks: &self.demand.networks,
-            pools: &self.demand.pools,
-            sizes: &self.sizes,
-            blocks: &blocks,
-            held: &held,
-            avoided: &self.avoided,
-            lease_nodes: &lease_nodes,
-            nodes: &self.nodes,
-            unready: &self.unready,
-            waiting: &waiting,
-            needs: &self.needs,
-        };
-        let mut plan = self.leasing.plan(&world, begin);
-        let unsurveyed = self.survey.missing(&self.demand);
-        plan.create.retain(|block| !unsurveyed.contains_key(&block.key()));
+        self.timers.begin_plan();
+        self.view.expire(begin);
+        self.requests.expire(begin);
+        let Places { waiting, until } = self.pods.places(&self.view.demand.nodes, begin);
+        let (plan, unsurveyed) = self.view.plan(&mut self.leasing, &waiting, begin);
         self.begin_survey(unsurveyed, begin);
-        self.not_before = self.not_before.max(begin + begin.elapsed() * PLAN_SHARE);
+        self.timers.end_plan(begin);
         let next = plan.next;
         self.carry_out(plan, begin);
-        let unseen = self.blocks.any_pending().then(|| begin + RETRY);
-        let next = next.into_iter().chain(unseen).chain(self.delayed.values().copied());
-        let next = next.chain(self.avoided.values().copied()).min();
+        let unseen = self.view.blocks.any_pending().then(|| begin + RETRY);
         // Without a shortage, nobody needs to know which pods wait.
-        let next = next.into_iter().chain(until.filter(|_| self.is_short)).min();
-        if let Some(next) = next {
-            self.plan_at(next);
-        }
+        let until = until.filter(|_| self.is_short);
+        let next = [next, unseen, self.requests.next(), self.view.next(), until];
+        next.into_iter().flatten().for_each(|next| self.timers.plan_at(next));
     }
 
     /// Looks for pods that have addresses of pools from before, if the time has come.
     fn begin_survey(&mut self, pools: BTreeMap<PoolKey, survey::Pool>, now: Instant) {
         let mut due = BTreeMap::new();
         for (key, pool) in pools {
-            match self.survey.due(&key) {
-                at if at > now => self.plan_at(at),
+            match self.view.survey.due(&key) {
+                at if at > now => self.timers.plan_at(at),
                 _ => drop(due.insert(key, pool)),
             }
         }
         if due.is_empty() || !self.surveying.is_empty() {
             return;
         }
-        let task = Task::new(due, &self.demand, &self.blocks, &self.leases);
+        let task = Task::new(due, &self.view.demand, &self.view.blocks, &self.view.leases);
         self.surveying.spawn(task.run(self.client.clone(), self.driver.clone()));
     }
 
     fn finish_survey(&mut self, result: kube::Result<Surveyed>, now: Instant) {
         match result {
             Ok(surveyed) => {
-                let found = self.survey.finish(surveyed, now);
+                let found = self.view.survey.finish(surveyed, now);
                 if found > 0 {
                     tracing::info!(found, "leased addresses that pods have from before");
                 }
-                self.plan_soon();
+                self.timers.plan_soon();
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "cannot look for addresses that pods have from before, will retry");
-                self.survey.retry(now + RETRY);
-                self.plan_at(now + RETRY);
+                self.view.survey.retry(now + RETRY);
+                self.timers.plan_at(now + RETRY);
             }
         }
     }
 
     fn carry_out(&mut self, mut plan: Plan, now: Instant) {
         let known: BTreeSet<String> = plan.leaving.iter().map(|leaving| leaving.object.clone()).collect();
-        plan.leaving.extend(survey::leaving(&self.leases).filter(|one| !known.contains(&one.object)));
+        plan.leaving.extend(survey::leaving(&self.view.leases).filter(|one| !known.contains(&one.object)));
         for (pool, totals) in &mut plan.totals {
-            totals.surveyed = self.survey.written(pool, &self.demand);
+            totals.surveyed = self.view.survey.written(pool, &self.view.demand);
         }
         self.is_short = plan.supply.values().any(|supply| matches!(supply, Supply::Exhausted(_)));
         self.pods.set_short(self.is_short);
-        if self.gone != plan.gone {
-            self.gone = plan.gone;
-            self.collect_at(now);
+        if self.view.set_gone(plan.gone) {
+            self.timers.collect_at(now);
         }
         for (pool, totals) in plan.record {
-            self.push(Action::Record { pool, totals });
+            self.requests.push(Action::Record { pool, totals });
         }
         for spec in plan.create {
-            if self.push(Action::Create(spec.clone())) {
-                self.blocks.add_pending(spec, now);
+            if self.requests.push(Action::Create(spec.clone())) {
+                self.view.blocks.add_pending(spec, now);
             }
         }
         for block in plan.delete {
-            if self.push(Action::Delete(block.clone())) {
+            if self.requests.push(Action::Delete(block.clone())) {
                 tracing::info!(block = block.name, reason = %block.why, "deleting a block of addresses");
                 if block.why == Why::Moved {
                     self.metrics.address_moves.inc();
@@ -453,20 +268,20 @@ impl State {
             }
         }
         for block in plan.release {
-            let node = self.blocks.all().get(&block.name).and_then(|block| block.spec.node.parse().ok());
+            let node = self.view.blocks.all().get(&block.name).and_then(|block| block.spec.node.parse().ok());
             if let Some(node) = node {
-                self.push(Action::Release { block, node });
+                self.requests.push(Action::Release { block, node });
             }
         }
         for block in plan.hold {
-            if self.push(Action::Hold(block.clone())) {
+            if self.requests.push(Action::Hold(block.clone())) {
                 tracing::warn!(
                     block = block.name,
                     "somebody has removed the finalizer of a block: putting it back"
                 );
             }
         }
-        self.start();
+        self.requests.start();
         self.warn_of_leaving(&plan.leaving);
         count(&self.metrics, &plan.totals, &self.report.borrow().totals);
         let leased = Leased { totals: plan.totals, supply: plan.supply, leaving: plan.leaving };
@@ -479,7 +294,8 @@ impl State {
 
     /// Logs which blocks go of ClaimNetworks that are gone, which have no status that says so.
     fn warn_of_leaving(&mut self, leaving: &[Leaving]) {
-        let of_gone = leaving.iter().filter(|leaving| !self.demand.networks.contains_key(&leaving.network));
+        let of_gone =
+            leaving.iter().filter(|leaving| !self.view.demand.networks.contains_key(&leaving.network));
         let before = std::mem::take(&mut self.warned);
         for one @ Leaving { network, object, .. } in of_gone {
             let Some(message) = one.lost() else { continue };
@@ -489,41 +305,14 @@ impl State {
         }
     }
 
-    /// Lets no block of this name be created for some time.
-    fn avoid(&mut self, spec: &AddressBlockSpec, now: Instant) {
-        tracing::warn!(
-            block = spec.name(),
-            "the API server has an AddressBlock of this name, but the watch shows none that can be read: delete it"
-        );
-        self.avoided.insert((spec.key(), spec.cidr), now + AVOID);
-    }
-
-    /// Adds a request, unless the same one is under way or failed just before. A block is released after it is deleted.
-    fn push(&mut self, action: Action) -> bool {
-        if self.delayed.get(&action.key()).is_some_and(|until| *until > Instant::now()) {
-            return false;
-        }
-        let is_new = self.in_flight.insert(action.key());
-        if is_new {
-            let lane = if action.is_of_a_lease() { &mut self.of_leases } else { &mut self.of_blocks };
-            lane.queue.push_back(action);
-        }
-        is_new
-    }
-
-    fn start(&mut self) {
-        self.of_blocks.start(&self.writes);
-        self.of_leases.start(&self.writes);
-    }
-
     fn finish(&mut self, action: &Action, result: kube::Result<Done>) {
-        self.in_flight.remove(&action.key());
+        self.requests.end(action);
         match &result {
             Ok(done) => match action {
                 Action::Record { pool, .. } => {
                     if let Done::Recorded(size) = done {
-                        self.sizes.insert(pool.clone(), *size);
-                        self.plan_soon();
+                        self.view.sizes.insert(pool.clone(), *size);
+                        self.timers.plan_soon();
                     }
                 }
                 Action::Create(spec) if *done == Done::Yes => {
@@ -531,12 +320,12 @@ impl State {
                     tracing::debug!(block = spec.name(), node = spec.node, "leased a block of addresses");
                 }
                 // Another object has the name.
-                Action::Create(spec) if !self.blocks.has(spec) => self.avoid(spec, Instant::now()),
+                Action::Create(spec) if !self.view.blocks.has(spec) => self.view.avoid(spec, Instant::now()),
                 Action::Delete(block) => {
                     self.metrics.blocks_removed.inc();
-                    self.blocks.set_deleting(&block.name, &block.uid);
+                    self.view.blocks.set_deleting(&block.name, &block.uid);
                     // The watch shows nothing new then, and the time until its release begins with the next plan.
-                    self.plan_soon();
+                    self.timers.plan_soon();
                 }
                 Action::Release { block, .. } if *done == Done::Yes => {
                     tracing::info!(block = block.name, "released the block of a node that is gone");
@@ -571,165 +360,28 @@ impl State {
                 let (object, error) = (action.key(), error as &dyn std::error::Error);
                 tracing::warn!(error, object, "cannot write, will retry");
                 if let Action::Create(spec) = action {
-                    self.blocks.remove_pending(&spec.name());
+                    self.view.blocks.remove_pending(&spec.name());
                 }
                 let until = Instant::now() + RETRY;
-                self.delayed.insert(action.key(), until);
-                self.plan_at(until);
-                self.collect_at(until);
+                self.requests.delay(action, until);
+                self.timers.plan_at(until);
+                self.timers.collect_at(until);
             }
         }
     }
 
     /// Confirms leases of claims that exist, frees those that no node uses, and deletes those that nobody holds.
     fn collect(&mut self, claims: &Claims) {
-        self.collect = None;
+        self.timers.begin_collect();
         let now = Instant::now();
-        let forged = self.judge(claims, now);
-        let all = self.leases.all().iter();
-        let due = all.filter_map(|(name, lease)| {
-            Some((name, self.due_of(name, lease, forged.contains(name), claims)?))
-        });
-        let (of_pods, others): (Vec<_>, Vec<_>) = due.partition(|(_, action)| action.asks_for_a_pod());
-        let mut actions: Vec<Action> = others.into_iter().map(|(_, action)| action).collect();
-        let (after, before): (Vec<_>, Vec<_>) =
-            of_pods.into_iter().partition(|(name, _)| **name > self.looked_up);
-        let looked_up: Vec<_> = after.into_iter().chain(before).take(LOOKUPS).collect();
-        self.looked_up = looked_up.last().map(|(name, _)| (*name).clone()).unwrap_or_default();
-        actions.extend(looked_up.into_iter().map(|(_, action)| action));
-        let is_unproven = self.leases.all().values().any(|lease| lease.unproven.is_some());
-        if !actions.is_empty() || is_unproven {
-            self.collect_at(now + COLLECT_INTERVAL);
+        let actions = self.view.due(claims, now);
+        if !actions.is_empty() || self.view.has_unproven() {
+            self.timers.collect_at(now + COLLECT_INTERVAL);
         }
         for action in actions {
-            self.push(action);
+            self.requests.push(action);
         }
-        self.start();
-    }
-
-    /// Returns what is to be done about a lease. Of one that `is_forged`, a node is said to use the address without the claim.
-    fn due_of(&self, name: &str, lease: &Lease, is_forged: bool, claims: &Claims) -> Option<Action> {
-        let reference = LeaseRef {
-            name: name.to_owned(),
-            uid: lease.uid.clone(),
-            resource_version: lease.resource_version.clone(),
-        };
-        let holder = &lease.holder;
-        let is_of_pod = holder.kind == HolderKind::Pod;
-        if let Some(node) = &lease.node {
-            let is_gone = self.gone.contains(node.as_str());
-            let why = is_gone.then_some(Unused::NodeGone);
-            let why = why.or_else(|| is_forged.then(|| Unused::NotAllocated(holder.clone())));
-            match why {
-                Some(why) if lease.is_deleting || lease.has_own_name => {
-                    return Some(Action::ClearNode { lease: reference, node: node.clone(), why });
-                }
-                Some(_) => return Some(Action::DeleteLease { lease: reference, holder: None }),
-                None => {}
-            }
-        } else if lease.is_deleting {
-            let pod = is_of_pod.then(|| holder.clone());
-            return lease.has_finalizer.then_some(Action::ReleaseLease { lease: reference, pod });
-        } else if !lease.has_own_name {
-            return Some(Action::DeleteLease { lease: reference, holder: None });
-        } else if is_of_pod || !claims.may_exist(&holder.uid) {
-            return Some(Action::DeleteLease { lease: reference, holder: Some(holder.clone()) });
-        }
-        self.is_to_be_confirmed(lease, claims).then_some(Action::ConfirmLease(reference))
-    }
-
-    /// Looks at what is said of nodes since the last list, and returns the leases of which a node is said to use the address
-    /// without the claim.
-    fn judge(&mut self, claims: &Claims, now: Instant) -> BTreeSet<String> {
-        let unproven = self.leases.all().iter().filter_map(|(name, lease)| {
-            let (since, node) = lease.unproven.zip(lease.node.as_ref())?;
-            let standing = match lease.holder.kind {
-                HolderKind::ResourceClaim => claims.standing(&lease.holder.uid, node, since, UNPROVEN, now),
-                HolderKind::Pod => Standing::Proven,
-            };
-            // The watch of claims began, or began anew, too late to tell.
-            let is_over = standing == Standing::Unknown && claims.is_listed_since(since + UNPROVEN);
-            Some((name.clone(), since, if is_over { Standing::Proven } else { standing }))
-        });
-        let (mut proven, mut forged) = (Vec::new(), BTreeSet::new());
-        for (name, since, standing) in unproven {
-            match standing {
-                Standing::Proven => proven.push(name),
-                Standing::Refuted if now.saturating_duration_since(since) >= UNPROVEN => {
-                    forged.insert(name);
-                }
-                Standing::Refuted | Standing::Unknown => {}
-            }
-        }
-        proven.iter().for_each(|name| self.leases.set_proven(name));
-        forged
-    }
-
-    /// Whether a lease is to hold its address whatever becomes of the pool, and to stay until no pod has it.
-    fn is_to_be_confirmed(&self, lease: &Lease, claims: &Claims) -> bool {
-        if lease.is_deleting || !lease.has_own_name {
-            return false;
-        }
-        if !lease.has_finalizer {
-            return true;
-        }
-        let is_proven = lease.unproven.is_none() && claims.exists(&lease.holder.uid);
-        !lease.is_confirmed && is_proven && lease.is_reserved(&self.demand.pools)
-    }
-}
-
-impl Action {
-    async fn carry_out(&self, writes: &Writes) -> kube::Result<Done> {
-        match self {
-            Self::Record { pool, totals } => writes.record(pool, *totals).await,
-            Self::Create(spec) => writes.create(spec.clone()).await,
-            Self::Delete(block) => writes.delete(block).await,
-            Self::Release { block, node } => writes.release(block, node).await,
-            Self::Hold(block) => writes.hold(block).await,
-            Self::DeleteLease { lease, holder } => writes.delete_lease(lease, holder.as_ref()).await,
-            Self::ReleaseLease { lease, pod } => writes.release_lease(lease, pod.as_ref()).await,
-            Self::ConfirmLease(lease) => writes.confirm(lease).await,
-            Self::ClearNode { lease, node, why } => writes.clear_node(lease, node, why).await,
-        }
-    }
-
-    fn is_of_a_lease(&self) -> bool {
-        match self {
-            Self::Record { .. }
-            | Self::Create(_)
-            | Self::Delete(_)
-            | Self::Release { .. }
-            | Self::Hold(_) => false,
-            Self::DeleteLease { .. }
-            | Self::ReleaseLease { .. }
-            | Self::ConfirmLease(_)
-            | Self::ClearNode { .. } => true,
-        }
-    }
-
-    /// Whether the pod that holds the lease is looked up first: no watch tells of pods that run.
-    fn asks_for_a_pod(&self) -> bool {
-        let holder = match self {
-            Self::DeleteLease { holder, .. } => holder.as_ref(),
-            Self::ReleaseLease { pod, .. } => pod.as_ref(),
-            _ => None,
-        };
-        holder.is_some_and(|holder| holder.kind == HolderKind::Pod)
-    }
-
-    /// Returns what distinguishes it from other requests.
-    fn key(&self) -> String {
-        match self {
-            Self::Record { pool, .. } => format!("record the size of blocks of {pool}"),
-            Self::Create(spec) => format!("create AddressBlock {}", spec.name()),
-            Self::Delete(block) => format!("delete AddressBlock {}", block.name),
-            Self::Release { block, .. } => format!("release AddressBlock {}", block.name),
-            Self::Hold(block) => format!("put the finalizer of AddressBlock {} back", block.name),
-            Self::DeleteLease { lease, .. } => format!("delete AddressLease {}", lease.name),
-            Self::ReleaseLease { lease, .. } => format!("release AddressLease {}", lease.name),
-            Self::ConfirmLease(lease) => format!("confirm AddressLease {}", lease.name),
-            Self::ClearNode { lease, .. } => format!("clear the node of AddressLease {}", lease.name),
-        }
+        self.requests.start();
     }
 }
 
@@ -767,13 +419,19 @@ mod tests {
     use http::{Request, Response};
     use k8s_openapi::jiff::Timestamp;
     use kube::client::Body;
-    use netclaim_api::addresses::AddressPoolSpec;
+    use netclaim_api::addresses::{AddressBlockSpec, AddressPoolSpec};
     use serde_json::json;
     use tower_test::mock;
 
+    use super::requests::LEASE_ACTIONS;
+    use super::store::Leases;
+    use super::timers::GATHER;
+    use super::view::UNPROVEN;
+    use super::writes::LeaseRef;
     use super::*;
-    use crate::addresses::leasing::SAFETY;
+    use crate::addresses::leasing::{Removal, SAFETY};
     use crate::demand::Draw;
+    use crate::objects::watches::Refused;
 
     fn state() -> State {
         let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
@@ -792,7 +450,10 @@ mod tests {
         let block = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AddressBlock",
             "metadata": {"name": "storage.10.20.0.0-30", "uid": "u", "finalizers": [netclaim_api::addresses::BLOCK_FINALIZER]},
             "spec": {"network": "storage", "node": "a", "cidr": "10.20.0.0/30"}});
-        state.blocks.apply(watcher::Event::Apply(serde_json::from_value(block).unwrap()), Instant::now());
+        state
+            .view
+            .blocks
+            .apply(watcher::Event::Apply(serde_json::from_value(block).unwrap()), Instant::now());
         let pool: AddressPoolSpec = serde_json::from_value(
             json!({"ranges": [{"subnet": "10.20.0.0/30"}], "blockSize": {"ipv4": 30}}),
         )
@@ -808,7 +469,7 @@ mod tests {
             nodes: Arc::new(nodes.map(|node| (node, Default::default())).into()),
             ..Demand::default()
         });
-        state.survey.pass(&state.demand);
+        state.view.survey.pass(&state.view.demand);
     }
 
     /// Has the watch show a pod that has its node since then.
@@ -833,13 +494,13 @@ mod tests {
             serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": cidr})).unwrap()
         };
         let [failed, other] = ["10.20.0.0/28", "10.20.0.16/28"].map(|cidr| Action::Create(spec(cidr)));
-        assert!(state.push(failed.clone()));
+        assert!(state.requests.push(failed.clone()));
         state.finish(&failed, Err(failure(500)));
-        assert!(!state.push(failed) && state.push(other));
-        state.plan_soon();
-        assert!(state.due.unwrap() <= Instant::now() + GATHER, "the next plan is not delayed");
+        assert!(!state.requests.push(failed) && state.requests.push(other));
+        state.timers.plan_soon();
+        assert!(state.timers.plan().unwrap() <= Instant::now() + GATHER, "the next plan is not delayed");
         state.plan();
-        let due = state.due.unwrap() - Instant::now();
+        let due = state.timers.plan().unwrap() - Instant::now();
         assert!(due > GATHER && due <= RETRY, "{due:?}");
     }
 
@@ -848,10 +509,10 @@ mod tests {
         let mut state = state();
         scarce(&mut state);
         state.plan();
-        state.due = None;
+        state.timers.begin_plan();
         let block = Removal { name: "storage.10.20.0.0-30".into(), uid: "u".into(), why: Why::NodeGone };
         state.finish(&Action::Delete(block), Ok(Done::Yes));
-        assert!(state.due.is_some_and(|due| due <= Instant::now() + GATHER));
+        assert!(state.timers.plan().is_some_and(|due| due <= Instant::now() + GATHER));
     }
 
     #[tokio::test]
@@ -862,10 +523,10 @@ mod tests {
             serde_json::from_value(json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/30"}))
                 .unwrap();
         state.finish(&Action::Create(spec.clone()), Ok(Done::Overtaken));
-        assert!(state.avoided.is_empty(), "the watch shows it");
+        assert!(state.view.avoided.is_empty(), "the watch shows it");
         let other = AddressBlockSpec { cidr: "10.20.0.4/30".parse().unwrap(), ..spec };
         state.finish(&Action::Create(other.clone()), Ok(Done::Overtaken));
-        assert!(state.avoided.contains_key(&(other.key(), other.cidr)));
+        assert!(state.view.avoided.contains_key(&(other.key(), other.cidr)));
     }
 
     #[tokio::test]
@@ -879,7 +540,7 @@ mod tests {
             remains: "remains".to_owned(),
             awaited_by: BTreeSet::new(),
         };
-        state.demand.networks.insert("storage".parse().unwrap(), Draw::Nothing);
+        state.view.demand.networks.insert("storage".parse().unwrap(), Draw::Nothing);
         state.warn_of_leaving(&[leaving("storage", "s"), leaving("gone", "g")]);
         assert_eq!(state.warned, BTreeSet::from(["g".to_owned()]), "the other one has a status");
         state.warn_of_leaving(&[]);
@@ -890,13 +551,13 @@ mod tests {
     async fn nothing_is_leased_while_blocks_or_leases_cannot_be_listed() {
         let mut state = state();
         state.set_demand(Demand::default());
-        state.apply_lease(Err(Refused));
-        state.apply_block(Ok(watcher::Event::InitDone));
-        assert!(!state.is_ready());
-        state.apply_lease(Ok(watcher::Event::InitDone));
-        assert!(state.is_ready());
-        state.apply_block(Err(Refused));
-        assert!(!state.is_ready(), "the definition was deleted");
+        state.view.apply_lease(Err(Refused));
+        state.view.apply_block(Ok(watcher::Event::InitDone));
+        assert!(!state.view.is_ready());
+        state.view.apply_lease(Ok(watcher::Event::InitDone));
+        assert!(state.view.is_ready());
+        state.view.apply_block(Err(Refused));
+        assert!(!state.view.is_ready(), "the definition was deleted");
     }
 
     #[tokio::test]
@@ -911,20 +572,20 @@ mod tests {
             watcher::Event::Apply(serde_json::from_value(lease).unwrap())
         };
         for (name, node) in [("storage.10.20.0.200", Some("a")), ("copy", None), ("busy-copy", Some("a"))] {
-            state.leases.apply(lease(name, node), Instant::now());
+            state.view.leases.apply(lease(name, node), Instant::now());
         }
         let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
         let claims = Claims::new(Client::new(service, "default"));
         let actions = |state: &mut State| {
             state.collect(&claims);
-            std::mem::take(&mut state.in_flight).into_iter().collect::<Vec<_>>()
+            std::mem::take(&mut state.requests.in_flight).into_iter().collect::<Vec<_>>()
         };
         assert_eq!(
             actions(&mut state),
             ["confirm AddressLease storage.10.20.0.200", "delete AddressLease copy"],
             "the claim may exist, and no agent of this version has made the lease"
         );
-        state.gone.insert("a".into());
+        state.view.gone.insert("a".into());
         assert_eq!(
             actions(&mut state),
             [
@@ -940,10 +601,10 @@ mod tests {
         let mut state = state();
         show_pod(&state, Timestamp::now());
         state.plan();
-        assert_eq!(state.due, None);
+        assert_eq!(state.timers.plan(), None);
         scarce(&mut state);
         state.plan();
-        let due = state.due.unwrap() - Instant::now();
+        let due = state.timers.plan().unwrap() - Instant::now();
         assert!(due > Duration::from_secs(15) && due <= Duration::from_secs(20), "{due:?}");
     }
 
@@ -951,8 +612,8 @@ mod tests {
     async fn no_block_is_created_before_it_is_known_which_addresses_pods_have() {
         let mut state = state();
         state.set_demand(Demand::default());
-        state.apply_block(Ok(watcher::Event::InitDone));
-        state.apply_lease(Ok(watcher::Event::InitDone));
+        state.view.apply_block(Ok(watcher::Event::InitDone));
+        state.view.apply_lease(Ok(watcher::Event::InitDone));
         scarce(&mut state);
         // Another block is free now, and nobody has looked who has its addresses.
         let wider: AddressPoolSpec = serde_json::from_value(
@@ -960,14 +621,15 @@ mod tests {
         )
         .unwrap();
         let key = PoolKey::Network("storage".parse().unwrap());
-        let demand = Demand { pools: [(key, wider)].into(), ..state.demand.clone() };
+        let demand = Demand { pools: [(key, wider)].into(), ..state.view.demand.clone() };
         state.set_demand(demand);
-        let creates = |state: &State| state.in_flight.iter().any(|action| action.starts_with("create "));
+        let creates =
+            |state: &State| state.requests.in_flight.iter().any(|action| action.starts_with("create "));
         for _ in 0..2 {
             state.plan();
             assert!(!creates(&state) && state.surveying.len() == 1, "one survey at a time");
         }
-        state.survey.pass(&state.demand);
+        state.view.survey.pass(&state.view.demand);
         state.plan();
         assert!(creates(&state));
     }
@@ -986,13 +648,13 @@ mod tests {
     /// What `collect` begins.
     fn collected(state: &mut State, claims: &Claims) -> Vec<String> {
         state.collect(claims);
-        std::mem::take(&mut state.in_flight).into_iter().collect()
+        std::mem::take(&mut state.requests.in_flight).into_iter().collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_node_that_is_said_to_use_an_address_without_the_claim_loses_it() {
         let (mut state, mut claims) = (state(), claims::tests::listed(&[]));
-        state.leases.apply(lease("none", Some("a"), false), Instant::now());
+        state.view.leases.apply(lease("none", Some("a"), false), Instant::now());
         assert_eq!(collected(&mut state, &claims), [""; 0], "the watch may be late");
         tokio::time::advance(UNPROVEN).await;
         let cleared = ["clear the node of AddressLease storage.10.20.0.2"];
@@ -1010,8 +672,8 @@ mod tests {
     async fn what_a_lease_said_before_the_controller_saw_it_stays() {
         let (mut state, claims) = (state(), claims::tests::listed(&[]));
         let watcher::Event::Apply(object) = lease("none", Some("a"), false) else { unreachable!() };
-        state.leases.apply(watcher::Event::InitApply(object), Instant::now());
-        state.leases.apply(watcher::Event::InitDone, Instant::now());
+        state.view.leases.apply(watcher::Event::InitApply(object), Instant::now());
+        state.view.leases.apply(watcher::Event::InitDone, Instant::now());
         tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(collected(&mut state, &claims), [""; 0]);
     }
@@ -1019,11 +681,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lease_of_a_claim_that_does_not_exist_goes() {
         let (mut state, claims) = (state(), claims::tests::listed(&[]));
-        state.leases.apply(lease("none", None, false), Instant::now());
+        state.view.leases.apply(lease("none", None, false), Instant::now());
         assert_eq!(collected(&mut state, &claims), ["delete AddressLease storage.10.20.0.2"]);
-        state.leases.apply(lease("none", Some("a"), true), Instant::now());
+        state.view.leases.apply(lease("none", Some("a"), true), Instant::now());
         assert_eq!(collected(&mut state, &claims), [""; 0], "a pod may have the address");
-        state.leases.apply(lease("none", None, true), Instant::now());
+        state.view.leases.apply(lease("none", None, true), Instant::now());
         assert_eq!(collected(&mut state, &claims), ["release AddressLease storage.10.20.0.2"]);
     }
 
@@ -1031,13 +693,13 @@ mod tests {
     async fn a_lease_is_confirmed_if_its_address_is_reserved_and_its_claim_is_on_its_node() {
         let (mut state, claims) = (state(), claims::tests::listed(&[("u7", "a"), ("u8", "b")]));
         scarce(&mut state);
-        state.leases.apply(lease("u7", Some("a"), false), Instant::now());
+        state.view.leases.apply(lease("u7", Some("a"), false), Instant::now());
         assert_eq!(collected(&mut state, &claims), [""; 0], "it is not reserved");
         let reserved = |pool: &mut AddressPoolSpec| pool.reserved = vec!["10.20.0.2".parse().unwrap()];
-        state.demand.pools.values_mut().for_each(reserved);
+        state.view.demand.pools.values_mut().for_each(reserved);
         assert_eq!(collected(&mut state, &claims), ["confirm AddressLease storage.10.20.0.2"]);
-        state.leases = Leases::default();
-        state.leases.apply(lease("u8", Some("a"), false), Instant::now());
+        state.view.leases = Leases::default();
+        state.view.leases.apply(lease("u8", Some("a"), false), Instant::now());
         assert_eq!(collected(&mut state, &claims), [""; 0], "its claim is on another node");
     }
 
@@ -1045,17 +707,17 @@ mod tests {
     async fn leases_whose_requests_get_no_answer_delay_no_block() {
         let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
         let mut state = state();
-        state.writes = Writes::new(Client::new(service, "default"));
+        state.requests = Requests::new(Writes::new(Client::new(service, "default")));
         let reference =
             |n: usize| LeaseRef { name: format!("l{n}"), uid: "u".into(), resource_version: "7".into() };
         for n in 0..100 {
-            state.push(Action::DeleteLease { lease: reference(n), holder: None });
+            state.requests.push(Action::DeleteLease { lease: reference(n), holder: None });
         }
-        state.start();
+        state.requests.start();
         let spec = json!({"network": "storage", "node": "a", "cidr": "10.20.0.0/28"});
-        state.push(Action::Create(serde_json::from_value(spec).unwrap()));
-        state.start();
-        assert_eq!(state.of_leases.running.len(), LEASE_ACTIONS);
+        state.requests.push(Action::Create(serde_json::from_value(spec).unwrap()));
+        state.requests.start();
+        assert_eq!(state.requests.leases.running.len(), LEASE_ACTIONS);
         // Nobody answers the requests, and all are given up.
         let mut unanswered = Vec::new();
         let mut seen = Vec::new();
@@ -1065,7 +727,7 @@ mod tests {
             unanswered.push(reply);
         }
         assert!(seen.len() <= LEASE_ACTIONS + 1, "{seen:?}");
-        let (action, result) = state.of_leases.running.join_next().await.unwrap().unwrap();
+        let (action, result) = state.requests.leases.running.join_next().await.unwrap().unwrap();
         assert!(matches!(action, Action::DeleteLease { .. }));
         assert!(result.unwrap_err().to_string().contains("no answer"));
     }
