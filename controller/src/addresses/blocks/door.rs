@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use kube::api::DynamicObject;
 use kube::runtime::watcher::Event;
 use netclaim_api::NetworkName;
@@ -19,21 +19,17 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::RETRY;
-use super::store::{Blocks, Leases};
-use super::survey::{Found, Survey, Surveyed, Task};
-use super::view::AVOID;
-use crate::addresses::leasing::{Leasing, World};
-use crate::demand::{Demand, Needs, Places};
+use super::survey::{Found, Surveyed, Task};
+use super::view::View;
+use crate::addresses::leasing::Leasing;
+use crate::demand::{Demand, Places};
+use crate::objects::nodes::NodeFacts;
 
 /// One controller: what it has seen of blocks and leases, and what it remembers.
 #[derive(Debug, Clone)]
 pub struct Controller {
     leasing: Leasing,
-    blocks: Blocks,
-    leases: Leases,
-    sizes: BTreeMap<PoolKey, BlockSize>,
-    avoided: BTreeMap<(PoolKey, IpNet), Instant>,
-    survey: Survey,
+    view: View,
     in_flight: BTreeSet<String>,
     /// Requests that failed, and when they may be made again.
     delayed: BTreeMap<String, Instant>,
@@ -119,11 +115,7 @@ impl Controller {
     pub fn new(safety: Duration, now: Instant) -> Self {
         Self {
             leasing: Leasing::new(safety),
-            blocks: Blocks::default(),
-            leases: Leases::default(),
-            sizes: BTreeMap::new(),
-            avoided: BTreeMap::new(),
-            survey: Survey::new(now),
+            view: View::new(now),
             in_flight: BTreeSet::new(),
             delayed: BTreeMap::new(),
         }
@@ -131,54 +123,25 @@ impl Controller {
 
     /// Takes in what the watch shows of a block; `None` for one that is gone.
     pub fn see_block(&mut self, name: &str, block: Option<&AddressBlock>, now: Instant) {
-        self.blocks.apply(event(name, block), now);
+        self.view.apply_block(Ok(event(name, block)), now);
     }
 
     /// Takes in what the watch shows of a lease; `None` for one that is gone.
     pub fn see_lease(&mut self, name: &str, lease: Option<&AddressLease>, now: Instant) {
-        if lease.is_none()
-            && let Some(held) = self.leases.all().get(name).and_then(|lease| lease.held.as_ref())
-        {
-            self.survey.released(&held.pool);
-        }
-        self.leases.apply(event(name, lease), now);
+        self.view.apply_lease(Ok(event(name, lease)), now);
     }
 
     /// Plans, and returns what is to be asked of the API server.
     pub fn plan(&mut self, seen: &Seen<'_>, now: Instant) -> Vec<Request> {
-        for spec in self.blocks.expire_pending(now) {
-            self.avoided.insert((spec.key(), spec.cidr), now + AVOID);
-        }
-        self.avoided.retain(|_, until| *until > now);
+        self.view.expire(now);
         self.delayed.retain(|_, until| *until > now);
-        let demand = demand(seen);
-        self.survey.observe(&demand, now);
-        self.sizes.retain(|key, _| demand.pools.contains_key(key));
-        let mut held = self.leases.held(&demand.pools);
-        held.extend(self.survey.held());
+        self.view.set_demand(demand(seen), now);
         let waiting = seen.waiting.iter().map(|(network, nodes)| {
             let places = nodes.iter().map(|node| Places::Nodes(BTreeSet::from([node.clone()])));
             (network.clone(), places.collect())
         });
-        let mut plan = self.leasing.plan(
-            &World {
-                networks: &demand.networks,
-                pools: &demand.pools,
-                sizes: &self.sizes,
-                blocks: self.blocks.all(),
-                held: &held,
-                avoided: &self.avoided,
-                lease_nodes: &self.leases.nodes(),
-                nodes: seen.nodes,
-                unready: &BTreeSet::new(),
-                waiting: &waiting.collect(),
-                needs: &Needs::new(),
-            },
-            now,
-        );
-        let unsurveyed = self.survey.missing(&demand);
-        plan.create.retain(|block| !unsurveyed.contains_key(&block.key()));
-        let is_due = unsurveyed.keys().any(|key| self.survey.due(key) <= now);
+        let (plan, unsurveyed) = self.view.plan(&mut self.leasing, &waiting.collect(), now);
+        let is_due = unsurveyed.keys().any(|key| self.view.survey.due(key) <= now);
         let mut requests: Vec<Request> =
             plan.record.into_iter().map(|(pool, totals)| Request::Record { pool, totals }).collect();
         requests.extend(plan.create.into_iter().map(Request::Create));
@@ -186,7 +149,7 @@ impl Controller {
             plan.delete.into_iter().map(|block| Request::Delete { name: block.name, uid: block.uid }),
         );
         requests.extend(plan.release.into_iter().map(|block| {
-            let node = self.blocks.all().get(&block.name).map(|block| block.spec.node.clone());
+            let node = self.view.blocks.all().get(&block.name).map(|block| block.spec.node.clone());
             Request::Release { name: block.name, uid: block.uid, node: node.unwrap_or_default() }
         }));
         let holds = plan.hold.into_iter();
@@ -197,7 +160,7 @@ impl Controller {
             .retain(|request| !delayed.contains_key(&request.key()) && self.in_flight.insert(request.key()));
         for request in &requests {
             if let Request::Create(spec) = request {
-                self.blocks.add_pending(spec.clone(), now);
+                self.view.blocks.add_pending(spec.clone(), now);
             }
         }
         requests
@@ -211,9 +174,9 @@ impl Controller {
         now: Instant,
     ) -> Vec<(String, AddressLeaseSpec, String)> {
         let demand = demand(seen);
-        let mut pools = self.survey.missing(&demand);
-        pools.retain(|key, _| self.survey.due(key) <= now);
-        let task = Task::new(pools, &demand, &self.blocks, &self.leases);
+        let mut pools = self.view.survey.missing(&demand);
+        pools.retain(|key, _| self.view.survey.due(key) <= now);
+        let task = Task::new(pools, &demand, &self.view.blocks, &self.view.leases);
         let specs = seen.networks.iter().map(|(name, (spec, _))| (name.clone(), spec.clone())).collect();
         let mut surveyed = Surveyed::default();
         let mut made = Vec::new();
@@ -230,7 +193,7 @@ impl Controller {
             }
         }
         surveyed.pools = task.pools.into_iter().map(|(key, pool)| (key, pool.digest)).collect();
-        self.survey.finish(surveyed, now);
+        self.view.survey.finish(surveyed, now);
         made
     }
 
@@ -240,17 +203,17 @@ impl Controller {
         match (request, answer) {
             (_, Answer::Failed) => {
                 if let Request::Create(spec) = request {
-                    self.blocks.remove_pending(&spec.name());
+                    self.view.blocks.remove_pending(&spec.name());
                 }
                 self.delayed.insert(request.key(), now + RETRY);
             }
             (Request::Record { pool, .. }, Answer::Recorded(size)) => {
-                self.sizes.insert(pool.clone(), size);
+                self.view.sizes.insert(pool.clone(), size);
             }
-            (Request::Create(spec), Answer::Overtaken) if !self.blocks.has(spec) => {
-                self.avoided.insert((spec.key(), spec.cidr), now + AVOID);
+            (Request::Create(spec), Answer::Overtaken) if !self.view.blocks.has(spec) => {
+                self.view.avoid(spec, now);
             }
-            (Request::Delete { name, uid }, _) => self.blocks.set_deleting(name, uid),
+            (Request::Delete { name, uid }, _) => self.view.blocks.set_deleting(name, uid),
             _ => {}
         }
     }
@@ -258,9 +221,11 @@ impl Controller {
 
 /// Returns what the ClaimNetworks draw from, and the pools.
 fn demand(seen: &Seen<'_>) -> Demand {
+    let nodes = seen.nodes.iter().map(|node| (node.clone(), NodeFacts::default())).collect();
     let networks = seen.networks.iter();
     let networks = networks.map(|(name, (spec, is_accepted))| (name.clone(), is_accepted.then_some(spec)));
-    Demand::of(seen.pools, networks, |_| (seen.publishing.clone(), seen.nodes.clone()))
+    let nodes_of = |_: &NetworkName| (seen.publishing.clone(), seen.nodes.clone());
+    Demand { nodes: Arc::new(nodes), ..Demand::of(seen.pools, networks, nodes_of) }
 }
 
 fn event(name: &str, object: Option<&impl Serialize>) -> Event<DynamicObject> {
@@ -278,18 +243,18 @@ fn event(name: &str, object: Option<&impl Serialize>) -> Event<DynamicObject> {
 impl Hash for Controller {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.leasing.hash(state);
-        for (name, block) in self.blocks.all() {
+        for (name, block) in self.view.blocks.all() {
             (name, &block.uid, &block.spec.node, block.spec.network.as_str()).hash(state);
             (block.phase as u8, block.has_finalizer, block.used, block.wanted, block.reported).hash(state);
             block.holders.len().hash(state);
         }
-        for (name, lease) in self.leases.all() {
+        for (name, lease) in self.view.leases.all() {
             (name, &lease.uid, &lease.resource_version, lease.node.as_ref().map(|node| node.as_str()))
                 .hash(state);
             (lease.is_deleting, lease.is_confirmed).hash(state);
         }
-        self.survey.hash(state);
-        self.sizes.keys().for_each(|key| key.hash(state));
-        (&self.avoided, &self.in_flight, &self.delayed).hash(state);
+        self.view.survey.hash(state);
+        self.view.sizes.keys().for_each(|key| key.hash(state));
+        (&self.view.avoided, &self.in_flight, &self.delayed).hash(state);
     }
 }

@@ -88,12 +88,12 @@ pub(crate) async fn run(
         let collect = state.timers.collect().filter(|_| ready);
         tokio::select! {
             event = next_unless_refused(&mut block_events, "address blocks") => {
-                if state.view.apply_block(event) {
+                if state.view.apply_block(event, Instant::now()) {
                     state.timers.plan_soon();
                 }
             }
             event = next_unless_refused(&mut lease_events, "address leases") => {
-                if state.view.apply_lease(event) {
+                if state.view.apply_lease(event, Instant::now()) {
                     state.timers.collect_at(Instant::now());
                     state.timers.plan_soon();
                 }
@@ -551,12 +551,12 @@ mod tests {
     async fn nothing_is_leased_while_blocks_or_leases_cannot_be_listed() {
         let mut state = state();
         state.set_demand(Demand::default());
-        state.view.apply_lease(Err(Refused));
-        state.view.apply_block(Ok(watcher::Event::InitDone));
+        state.view.apply_lease(Err(Refused), Instant::now());
+        state.view.apply_block(Ok(watcher::Event::InitDone), Instant::now());
         assert!(!state.view.is_ready());
-        state.view.apply_lease(Ok(watcher::Event::InitDone));
+        state.view.apply_lease(Ok(watcher::Event::InitDone), Instant::now());
         assert!(state.view.is_ready());
-        state.view.apply_block(Err(Refused));
+        state.view.apply_block(Err(Refused), Instant::now());
         assert!(!state.view.is_ready(), "the definition was deleted");
     }
 
@@ -612,8 +612,8 @@ mod tests {
     async fn no_block_is_created_before_it_is_known_which_addresses_pods_have() {
         let mut state = state();
         state.set_demand(Demand::default());
-        state.view.apply_block(Ok(watcher::Event::InitDone));
-        state.view.apply_lease(Ok(watcher::Event::InitDone));
+        state.view.apply_block(Ok(watcher::Event::InitDone), Instant::now());
+        state.view.apply_lease(Ok(watcher::Event::InitDone), Instant::now());
         scarce(&mut state);
         // Another block is free now, and nobody has looked who has its addresses.
         let wider: AddressPoolSpec = serde_json::from_value(

@@ -22,7 +22,7 @@ use crate::demand::{Demand, Needs, Waiting};
 use crate::objects::watches::Refused;
 
 /// How long no block is created of which the API server says that it exists, but the watch does not show it.
-pub(super) const AVOID: Duration = Duration::from_secs(300);
+const AVOID: Duration = Duration::from_secs(300);
 
 /// Holders of which no watch tells that are looked up at once.
 const LOOKUPS: usize = 5;
@@ -30,14 +30,18 @@ const LOOKUPS: usize = 5;
 /// How long a node may be said to use an address before the watch of claims shows why.
 pub(super) const UNPROVEN: Duration = Duration::from_secs(10);
 
+/// What a watch has shown.
+type Shown = Result<watcher::Event<DynamicObject>, Refused>;
+
 /// Which watches have seen a whole list.
-#[derive(Default)]
+#[derive(Debug, Default, Clone)]
 struct Synced {
     blocks: bool,
     leases: bool,
 }
 
 /// What is known of the cluster.
+#[derive(Debug, Clone)]
 pub(super) struct View {
     pub(super) blocks: Blocks,
     pub(super) leases: Leases,
@@ -80,18 +84,18 @@ impl View {
 
     /// Takes in an event of the watch of blocks. Nothing is leased while the API server refuses to
     /// list them. Returns whether anything has changed.
-    pub(super) fn apply_block(&mut self, event: Result<watcher::Event<DynamicObject>, Refused>) -> bool {
+    pub(super) fn apply_block(&mut self, event: Shown, now: Instant) -> bool {
         let Ok(event) = event else {
             self.synced.blocks = false;
             return false;
         };
         self.synced.blocks |= matches!(event, watcher::Event::InitDone);
-        self.blocks.apply(event, Instant::now())
+        self.blocks.apply(event, now)
     }
 
     /// Takes in an event of the watch of leases. Nothing is leased while the API server refuses to
     /// list them. Returns whether anything has changed.
-    pub(super) fn apply_lease(&mut self, event: Result<watcher::Event<DynamicObject>, Refused>) -> bool {
+    pub(super) fn apply_lease(&mut self, event: Shown, now: Instant) -> bool {
         let Ok(event) = event else {
             self.synced.leases = false;
             return false;
@@ -102,7 +106,7 @@ impl View {
         {
             self.survey.released(&held.pool);
         }
-        self.leases.apply(event, Instant::now())
+        self.leases.apply(event, now)
     }
 
     /// Whether everything is known that a plan needs.
