@@ -26,8 +26,9 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Derives what ClaimNetworks draw from. `pools` are the accepted AddressPools; a ClaimNetwork that is not accepted has no spec.
-    /// `nodes_of` returns the nodes that publish a ClaimNetwork, and those that it selects.
+    /// Derives what ClaimNetworks draw from. `pools` are the accepted AddressPools; a ClaimNetwork that is
+    /// not accepted has no spec. `nodes_of` returns the nodes that publish a ClaimNetwork, and those that it
+    /// selects.
     pub(crate) fn of<'a>(
         pools: impl IntoIterator<Item = (&'a String, &'a AddressPoolSpec)>,
         networks: impl IntoIterator<Item = (NetworkName, Option<&'a ClaimNetworkSpec>)>,

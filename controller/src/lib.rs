@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Invariants:
-//! * Everything that is written follows from what the API server stores: `networks`, `policies`, `leasing` and
-//!   `pool_status` are pure.
+//! * Everything that is written follows from what the API server stores: `networks`, `policies`, `leasing`
+//!   and `pool_status` are pure.
 //! * Nodes do not need the controller: published pools stay, and agents attach pods alone.
 //! * A replica that loses its lease exits.
 

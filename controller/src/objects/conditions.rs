@@ -66,7 +66,8 @@ impl<R: ConditionReason> Finding<R> {
         Self { reason, message: message.into() }
     }
 
-    /// Returns the condition that says this. Its transition time is `now`, unless it replaces one of the same status.
+    /// Returns the condition that says this. Its transition time is `now`, unless it replaces one of the same
+    /// status.
     pub(crate) fn condition(self, before: &[Condition], generation: Option<i64>, now: &Time) -> Condition {
         let status = if self.reason.status() { "True" } else { "False" };
         let since = find(before, R::TYPE).filter(|condition| condition.status == status);
@@ -86,7 +87,8 @@ pub(crate) fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a C
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Returns the status of an object. The controller did not write one that cannot be decoded; it is overwritten.
+/// Returns the status of an object. The controller did not write one that cannot be decoded; it is
+/// overwritten.
 pub(crate) fn stored_status<T: DeserializeOwned + Default>(object: &DynamicObject) -> T {
     object.data.get("status").and_then(|status| T::deserialize(status).ok()).unwrap_or_default()
 }

@@ -55,8 +55,8 @@ impl<J: Judgement> Kind<J> {
         self.schedule.next()
     }
 
-    /// Writes each status that is wrong, as far as it is due, and counts it in `writes`. `derive` returns the status that
-    /// an object should have, or `None` if it has it. Returns whether all writes succeeded.
+    /// Writes each status that is wrong, as far as it is due, and counts it in `writes`. `derive` returns the
+    /// status that an object should have, or `None` if it has it. Returns whether all writes succeeded.
     pub(crate) async fn write(
         &mut self,
         events: &Events,

@@ -1,5 +1,5 @@
-//! The door for the model of the whole (`tests/model`): what one controller decides about the objects that it has seen, without
-//! its requests. Nothing else uses it.
+//! The door for the model of the whole (`tests/model`): what one controller decides about the objects that it
+//! has seen, without its requests. Nothing else uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};

@@ -1,4 +1,5 @@
-//! The loop that leases blocks of addresses to nodes: it carries out what [`crate::addresses::leasing`] plans.
+//! The loop that leases blocks of addresses to nodes: it carries out what [`crate::addresses::leasing`]
+//! plans.
 //!
 //! ```text
 //!   reconciler ── Demand ──> watch ──> leasing ──> creates, deletes, releases ──> API server
@@ -6,8 +7,8 @@
 //!   pods that wait, claims ────────┘      └── Leased ──> reconciler: status of ClaimNetworks and AddressPools
 //! ```
 //!
-//! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches; a block
-//! counts as taken from the moment it is asked for.
+//! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches;
+//! a block counts as taken from the moment it is asked for.
 //!
 //! * [`view::View`] is what is known of the cluster, and says what is to be done.
 //! * [`requests::Requests`] are those that wait, run or have failed.
@@ -63,8 +64,8 @@ pub(crate) struct Leased {
     pub(crate) leaving: Vec<Leaving>,
 }
 
-/// Leases blocks as `demand` says and as `pods` need them, and reports how the pools are. `driver` is whose addresses
-/// the status of claims has. Does not return.
+/// Leases blocks as `demand` says and as `pods` need them, and reports how the pools are. `driver` is whose
+/// addresses the status of claims has. Does not return.
 pub(crate) async fn run(
     (client, driver): (Client, String),
     safety: Duration,
@@ -324,7 +325,8 @@ impl State {
                 Action::Delete(block) => {
                     self.metrics.blocks_removed.inc();
                     self.view.blocks.set_deleting(&block.name, &block.uid);
-                    // The watch shows nothing new then, and the time until its release begins with the next plan.
+                    // The watch shows nothing new then, and the time until its release begins with the next
+                    // plan.
                     self.timers.plan_soon();
                 }
                 Action::Release { block, .. } if *done == Done::Yes => {
@@ -370,7 +372,8 @@ impl State {
         }
     }
 
-    /// Confirms leases of claims that exist, frees those that no node uses, and deletes those that nobody holds.
+    /// Confirms leases of claims that exist, frees those that no node uses, and deletes those that nobody
+    /// holds.
     fn collect(&mut self, claims: &Claims) {
         self.timers.begin_collect();
         let now = Instant::now();

@@ -43,7 +43,8 @@ impl Lane {
         Self { slots, queue: VecDeque::new(), running: JoinSet::new() }
     }
 
-    /// Begins as many actions as there are slots. An API server that does not answer takes none of them for long.
+    /// Begins as many actions as there are slots. An API server that does not answer takes none of them for
+    /// long.
     fn start(&mut self, writes: &Writes) {
         while self.running.len() < self.slots
             && let Some(action) = self.queue.pop_front()
@@ -79,7 +80,8 @@ impl Requests {
         }
     }
 
-    /// Adds a request, unless the same one is under way or failed just before. A block is released after it is deleted.
+    /// Adds a request, unless the same one is under way or failed just before. A block is released after it
+    /// is deleted.
     pub(super) fn push(&mut self, action: Action) -> bool {
         if self.delayed.get(&action.key()).is_some_and(|until| *until > Instant::now()) {
             return false;
@@ -98,8 +100,8 @@ impl Requests {
         self.leases.start(&self.writes);
     }
 
-    /// Returns the next request that has ended, and its result; `None` for one that panicked, which is a bug. Waits while
-    /// none runs.
+    /// Returns the next request that has ended, and its result; `None` for one that panicked, which is a bug.
+    /// Waits while none runs.
     pub(super) async fn ended(&mut self) -> Option<(Action, kube::Result<Done>)> {
         let ended = tokio::select! {
             Some(ended) = self.blocks.running.join_next() => ended,

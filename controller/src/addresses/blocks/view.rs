@@ -1,5 +1,5 @@
-//! What is known of the cluster: the blocks and leases that the watches have shown, what needs addresses, and what has
-//! been found out about both. It makes no request.
+//! What is known of the cluster: the blocks and leases that the watches have shown, what needs addresses, and
+//! what has been found out about both. It makes no request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -195,8 +195,8 @@ impl View {
         self.leases.all().values().any(|lease| lease.unproven.is_some())
     }
 
-    /// Returns what is to be done about leases: some are confirmed, those that no node uses are freed, and those that nobody
-    /// holds are deleted.
+    /// Returns what is to be done about leases: some are confirmed, those that no node uses are freed, and
+    /// those that nobody holds are deleted.
     pub(super) fn due(&mut self, claims: &Claims, now: Instant) -> Vec<Action> {
         let forged = self.judge(claims, now);
         let all = self.leases.all().iter();
@@ -213,7 +213,8 @@ impl View {
         actions
     }
 
-    /// Returns what is to be done about a lease. Of one that `is_forged`, a node is said to use the address without the claim.
+    /// Returns what is to be done about a lease. Of one that `is_forged`, a node is said to use the address
+    /// without the claim.
     fn due_of(&self, name: &str, lease: &Lease, is_forged: bool, claims: &Claims) -> Option<Action> {
         let reference = LeaseRef {
             name: name.to_owned(),
@@ -244,8 +245,8 @@ impl View {
         self.is_to_be_confirmed(lease, claims).then_some(Action::ConfirmLease(reference))
     }
 
-    /// Looks at what is said of nodes since the last list, and returns the leases of which a node is said to use the address
-    /// without the claim.
+    /// Looks at what is said of nodes since the last list, and returns the leases of which a node is said to
+    /// use the address without the claim.
     fn judge(&mut self, claims: &Claims, now: Instant) -> BTreeSet<String> {
         let unproven = self.leases.all().iter().filter_map(|(name, lease)| {
             let (since, node) = lease.unproven.zip(lease.node.as_ref())?;
