@@ -34,7 +34,7 @@ pub struct Args {
 
     /// Seconds for which a Node object must be gone before the addresses of its blocks are free; agents hand out addresses for
     /// half of it after they last heard of their blocks, so it may not be less than theirs
-    #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value_t = crate::leasing::SAFETY.as_secs())]
+    #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value_t = crate::addresses::leasing::SAFETY.as_secs())]
     pub node_gone_after: u64,
 
     /// Whether to judge pods for which the scheduler finds no node: an event says what their claims cannot have where, and nodes

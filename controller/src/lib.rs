@@ -3,48 +3,35 @@
 //! ```text
 //!   leader: one of several replicas leads, and runs the reconciler
 //!
-//!   ClaimNetworks ─────────┐             ┌─> acceptance ──> status, events
-//!   UplinkPolicies ───┤             ├─> policies ────> status, events
-//!   AddressPools ─────┼─ reconciler ┼─> address_pools > status, events
-//!   Nodes ────────────┤     │ ▲     ├─> nodes: on which nodes a ClaimNetwork is; node_labels: those of nodes without an agent
-//!   ResourceSlices ───┘     ▼ │     └─> pools ───────> netclaim_slices ──> ResourceSlices of the cluster
-//!   AddressBlocks ────┐
-//!   AddressLeases ────┼─ blocks ──────> leasing ─────> AddressBlocks of nodes
-//!   waiting pods ─────┼─ explaining ──> netclaim_allocation ──> events of pods
-//!   slices, claims ───┘
+//!   ClaimNetworks ────┐             ┌─> networks: on which nodes each is ──> status, events, labels of Nodes
+//!   ResourceSlices ───┤             │     └─ cluster_pools ──> netclaim_slices ──> slices of the cluster
+//!   Nodes ────────────┼─ reconciler ┼─> policies ─────────> status, events
+//!   AddressPools ─────┤             └─> addresses ────────> status, events
+//!   UplinkPolicies ───┘                   │
+//!   AddressBlocks, AddressLeases ─────────┴─ leasing ─────> AddressBlocks of nodes
+//!                                              ▲
+//!   Pods ─────> pods: who waits for an address ┘
+//!   slices, claims ──> └─ explaining ──> netclaim_allocation ──> events of pods
 //!
 //!   API server ──> netclaim_webhook, which every replica serves if --webhook-address is set
-//!   a person ────> dump, which asks reconciler, blocks and explaining what they know
 //! ```
 //!
 //! Invariants:
-//! * Everything that is written follows from what the API server stores: `acceptance`, `policies`, `address_pools`,
-//!   `nodes`, `node_labels`, `pools` and `leasing` are pure.
+//! * Everything that is written follows from what the API server stores: `networks`, `policies`, `leasing`
+//!   and `pool_status` are pure.
 //! * Nodes do not need the controller: published pools stay, and agents attach pods alone.
 //! * A replica that loses its lease exits.
 
-mod acceptance;
-mod address_pools;
+mod addresses;
 mod args;
-mod blocks;
-mod catalog;
-mod events;
-mod explaining;
+mod demand;
 mod leader;
-mod leasing;
 mod metrics;
-mod network_nodes;
-mod node_labels;
-mod node_objects;
-mod nodes;
+mod networks;
+mod objects;
+mod pods;
 mod policies;
-mod pools;
 mod reconciler;
-mod schedule;
-mod status;
-mod waiting;
-mod warnings;
-mod watches;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -64,9 +51,9 @@ use crate::leader::{Candidacy, Candidate};
 use crate::metrics::Metrics;
 use crate::reconciler::Settings;
 
-pub use args::Args;
 #[doc(hidden)]
-pub use blocks::door;
+pub use addresses::blocks::door;
+pub use args::Args;
 pub use leader::LostLease;
 
 /// Returns what the controller's metrics are.

@@ -1,30 +1,56 @@
 //! Whether nodes follow an UplinkPolicy, and the status that says so. Pure.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::DynamicObject;
 use netclaim_api::Invalid;
-use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
+use netclaim_api::reasons::AcceptedReason;
 use netclaim_api::stored::Stored;
-use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicySpec, UplinkPolicyStatus};
+use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicy, UplinkPolicySpec, UplinkPolicyStatus};
 use serde_json::Value;
 
-use crate::status::{Finding, find};
+use crate::objects::catalog::Judgement;
+use crate::objects::conditions::{Finding, Status as _, stored_status};
 
-/// Returns the status that a policy should have, or `None` if it has it.
-pub(crate) fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyStatus> {
-    let spec = policy.data.get("spec").unwrap_or(&Value::Null);
-    // The controller did not write a status that cannot be decoded; it is overwritten.
-    let before = policy.data.get("status").cloned().unwrap_or_default();
-    let before: UplinkPolicyStatus = serde_json::from_value(before).unwrap_or_default();
-    let finding = match UplinkPolicySpec::read(spec) {
-        Ok(stored) => accepted(&stored),
-        Err(problems) => Finding::new(AcceptedReason::Invalid, refusal(spec, &problems)),
-    };
-    let generation = policy.metadata.generation;
-    let condition = finding.condition(&before.conditions, generation, now);
-    let same = find(&before.conditions, AcceptedReason::TYPE) == Some(&condition)
-        && before.observed_generation == generation;
-    (!same).then(|| UplinkPolicyStatus { observed_generation: generation, conditions: vec![condition] })
+/// Whether nodes follow one UplinkPolicy.
+#[derive(Debug)]
+pub(crate) struct PolicyAcceptance {
+    finding: Finding<AcceptedReason>,
+    generation: Option<i64>,
+    /// The status in the API server.
+    before: UplinkPolicyStatus,
+}
+
+impl Judgement for PolicyAcceptance {
+    type Kind = UplinkPolicy;
+    type Status = UplinkPolicyStatus;
+
+    fn of(policy: &DynamicObject) -> Self {
+        let spec = policy.data.get("spec").unwrap_or(&Value::Null);
+        let finding = match UplinkPolicySpec::read(spec) {
+            Ok(stored) => accepted(&stored),
+            Err(problems) => Finding::new(AcceptedReason::Invalid, refusal(spec, &problems)),
+        };
+        Self { finding, generation: policy.metadata.generation, before: stored_status(policy) }
+    }
+
+    fn before(&mut self) -> &mut UplinkPolicyStatus {
+        &mut self.before
+    }
+
+    /// Nodes follow a policy that has only warnings.
+    fn is_for_people(accepted: &Condition) -> bool {
+        accepted.status == "False"
+    }
+}
+
+impl PolicyAcceptance {
+    /// Returns the status that the policy should have, or `None` if it has it.
+    pub(crate) fn status(&self, now: &Time) -> Option<UplinkPolicyStatus> {
+        let Self { finding, generation, before } = self;
+        let condition = finding.clone().condition(&before.conditions, *generation, now);
+        let same = before.accepted() == Some(&condition) && before.observed_generation == *generation;
+        (!same).then(|| UplinkPolicyStatus { observed_generation: *generation, conditions: vec![condition] })
+    }
 }
 
 fn accepted(stored: &Stored<UplinkPolicySpec>) -> Finding<AcceptedReason> {
@@ -72,6 +98,10 @@ mod tests {
             "spec": spec, "status": status,
         }))
         .unwrap()
+    }
+
+    fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyStatus> {
+        PolicyAcceptance::of(policy).status(now)
     }
 
     fn judged(spec: Value) -> (String, String) {

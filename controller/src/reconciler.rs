@@ -2,13 +2,11 @@
 //! the API server stores.
 //!
 //! ```text
-//!   ClaimNetworks ───────┬─> acceptance ─┬─> status, and an event for warnings and refusals
-//!   ResourceSlices ─┼─> nodes ──────┤
-//!   DeviceTaintRules┤               │
-//!   Nodes ──────────┤               ├─> blocks: which nodes need addresses of which pool
-//!                   │               └─> node_labels: labels of nodes without an agent, which are removed
-//!   AddressPools ───┤   address_pools ─> status
-//!                   └─> pools ────────> netclaim_slices::Publisher
+//!   ClaimNetworks ──┬─> networks ─────┬─> status, and an event for warnings and refusals
+//!   ResourceSlices ─┤                 ├─> cluster_pools ──> netclaim_slices::Publisher
+//!   DeviceTaintRules┤                 ├─> blocks: which nodes need addresses of which pool
+//!   Nodes ──────────┤                 └─> labels of nodes without an agent, which are removed
+//!   AddressPools ───┴─> pool_status ──> status, and an event for warnings and refusals
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
@@ -34,8 +32,8 @@ use kube::{Api, Client, Resource};
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressPool, PoolKey};
 use netclaim_api::labels::network_label;
-use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, ClaimNetworkStatus, Scope};
-use netclaim_api::reasons::{AcceptedReason, AddressesReason, Reason as _};
+use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, Scope};
+use netclaim_api::reasons::{AddressesReason, Reason as _};
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_slices::{
     Pool, PoolStatus, PublishStatus, Publisher, PublisherConfig, PublisherHandle, Revision,
@@ -47,24 +45,26 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::acceptance::{Acceptance, Addresses};
-use crate::address_pools::PoolAcceptance;
-use crate::blocks::{self, Demand, Leased};
-use crate::catalog::Catalog;
-use crate::events::Events;
-use crate::explaining::{self, Unscheduled};
-use crate::leasing::{Needs, Supply};
+use crate::addresses::blocks::{self, Leased};
+use crate::addresses::leasing::Supply;
+use crate::addresses::pool_status::PoolAcceptance;
+use crate::demand::{Demand, Needs};
 use crate::metrics::{self, Accepted, Addressing, Metrics};
-use crate::network_nodes::NetworkNodes;
-use crate::node_labels::AbandonedLabels;
-use crate::node_objects::{self, NodeObject, NodeObjects};
-use crate::nodes::{self, Changes, DevicesOfSlice, Published, Wanted};
-use crate::schedule::{Cause, Schedule};
-use crate::status::apply;
-use crate::waiting::PodObject;
-use crate::warnings::{ChangedWarnings, Overlaps};
-use crate::watches::{Refused, next, next_unless_refused, none_if_refused};
-use crate::{policies, pools};
+use crate::networks::abandoned_labels::AbandonedLabels;
+use crate::networks::cluster_pools;
+use crate::networks::nodes::NetworkNodes;
+use crate::networks::published::{self, Changes, DevicesOfSlice, Published, Wanted};
+use crate::networks::status::{Acceptance, Addresses};
+use crate::networks::warnings::Overlaps;
+use crate::objects::catalog::Catalog;
+use crate::objects::events::Events;
+use crate::objects::kind::Kind;
+use crate::objects::nodes::{self, NodeObject, NodeObjects};
+use crate::objects::schedule::Cause;
+use crate::objects::watches::{Refused, next, next_unless_refused, none_if_refused};
+use crate::pods::explaining::{self, Unscheduled};
+use crate::pods::{self, AwaitingAddresses};
+use crate::policies::PolicyAcceptance;
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
 const GATHER: Duration = Duration::from_millis(500);
@@ -115,18 +115,19 @@ pub(crate) async fn run(
         let (client, events, metrics) = (client.clone(), events.clone(), metrics.clone());
         AbortOnDropHandle::new(tokio::spawn(explaining::run(client, events, metrics, pods, needed.clone())))
     });
-    let saw = |event: &watcher::Event<PodObject>| {
-        if let Some(pods) = &unscheduled {
-            pods.apply(event);
-        }
-    };
+    let awaiting = Arc::new(AwaitingAddresses::default());
+    let pods = pods::watch::run(client.clone(), &awaiting, unscheduled.as_deref());
+    let claims = awaiting.read_claims(client.clone());
     let driver = settings.driver.clone();
     let needs = unscheduled.as_ref().map_or_else(|| watch::channel(Needs::new()).1, |pods| pods.needs());
     let channels = (needed, needs);
-    let leasing = blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, saw);
+    let leasing =
+        blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, awaiting.clone());
     let channels = Channels { demand, leased };
     tokio::select! {
         () = leasing => Ok(()),
+        () = pods => Ok(()),
+        () = claims => Ok(()),
         () = watch(client, settings, metrics, publisher, events, channels) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
@@ -150,23 +151,16 @@ async fn watch(
     Channels { demand, leased }: Channels,
 ) {
     let everything = watcher::Config::default;
-    let resource = ApiResource::erase::<ClaimNetwork>(&());
-    let network_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let (networks, network_events) = reflect(network_api.clone(), resource);
+    let (networks, network_events) = reflect::<ClaimNetwork>(client.clone());
     let mut network_events = pin!(network_events);
 
-    let slice_api: Api<DevicesOfSlice> = Api::all_with(client.clone(), &nodes::resource());
+    let slice_api: Api<DevicesOfSlice> = Api::all_with(client.clone(), &published::resource());
     let of_driver = everything().fields(&format!("spec.driver={}", settings.driver));
     let mut slice_events = pin!(watcher(slice_api, of_driver).default_backoff());
 
-    let resource = ApiResource::erase::<UplinkPolicy>(&());
-    let policy_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let (policies, policy_events) = reflect(policy_api.clone(), resource);
+    let (policies, policy_events) = reflect::<UplinkPolicy>(client.clone());
     let mut policy_events = pin!(policy_events);
-
-    let resource = ApiResource::erase::<AddressPool>(&());
-    let pool_api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let (address_pools, pool_events) = reflect(pool_api.clone(), resource);
+    let (address_pools, pool_events) = reflect::<AddressPool>(client.clone());
     let mut pool_events = pin!(pool_events);
 
     let rule_api: Api<DeviceTaintRule> = Api::all(client.clone());
@@ -175,15 +169,12 @@ async fn watch(
     let rule_events = watcher(rule_api, everything()).default_backoff();
     let mut rule_events = pin!(none_if_refused(rule_events, "device taint rules").reflect(writer));
 
-    let node_api: Api<NodeObject> = Api::all_with(client.clone(), &node_objects::resource());
+    let node_api: Api<NodeObject> = Api::all_with(client.clone(), &nodes::resource());
     let mut node_events = pin!(watcher(node_api, everything()).default_backoff());
 
     let mut published = publisher.status();
     let mut news = leased.clone();
     let mut reconciler = Reconciler {
-        network_api,
-        policy_api,
-        pool_api,
         labels_api: Api::all(client.clone()),
         events,
         metrics,
@@ -192,9 +183,7 @@ async fn watch(
         leased,
         revision: 0,
         stale: Stale::ALL,
-        known: Known::default(),
-        networks: Schedule::default(),
-        address_pools: Schedule::default(),
+        known: Known::new(&client),
         abandoned: AbandonedLabels::default(),
     };
     let mut synced = Synced::default();
@@ -275,10 +264,11 @@ fn first_list<K>(event: &watcher::Event<K>, synced: &mut bool) -> bool {
 }
 
 /// Returns a store of all objects of a kind, and the watch that fills it.
-fn reflect(
-    api: Api<DynamicObject>,
-    resource: ApiResource,
-) -> (Store<DynamicObject>, impl Stream<Item = watcher::Result<watcher::Event<DynamicObject>>>) {
+fn reflect<K: Resource<DynamicType = ()>>(
+    client: Client,
+) -> (Store<DynamicObject>, impl Stream<Item = watcher::Result<watcher::Event<DynamicObject>>> + use<K>) {
+    let resource = ApiResource::erase::<K>(&());
+    let api: Api<DynamicObject> = Api::all_with(client, &resource);
     let writer = Writer::new(resource);
     let store = writer.as_reader();
     let strip = |object: &mut DynamicObject| object.metadata.managed_fields = None;
@@ -331,10 +321,10 @@ async fn changed_if_any<K>(
 }
 
 /// What the cluster has, as far as it is derived from changes one by one.
-#[derive(Default)]
 struct Known {
-    networks: Catalog<Acceptance>,
-    address_pools: Catalog<PoolAcceptance>,
+    networks: Kind<Acceptance>,
+    address_pools: Kind<PoolAcceptance>,
+    policies: Kind<PolicyAcceptance>,
     nodes: NodeObjects,
     published: Published,
     overlaps: Overlaps,
@@ -342,14 +332,16 @@ struct Known {
 }
 
 impl Known {
-    /// Returns the status that a ClaimNetwork should have, or `None` if it has it.
-    fn status_of(&self, name: &str, acceptance: &Acceptance) -> Option<ClaimNetworkStatus> {
-        let none = NetworkNodes::default();
-        let nodes = name.parse().ok().and_then(|name| self.published.of(&name)).unwrap_or(&none);
-        let accepted = acceptance.result.as_ref().ok();
-        let others = accepted.map(|accepted| self.overlaps.of_network(accepted, nodes, &self.leased));
-        let addresses = addresses_of(acceptance, &self.leased);
-        acceptance.status(nodes, addresses, others.unwrap_or_default(), &Time(Timestamp::now()))
+    fn new(client: &Client) -> Self {
+        Self {
+            networks: Kind::new(client.clone()),
+            address_pools: Kind::new(client.clone()),
+            policies: Kind::new(client.clone()),
+            nodes: NodeObjects::default(),
+            published: Published::default(),
+            overlaps: Overlaps::default(),
+            leased: Leased::default(),
+        }
     }
 }
 
@@ -379,9 +371,6 @@ impl Stale {
 }
 
 struct Reconciler {
-    network_api: Api<DynamicObject>,
-    policy_api: Api<DynamicObject>,
-    pool_api: Api<DynamicObject>,
     /// For the labels of Nodes.
     labels_api: Api<PartialObjectMeta<Node>>,
     events: Events,
@@ -395,10 +384,6 @@ struct Reconciler {
     revision: Revision,
     stale: Stale,
     known: Known,
-    /// When the status of ClaimNetworks may be written.
-    networks: Schedule,
-    /// When the status of AddressPools may be written.
-    address_pools: Schedule,
     /// Labels of ClaimNetworks on nodes whose agent is gone.
     abandoned: AbandonedLabels,
 }
@@ -411,49 +396,48 @@ impl Reconciler {
         address_pools: &Store<DynamicObject>,
         policies: &Store<DynamicObject>,
     ) -> Option<Instant> {
-        let stale_policies = self.stale.policies;
-        self.take_in(networks, address_pools);
-        let done = self.remove_labels().await
-            & self.write_networks().await
-            & self.write_address_pools().await
-            & (!stale_policies || self.reconcile_policies(policies).await);
-        if done {
-            let next = self.networks.next().into_iter().chain(self.address_pools.next());
-            next.chain(self.abandoned.next()).min()
-        } else {
-            self.stale.policies |= stale_policies;
-            Some(Instant::now() + RETRY)
+        self.take_in(networks, address_pools, policies);
+        let done = self.remove_labels().await & self.write_statuses().await;
+        if !done {
+            return Some(Instant::now() + RETRY);
         }
+        let Known { networks, address_pools, policies, .. } = &self.known;
+        let next = [networks.next(), address_pools.next(), policies.next(), self.abandoned.next()];
+        next.into_iter().flatten().min()
     }
 
     /// Takes in what has changed, hands on what the publisher and the blocks need, and marks each status that may be wrong.
-    fn take_in(&mut self, networks: &Store<DynamicObject>, address_pools: &Store<DynamicObject>) {
+    fn take_in(
+        &mut self,
+        networks: &Store<DynamicObject>,
+        address_pools: &Store<DynamicObject>,
+        policies: &Store<DynamicObject>,
+    ) {
         let stale = std::mem::replace(&mut self.stale, Stale::NOTHING);
         let mut specs = stale.all;
         if stale.networks {
-            let updated = self.known.networks.update(networks.state());
-            specs |= updated.specs;
-            updated.statuses.iter().for_each(|name| self.networks.mark(name, Cause::Nodes));
+            specs |= self.known.networks.update(networks.state());
         }
         if stale.address_pools {
-            let updated = self.known.address_pools.update(address_pools.state());
-            specs |= updated.specs;
-            updated.statuses.iter().for_each(|name| self.address_pools.mark(name, Cause::Nodes));
+            specs |= self.known.address_pools.update(address_pools.state());
+        }
+        if stale.policies && self.known.policies.update(policies.state()) {
+            self.known.policies.mark_all(Cause::Spec);
         }
         let changed_nodes = self.known.nodes.take_changed();
         if specs {
             self.take_in_specs();
         }
         for node in &changed_nodes {
-            let Known { nodes, published, overlaps, .. } = &mut self.known;
+            let Known { networks, address_pools, nodes, published, overlaps, .. } = &mut self.known;
             let facts = nodes.all().get(node);
             published.label(node, facts.map(|facts| &facts.labels));
-            let ChangedWarnings { networks, pools } = overlaps.node(node, facts);
-            networks.iter().for_each(|name| self.networks.mark(name, Cause::Nodes));
-            pools.iter().for_each(|name| self.address_pools.mark(name, Cause::Nodes));
+            let changed = overlaps.node(node, facts);
+            changed.networks.iter().for_each(|name| networks.mark(name, Cause::Nodes));
+            changed.pools.iter().for_each(|name| address_pools.mark(name, Cause::Nodes));
         }
         let Changes { networks, places, agents } = self.known.published.take_changes();
-        networks.iter().for_each(|name| self.networks.mark(name.as_ref(), Cause::Nodes));
+        networks.iter().for_each(|name| self.known.networks.mark(name.as_ref(), Cause::Nodes));
         for node in changed_nodes.union(&agents) {
             let labels = self.known.nodes.all().get(node).map(|facts| &facts.labels);
             self.abandoned.see(node, labels, self.known.published.has_agent(node), Instant::now());
@@ -476,7 +460,8 @@ impl Reconciler {
     /// Derives what follows from the specs of all ClaimNetworks and AddressPools, one of which has changed.
     fn take_in_specs(&mut self) {
         let Known { networks, address_pools, nodes, published, overlaps, .. } = &mut self.known;
-        *overlaps = Overlaps::of(networks, address_pools, nodes.all());
+        let networks = networks.catalog();
+        *overlaps = Overlaps::of(networks, address_pools.catalog(), nodes.all());
         let wanted = accepted(networks).map(|(name, spec)| {
             let node_selector = spec.node_selector.clone();
             let (bandwidth, label) = match spec.scope {
@@ -488,7 +473,7 @@ impl Reconciler {
         published.want(wanted.collect(), nodes.all());
         let pools = networks.all().filter_map(|judged| {
             let (name, spec) = judged.judgement.result.as_ref().ok()?;
-            pools::pool(name, spec, judged.object.metadata.uid.as_deref()?)
+            cluster_pools::pool(name, spec, judged.object.metadata.uid.as_deref()?)
         });
         let pools = pools.collect();
         let (good, all) = (accepted(networks).count(), networks.all().count());
@@ -497,14 +482,12 @@ impl Reconciler {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         self.publish(pools);
-        self.networks.retain(|name| self.known.networks.has(name));
-        self.address_pools.retain(|name| self.known.address_pools.has(name));
         self.mark_all(Cause::Spec);
     }
 
     fn mark_all(&mut self, cause: Cause) {
-        self.known.networks.names().for_each(|name| self.networks.mark(name, cause));
-        self.known.address_pools.names().for_each(|name| self.address_pools.mark(name, cause));
+        self.known.networks.mark_all(cause);
+        self.known.address_pools.mark_all(cause);
     }
 
     /// Removes the labels of ClaimNetworks from nodes whose agent is gone. Returns whether all writes succeeded.
@@ -540,46 +523,26 @@ impl Reconciler {
         done
     }
 
-    /// Writes the status of ClaimNetworks that is wrong, as far as it is due. Returns whether all writes succeeded.
-    async fn write_networks(&mut self) -> bool {
-        let mut done = true;
-        for (name, cause) in self.networks.take_due(Instant::now()) {
-            let Some(judged) = self.known.networks.get(&name) else { continue };
-            let (network, acceptance) = (judged.object.clone(), &judged.judgement);
-            let Some(status) = self.known.status_of(&name, acceptance) else { continue };
-            let is_urgent = cause == Cause::Spec && acceptance.changes_with(&status);
-            if !is_urgent && !self.networks.may_write(&name, Instant::now()) {
-                self.networks.mark(&name, Cause::Nodes);
-                continue;
-            }
-            match apply::<ClaimNetwork>(&self.network_api, &network, &status).await {
-                Ok(true) => {
-                    self.networks.wrote(&name, Instant::now());
-                    self.report(&network, acceptance, &status).await;
-                    if let Some(acceptance) = self.known.networks.judgement_mut(&name) {
-                        acceptance.wrote(status);
-                    }
-                }
-                // The ClaimNetwork was deleted; the watch is about to report it.
-                Ok(false) => {}
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, network = name, "cannot write the status of a network, will retry");
-                    self.networks.mark(&name, cause);
-                    done = false;
-                }
-            }
-        }
-        done
-    }
-
-    /// Writes the status of AddressPools that is wrong, as far as it is due. Returns whether all writes succeeded.
-    async fn write_address_pools(&mut self) -> bool {
-        let mut done = true;
-        for (name, cause) in self.address_pools.take_due(Instant::now()) {
-            done &= self.write_address_pool(&name, cause).await;
-        }
-        done
+    /// Writes each status that is wrong, as far as it is due. Returns whether all writes succeeded.
+    async fn write_statuses(&mut self) -> bool {
+        let Known { networks, address_pools, policies, published, overlaps, leased, .. } = &mut self.known;
+        let (events, writes) = (&self.events, &self.metrics.status_writes);
+        let now = || Time(Timestamp::now());
+        let of_network = |name: &str, network: &Acceptance| {
+            let none = NetworkNodes::default();
+            let nodes = name.parse().ok().and_then(|name| published.of(&name)).unwrap_or(&none);
+            let accepted = network.result.as_ref().ok();
+            let others = accepted.map(|accepted| overlaps.of_network(accepted, nodes, leased));
+            network.status(nodes, addresses_of(network, leased), others.unwrap_or_default(), &now())
+        };
+        let done = networks.write(events, writes, of_network).await;
+        let of_pool = |name: &str, pool: &PoolAcceptance| {
+            let totals = leased.totals.get(&PoolKey::Pool(name.to_owned())).copied();
+            pool.status(totals, &overlaps.of_pool(pool, networks.catalog(), leased), &now())
+        };
+        let of_policy = |_: &str, policy: &PolicyAcceptance| policy.status(&now());
+        done & address_pools.write(events, writes, of_pool).await
+            & policies.write(events, writes, of_policy).await
     }
 
     /// Hands over which nodes need addresses.
@@ -590,82 +553,6 @@ impl Reconciler {
             *known = demand;
             is_new
         });
-    }
-
-    /// Writes the status of an AddressPool. Returns whether that succeeded.
-    async fn write_address_pool(&mut self, name: &str, cause: Cause) -> bool {
-        let Some(judged) = self.known.address_pools.get(name) else { return true };
-        let (pool, acceptance) = (judged.object.clone(), &judged.judgement);
-        let totals = self.known.leased.totals.get(&PoolKey::Pool(name.to_owned())).copied();
-        let warnings = self.known.overlaps.of_pool(acceptance, &self.known.networks, &self.known.leased);
-        let Some(status) = acceptance.status(totals, &warnings, &Time(Timestamp::now())) else { return true };
-        let is_new = acceptance.changes_with(&status);
-        let is_urgent = cause == Cause::Spec && is_new;
-        if !is_urgent && !self.address_pools.may_write(name, Instant::now()) {
-            self.address_pools.mark(name, Cause::Nodes);
-            return true;
-        }
-        match apply::<AddressPool>(&self.pool_api, &pool, &status).await {
-            Ok(true) => {
-                self.metrics.status_writes.inc();
-                self.address_pools.wrote(name, Instant::now());
-                if let Some(acceptance) = self.known.address_pools.judgement_mut(name) {
-                    acceptance.wrote(status.clone());
-                }
-                let condition = status.conditions.into_iter().next().filter(|_| is_new);
-                let unclean = condition.filter(|found| {
-                    found.status == "False" || found.reason == AcceptedReason::AcceptedWithWarnings.as_str()
-                });
-                if let Some(found) = unclean {
-                    tracing::warn!(pool = name, problems = found.message, "look at the address pool");
-                    self.warn::<AddressPool>(&pool, found.reason, found.message).await;
-                }
-                true
-            }
-            // The pool was deleted; the watch is about to report it.
-            Ok(false) => true,
-            Err(error) => {
-                let (error, pool) = (&error as &dyn std::error::Error, name);
-                tracing::warn!(error, pool, "cannot write the status of an address pool, will retry");
-                self.address_pools.mark(name, cause);
-                false
-            }
-        }
-    }
-
-    /// Writes the status of uplink policies. Returns whether all writes succeeded.
-    async fn reconcile_policies(&self, policies: &Store<DynamicObject>) -> bool {
-        let mut done = true;
-        for policy in policies.state() {
-            let Some(status) = policies::status(&policy, &Time(Timestamp::now())) else { continue };
-            match apply::<UplinkPolicy>(&self.policy_api, &policy, &status).await {
-                Ok(true) => {
-                    self.metrics.status_writes.inc();
-                    let refused = status.conditions.into_iter().find(|condition| condition.status == "False");
-                    if let Some(problems) = refused.map(|condition| condition.message) {
-                        tracing::warn!(
-                            policy = policy.name_any(),
-                            problems,
-                            "nodes cannot follow the policy"
-                        );
-                        self.warn::<UplinkPolicy>(
-                            &policy,
-                            AcceptedReason::Invalid.as_str().to_owned(),
-                            problems,
-                        )
-                        .await;
-                    }
-                }
-                // The policy was deleted; the watch is about to report it.
-                Ok(false) => {}
-                Err(error) => {
-                    let (error, policy) = (&error as &dyn std::error::Error, policy.name_any());
-                    tracing::warn!(error, policy, "cannot write the status of an uplink policy, will retry");
-                    done = false;
-                }
-            }
-        }
-        done
     }
 
     fn publish(&mut self, pools: Vec<Pool>) {
@@ -684,35 +571,6 @@ impl Reconciler {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
-
-    /// Counts and logs a written status, with an event if people have to act on it.
-    async fn report(&self, network: &DynamicObject, acceptance: &Acceptance, status: &ClaimNetworkStatus) {
-        self.metrics.status_writes.inc();
-        let name = network.name_any();
-        let Some(condition) = status.conditions.first().cloned() else { return };
-        if !acceptance.is_new(&condition) {
-            tracing::debug!(network = name, nodes = ?status.nodes, "status written");
-        } else if condition.status == "True"
-            && condition.reason != AcceptedReason::AcceptedWithWarnings.as_str()
-        {
-            tracing::info!(network = name, "accepted");
-        } else {
-            let (reason, problems) = (condition.reason, condition.message);
-            tracing::info!(network = name, reason, problems, "acceptance changed");
-            self.warn::<ClaimNetwork>(network, reason, problems).await;
-        }
-    }
-
-    /// Writes a warning event. The status says the same, so a failure is not retried.
-    async fn warn<K: Resource<DynamicType = ()>>(
-        &self,
-        object: &DynamicObject,
-        reason: String,
-        message: String,
-    ) {
-        let about = object.object_ref(&ApiResource::erase::<K>(&()));
-        self.events.warn(&about, reason, "Accept", message).await;
-    }
 }
 
 /// Returns the accepted ClaimNetworks.
@@ -722,9 +580,9 @@ fn accepted(networks: &Catalog<Acceptance>) -> impl Iterator<Item = &(NetworkNam
 
 /// Returns what the ClaimNetworks draw from, and the accepted pools.
 fn demand(known: &Known) -> Demand {
-    let pools = known.address_pools.all().map(|judged| &judged.judgement);
+    let pools = known.address_pools.catalog().all().map(|judged| &judged.judgement);
     let pools = pools.filter_map(|pool| Some((&pool.name, pool.result.as_ref().ok()?)));
-    let networks = known.networks.all().filter_map(|judged| match &judged.judgement.result {
+    let networks = known.networks.catalog().all().filter_map(|judged| match &judged.judgement.result {
         Ok((name, spec)) => Some((name.clone(), Some(spec))),
         Err(_) => judged.object.name_any().parse().ok().map(|name| (name, None)),
     });
@@ -739,9 +597,9 @@ fn demand(known: &Known) -> Demand {
 
 /// Returns with which ranges and ClaimNetworks each pool was looked through last, as the statuses say.
 fn surveyed(known: &Known) -> BTreeMap<PoolKey, i64> {
-    let of_pools = known.address_pools.all().map(|judged| &judged.judgement);
+    let of_pools = known.address_pools.catalog().all().map(|judged| &judged.judgement);
     let of_pools = of_pools.filter_map(|pool| Some((PoolKey::Pool(pool.name.clone()), pool.surveyed()?)));
-    let of_networks = known.networks.all().filter_map(|judged| {
+    let of_networks = known.networks.catalog().all().filter_map(|judged| {
         let (name, _) = judged.judgement.result.as_ref().ok()?;
         Some((PoolKey::Network(name.clone()), judged.judgement.surveyed()?))
     });
@@ -777,20 +635,15 @@ mod tests {
         cancel.cancel();
         let (handle, _) = Publisher::spawn(client.clone(), publisher, cancel);
         let reconciler = Reconciler {
-            network_api: Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&())),
-            policy_api: Api::all_with(client.clone(), &ApiResource::erase::<UplinkPolicy>(&())),
-            pool_api: Api::all_with(client.clone(), &ApiResource::erase::<AddressPool>(&())),
             labels_api: Api::all(client.clone()),
             demand: watch::channel(None).0,
             leased: watch::channel(Leased::default()).1,
+            known: Known::new(&client),
             events: Events::new(client, "pod-1".into()),
             metrics: Metrics::default(),
             publisher: handle,
             revision: 0,
             stale: Stale::ALL,
-            known: Known::default(),
-            networks: Schedule::default(),
-            address_pools: Schedule::default(),
             abandoned: AbandonedLabels::default(),
         };
         (reconciler, requests)
@@ -803,8 +656,8 @@ mod tests {
         writer.as_reader()
     }
 
-    fn address_pools() -> Store<DynamicObject> {
-        Writer::new(ApiResource::erase::<AddressPool>(&())).as_reader()
+    fn none<K: Resource<DynamicType = ()>>() -> Store<DynamicObject> {
+        Writer::new(ApiResource::erase::<K>(&())).as_reader()
     }
 
     fn network(cni: Value) -> Value {
@@ -837,8 +690,8 @@ mod tests {
         networks: &Store<DynamicObject>,
         pools: &Store<DynamicObject>,
     ) -> bool {
-        reconciler.take_in(networks, pools);
-        reconciler.write_networks().await
+        reconciler.take_in(networks, pools, &none::<UplinkPolicy>());
+        reconciler.write_statuses().await
     }
 
     const STATUS: &str = "PATCH /apis/netclaim.dev/v1alpha1/claimnetworks/storage/status";
@@ -857,7 +710,7 @@ mod tests {
     async fn an_invalid_network_gets_one_status_and_one_event() {
         let (mut reconciler, mut requests) = reconciler();
         let mut bad = network(json!({}));
-        let (store, pools) = (networks(&bad), address_pools());
+        let (store, pools) = (networks(&bad), none::<AddressPool>());
         let server = async {
             let status = answer(&mut requests, 200).await;
             (status, answer(&mut requests, 200).await)
@@ -885,12 +738,39 @@ mod tests {
             let status = answer(&mut requests, 200).await.1;
             (status, answer(&mut requests, 200).await.1)
         };
-        let pools = address_pools();
+        let pools = none::<AddressPool>();
         let (done, (status, event)) = tokio::join!(reconcile(&mut reconciler, &odd, &pools), server);
         assert!(done);
         assert_eq!(status["status"]["conditions"][0]["status"], "True");
         assert_eq!(event["reason"], "AcceptedWithWarnings");
         assert!(event["note"].as_str().unwrap().contains("spec.cni.plugins[0].colour"), "{event}");
+    }
+
+    #[tokio::test]
+    async fn a_policy_gets_an_event_only_if_nodes_cannot_follow_it() {
+        let (mut reconciler, mut requests) = reconciler();
+        let odd = json!({"links": {"names": ["eth3"]}, "publish": "Never", "modes": ["nic"]});
+        for (generation, spec) in [(1, odd), (2, json!({"links": {"names": [7]}}))] {
+            let policy = json!({
+                "apiVersion": "netclaim.dev/v1alpha1", "kind": "UplinkPolicy",
+                "metadata": {"name": "p", "uid": "u1", "generation": generation}, "spec": spec,
+            });
+            let mut writer = Writer::new(ApiResource::erase::<UplinkPolicy>(&()));
+            writer.apply_watcher_event(&watcher::Event::Apply(serde_json::from_value(policy).unwrap()));
+            reconciler.stale.policies = true;
+            reconciler.take_in(&none::<ClaimNetwork>(), &none::<AddressPool>(), &writer.as_reader());
+            let server = async {
+                let status = answer(&mut requests, 200).await.1["status"]["conditions"][0].clone();
+                if generation == 2 {
+                    assert_eq!(answer(&mut requests, 200).await.1["note"], status["message"]);
+                }
+                status["reason"].clone()
+            };
+            let (done, reason) = tokio::join!(reconciler.write_statuses(), server);
+            assert!(done);
+            assert_eq!(reason, if generation == 2 { "Invalid" } else { "AcceptedWithWarnings" });
+        }
+        assert_eq!(reconciler.metrics.status_writes.get(), 2);
     }
 
     fn slice_of(node: &str, is_down: bool) -> watcher::Event<DevicesOfSlice> {
@@ -915,7 +795,7 @@ mod tests {
             reconciler.known.nodes.apply(watcher::Event::Apply(serde_json::from_value(node).unwrap()));
         }
         let mut good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
-        let pools = address_pools();
+        let pools = none::<AddressPool>();
         let (start, mut times) = (Instant::now(), Vec::new());
         let mut store = networks(&good);
         for second in 0..seconds + 40 {
@@ -932,13 +812,13 @@ mod tests {
                 times.push(start.elapsed().as_secs());
                 good["status"] = status;
                 // `select!` has ended it with the request.
-                reconciler.networks.wrote("storage", Instant::now());
+                reconciler.known.networks.wrote("storage");
                 store = networks(&good);
                 reconciler.stale.networks = true;
             }
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(reconciler.networks.next(), None, "nothing waits");
+        assert_eq!(reconciler.known.networks.next(), None, "nothing waits");
         (times, good["status"].clone())
     }
 
@@ -960,7 +840,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_person_changes_is_written_while_a_link_flaps() {
         let (mut reconciler, mut requests) = reconciler();
-        let pools = address_pools();
+        let pools = none::<AddressPool>();
         let mut network = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
         for generation in 1..=3 {
             network["metadata"]["generation"] = json!(generation);
@@ -987,9 +867,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_labels_of_a_node_whose_agent_is_gone_are_removed() {
         let (mut reconciler, mut requests) = reconciler();
-        let store = Writer::new(ApiResource::erase::<ClaimNetwork>(&())).as_reader();
-        let policies = Writer::new(ApiResource::erase::<UplinkPolicy>(&())).as_reader();
-        let pools = address_pools();
+        let store = none::<ClaimNetwork>();
+        let (pools, policies) = (none::<AddressPool>(), none::<UplinkPolicy>());
         let labels = json!({"rack": "7", "network.netclaim.dev/backbone": "up"});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": labels}, "spec": {}});
         reconciler.known.nodes.apply(watcher::Event::Apply(serde_json::from_value(node).unwrap()));
@@ -1011,7 +890,7 @@ mod tests {
         for (code, expected) in [(404, true), (500, false)] {
             let (mut reconciler, mut requests) = reconciler();
             let good = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
-            let (store, pools) = (networks(&good), address_pools());
+            let (store, pools) = (networks(&good), none::<AddressPool>());
             let (done, (request, _)) =
                 tokio::join!(reconcile(&mut reconciler, &store, &pools), answer(&mut requests, code));
             assert_eq!((request.as_str(), done), (STATUS, expected));

@@ -1,0 +1,171 @@
+//! Objects of one kind, each with what the controller says of it. Pure.
+//!
+//! An object is judged again when its spec changes, and not when a status is written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::DynamicObject;
+use kube::{Resource, ResourceExt as _};
+use netclaim_api::reasons::{AcceptedReason, Reason as _};
+
+use super::conditions::{Status, stored_status};
+
+/// What the controller says of an object.
+pub(crate) trait Judgement {
+    type Kind: Resource<DynamicType = ()>;
+    type Status: Status;
+
+    /// Judges an object as the API server stores it.
+    fn of(object: &DynamicObject) -> Self;
+
+    /// Returns the status in the API server, which changes while the spec is the same.
+    fn before(&mut self) -> &mut Self::Status;
+
+    /// Whether people have to act on a condition `Accepted`.
+    fn is_for_people(accepted: &Condition) -> bool {
+        accepted.status == "False" || accepted.reason == AcceptedReason::AcceptedWithWarnings.as_str()
+    }
+}
+
+/// An object with what the controller says of it.
+#[derive(Debug)]
+pub(crate) struct Judged<J> {
+    pub(crate) object: Arc<DynamicObject>,
+    pub(crate) judgement: J,
+}
+
+/// The objects by name.
+#[derive(Debug)]
+pub(crate) struct Catalog<J>(BTreeMap<String, Judged<J>>);
+
+impl<J> Default for Catalog<J> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+/// What an update has changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Updated {
+    /// Objects have come or gone, or their specs have changed.
+    pub(crate) specs: bool,
+    /// Names of objects that were written with the same spec.
+    pub(crate) statuses: Vec<String>,
+}
+
+impl<J: Judgement> Catalog<J> {
+    /// Replaces the objects.
+    pub(crate) fn update(&mut self, objects: Vec<Arc<DynamicObject>>) -> Updated {
+        let mut updated = Updated::default();
+        let mut before = std::mem::take(&mut self.0);
+        for object in objects {
+            let name = object.name_any();
+            let judged = match before.remove(&name) {
+                Some(judged) if Arc::ptr_eq(&judged.object, &object) => judged,
+                Some(mut judged) if is_same(&judged.object, &object) => {
+                    *judged.judgement.before() = stored_status(&object);
+                    judged.object = object;
+                    updated.statuses.push(name.clone());
+                    judged
+                }
+                _ => {
+                    updated.specs = true;
+                    Judged { judgement: J::of(&object), object }
+                }
+            };
+            self.0.insert(name, judged);
+        }
+        updated.specs |= !before.is_empty();
+        updated
+    }
+}
+
+impl<J> Catalog<J> {
+    /// Returns one object.
+    pub(crate) fn get(&self, name: &str) -> Option<&Judged<J>> {
+        self.0.get(name)
+    }
+
+    /// Returns one object.
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Judged<J>> {
+        self.0.get_mut(name)
+    }
+
+    /// Returns all objects, by name.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Judged<J>> {
+        self.0.values()
+    }
+
+    /// Returns the names of all objects.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+
+    /// Whether there is such an object.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+}
+
+/// Whether both are versions of one object with the same spec.
+fn is_same(before: &DynamicObject, now: &DynamicObject) -> bool {
+    before.metadata.uid == now.metadata.uid
+        && before.metadata.generation == now.metadata.generation
+        && before.data.get("spec") == now.data.get("spec")
+}
+
+#[cfg(test)]
+mod tests {
+    use netclaim_api::network::{ClaimNetwork, ClaimNetworkStatus};
+    use serde_json::json;
+
+    use super::*;
+
+    /// Counts how often an object was judged, and knows its status.
+    struct Counted {
+        judged: usize,
+        status: ClaimNetworkStatus,
+    }
+
+    impl Judgement for Counted {
+        type Kind = ClaimNetwork;
+        type Status = ClaimNetworkStatus;
+
+        fn of(object: &DynamicObject) -> Self {
+            Self { judged: 1, status: stored_status(object) }
+        }
+
+        fn before(&mut self) -> &mut ClaimNetworkStatus {
+            &mut self.status
+        }
+    }
+
+    fn object(name: &str, generation: i64, status: i64) -> Arc<DynamicObject> {
+        let object = json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork",
+            "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": generation},
+            "spec": {"of": generation}, "status": {"nodes": {"publishing": status}},
+        });
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn an_object_is_judged_again_only_for_a_new_spec() {
+        let mut catalog: Catalog<Counted> = Catalog::default();
+        let (first, other) = (object("a", 1, 0), object("b", 1, 0));
+        assert!(catalog.update(vec![Arc::clone(&first), Arc::clone(&other)]).specs);
+        catalog.get_mut("a").unwrap().judgement.judged = 7;
+        let same = catalog.update(vec![first, Arc::clone(&other)]);
+        assert_eq!(same, Updated::default());
+        let written = catalog.update(vec![object("a", 1, 5), Arc::clone(&other)]);
+        assert_eq!(written, Updated { specs: false, statuses: vec!["a".to_owned()] });
+        let known = &catalog.get("a").unwrap().judgement;
+        assert_eq!((known.judged, known.status.nodes.map(|nodes| nodes.publishing)), (7, Some(5)));
+        assert!(catalog.update(vec![object("a", 2, 5), Arc::clone(&other)]).specs);
+        assert_eq!(catalog.get("a").unwrap().judgement.judged, 1);
+        assert!(catalog.update(vec![other]).specs, "one is gone");
+        assert!(!catalog.has("a"));
+    }
+}
