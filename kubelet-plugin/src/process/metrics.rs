@@ -334,7 +334,7 @@ impl Metrics {
         );
         registry.add(
             "trace_spans_lost",
-            "Spans of traces that did not fit the queue, or that the collector did not take",
+            "Spans of traces that the collector did not take; those that did not fit the queue are not counted",
             [],
             lost,
         );
