@@ -16,7 +16,7 @@ use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateFiles;
 use crate::gate::markers::Markers;
 use crate::gate::metadata_files::MetadataFiles;
-use crate::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
+use crate::pods::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
 
 /// An API server whose requests a test answers.
 pub(crate) type ApiServer = Handle<Request<Body>, Response<Body>>;

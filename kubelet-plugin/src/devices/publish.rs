@@ -23,12 +23,13 @@ use super::moved_links::{self, MovedLink};
 use super::pool::{Sources, pools};
 use super::report::PublishReporter;
 use super::{Held, server_features};
+use crate::addresses::reservations::journalled_lists;
 use crate::dra::{DeviceHealth, Report};
 use crate::inventory::Inventory;
 use crate::inventory::foreign_use::ForeignUse;
-use crate::owner::Owner;
-use crate::process::metrics::Metrics;
-use crate::status::Events;
+use crate::metrics::Metrics;
+use crate::pods::owner::Owner;
+use crate::reports::Events;
 
 /// Delay that gathers the changes of several pods into one write.
 const GATHER: Duration = Duration::from_millis(100);
@@ -104,7 +105,7 @@ impl Devices {
             attached.borrow_and_update();
             if let (Some(now), Some(features)) = (now, &features) {
                 // Watched before the look, so that no later change is missed.
-                leases.watch(&now, &addresses::journalled_lists(&attacher));
+                leases.watch(&now, &journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
                 let counts = features.without_counters().is_none();
                 let Some((pools, now_health)) = self.look(now, unavailable, &attacher, counts).await else {

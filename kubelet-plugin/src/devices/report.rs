@@ -9,8 +9,8 @@ use netclaim_slices::{Fault, PublishStatus, ServerFeatures};
 use tokio::sync::watch;
 
 use super::server_features;
-use crate::process::metrics::Metrics;
-use crate::status::Events;
+use crate::metrics::Metrics;
+use crate::reports::Events;
 
 pub(super) struct PublishReporter {
     pub(super) events: Events,

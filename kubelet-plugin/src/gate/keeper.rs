@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::owner::{Owner, Plan, PodState, Record};
+use crate::pods::owner::{Owner, Plan, PodState, Record};
 use futures::future::BoxFuture;
 use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation, Revised, Traced};
 use netclaim_driver::failpoint::Failpoint;
@@ -15,11 +15,11 @@ use tokio::sync::mpsc;
 use super::cdi::{CdiSpecs, Form, HookCommand, Spec, specs_of};
 use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
+use crate::args::Args;
 use crate::gate::metadata::RequestKey;
-use crate::process::args::Args;
-use crate::process::metrics::Metrics;
-use crate::spans::Spans;
-use crate::status::Update;
+use crate::metrics::Metrics;
+use crate::reports::Update;
+use crate::reports::spans::Spans;
 
 /// Why an agent cannot take over the gate.
 #[derive(Debug, thiserror::Error)]

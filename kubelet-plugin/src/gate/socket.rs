@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::owner::PodState;
+use crate::pods::owner::PodState;
 use netclaim_cni::ContainerId;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_process::sockets;
@@ -18,8 +18,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::gate::keeper::GateKeeper;
+use crate::metrics::{Metrics, WaitEnd};
 use crate::pods::NodePods;
-use crate::process::metrics::{Metrics, WaitEnd};
 
 /// The answer that lets the container start.
 const OPEN: &str = "open\n";
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{attached, record};
-    use crate::owner::Record;
+    use crate::pods::owner::Record;
 
     /// A fake with one pod, whose state the test sends.
     struct Pod {

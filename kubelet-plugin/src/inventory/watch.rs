@@ -35,7 +35,7 @@ use super::policies::Policies;
 use super::providers::Providers;
 use super::selection::{Inventory, KINDS};
 use super::uplinks::{uplinks, withheld};
-use crate::status::Events;
+use crate::reports::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
 const ADDRESSES: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::owner::PodState;
+use crate::pods::owner::PodState;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::nri::{
@@ -17,9 +17,9 @@ use tokio::sync::watch;
 
 use crate::gate::cdi::{Form, HOOK_TIMEOUT, of_another_pod};
 use crate::gate::keeper::GateKeeper;
-use crate::owner::{ObjectRef, Owner, Plan};
+use crate::metrics::Metrics;
 use crate::pods::NodePods;
-use crate::process::metrics::Metrics;
+use crate::pods::owner::{ObjectRef, Owner, Plan};
 use crate::runtime::sandboxes::{self, Inspection, Sandboxes};
 use crate::runtime::tasks::SandboxTasks;
 use crate::waking::Waker;

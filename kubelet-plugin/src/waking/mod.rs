@@ -27,9 +27,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::owner::ObjectRef;
+use crate::metrics::Metrics;
+use crate::pods::owner::ObjectRef;
 use crate::pods::{Change, NodePods, SeenPod};
-use crate::process::metrics::Metrics;
 
 /// How long the kubelet's own list of pods is waited for before the API server is asked: a kubelet that starts needs a
 /// moment.

@@ -8,9 +8,9 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReferen
 use kube::{Api, Client, Error};
 
 use super::schedule::{ClaimName, Wake};
-use crate::owner::ObjectRef;
+use crate::metrics::WakeResult;
+use crate::pods::owner::ObjectRef;
 use crate::pods::{RETRY, annotate};
-use crate::process::metrics::WakeResult;
 
 /// How long the API server may take for one answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{self, ApiServer};
-    use crate::process::metrics::WakeCause;
+    use crate::metrics::WakeCause;
 
     fn patcher() -> (Patcher, ApiServer) {
         let (client, server) = fixtures::api_server();

@@ -31,7 +31,7 @@ use self::checks::Checks;
 pub(crate) use self::checks::Unavailable;
 use super::subscription::Subscription;
 use crate::inventory::Inventory;
-use crate::process::metrics::Metrics;
+use crate::metrics::Metrics;
 
 /// Delay from a change in a plugin directory to the look: an update that replaces a plugin is no outage.
 const SETTLE: Duration = Duration::from_millis(100);

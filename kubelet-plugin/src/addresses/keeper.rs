@@ -25,11 +25,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::demand::{BlockNow, Demand, Report};
-use crate::devices::addresses::{Lists, foreign, journalled_dirs, journalled_lists};
+use crate::addresses::plan::Turn;
+use crate::addresses::reservations::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
-use crate::owner::{Addresses, Owner, Plan, Record};
-use crate::prepare::addresses::Turn;
-use crate::process::metrics::Metrics;
+use crate::metrics::Metrics;
+use crate::pods::owner::{Addresses, Owner, Plan, Record};
 
 /// Delay that gathers the changes of several pods.
 const GATHER: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@ use netclaim_cni::{CniResult, IpConfig, Route};
 use netclaim_driver::attach::{Interface, Phase};
 use serde_json::{Value, json};
 
-use crate::owner::{PodState, Record};
+use crate::pods::owner::{PodState, Record};
 
 /// Name of the annotation.
 pub(super) const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";

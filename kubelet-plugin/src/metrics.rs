@@ -16,7 +16,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use crate::owner::{Plan, PodState};
+use crate::pods::owner::{Plan, PodState};
 
 label_values! {
     /// A call of the kubelet.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::network_status::{NETWORK_STATUS, NoList, entries, merged};
-use crate::owner::{ObjectRef, PodState};
+use crate::pods::owner::{ObjectRef, PodState};
 use crate::pods::{NodePods, annotate};
 
 /// Backoff after failed writes of one pod. The kubelet writes the pod's status at the same time, so that the first ones conflict.

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::owner::{Journal, Owner};
+use crate::pods::owner::{Journal, Owner};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use tokio::sync::watch;
 
-use crate::process::metrics::Metrics;
+use crate::metrics::Metrics;
 use crate::runtime::connection::NotConnected;
 
 /// How often the agent tries to write to a state directory that refuses writes.

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::owner::{DeviceRef, ObjectRef, Plan, PodState, Record};
 use crate::pods::NodePods;
-use crate::spans::Spans;
+use crate::pods::owner::{DeviceRef, ObjectRef, Plan, PodState, Record};
+use crate::reports::spans::Spans;
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use http::header::{ACCEPT, HeaderValue};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};

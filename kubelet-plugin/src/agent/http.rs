@@ -12,7 +12,7 @@ use std::time::Duration;
 use netclaim_process::http::{Answer, serve};
 use tokio::net::TcpListener;
 
-use crate::process::metrics::Metrics;
+use crate::metrics::Metrics;
 
 /// From one try to bind an address that is taken to the next. Pods get their networks meanwhile.
 const BIND_INTERVAL: Duration = Duration::from_secs(5);

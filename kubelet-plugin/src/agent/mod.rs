@@ -1,4 +1,12 @@
-//! What the agent's parts share, and how each part is started.
+//! The agent: what its parts share, and how each part is started. `run` starts and ends them in order.
+
+mod http;
+mod memory;
+mod mounts;
+mod parts;
+mod programs;
+mod readiness;
+pub(crate) mod run;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,8 +25,15 @@ use netclaim_driver::nri;
 use netclaim_process::sockets::listen;
 use tokio::sync::{mpsc, watch};
 
-use crate::blocks::keeper::BlockKeeper;
+use self::parts::Parts;
+use self::programs::Programs;
+use self::readiness::{Readiness, update_gauges, watch_journal};
+use crate::addresses::keeper::BlockKeeper;
+use crate::addresses::leases::Leases;
+use crate::addresses::plan::Turn;
+use crate::args::Args;
 use crate::devices::availability::Availability;
+use crate::devices::node_labels::NodeLabels;
 use crate::devices::publish::{Devices, Inputs};
 use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
@@ -26,29 +41,21 @@ use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
 use crate::inventory::{Inventory, OwnBlocks};
-use crate::node_labels::NodeLabels;
-use crate::owner::{Journal, Plan};
+use crate::metrics::Metrics;
 use crate::parent::STARTS;
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
+use crate::pods::owner::{Journal, Plan};
 use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
-use crate::prepare::addresses::Turn;
 use crate::prepare::call::{Calls, NodeAgent};
 use crate::prepare::handover;
-use crate::prepare::leases::Leases;
 use crate::prepare::revise::{Mend, Mender, Reviser};
-use crate::process::args::Args;
-use crate::process::metrics::Metrics;
-use crate::process::parts::Parts;
-use crate::process::programs::Programs;
-use crate::process::{http, memory};
+use crate::reports::spans::{self, Spans};
+use crate::reports::{Events, StatusWriter, Update};
 use crate::runtime::connection::{Connection, NotConnected};
 use crate::runtime::nri_events::RuntimeEvents;
-use crate::runtime::readiness::{Readiness, update_gauges, watch_journal};
 use crate::runtime::sandboxes::Sandboxes;
-use crate::runtime::sweep::{Intervals, Sweep};
-use crate::spans::{self, Spans};
-use crate::status::{Events, StatusWriter, Update};
+use crate::sweep::{Intervals, Sweep};
 use crate::waking::{self, Observed, Patcher, Waker, Waking};
 
 /// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.

@@ -15,13 +15,12 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
-use crate::agent::{self, Agent};
-use crate::owner::Journal;
+use super::{Agent, cni_plugins, make_run_dir, memory, mounts};
+use crate::args::Args;
+use crate::metrics::Metrics;
 use crate::parent::FIT;
 use crate::parent::turn::Turn;
-use crate::process::args::Args;
-use crate::process::metrics::Metrics;
-use crate::process::{memory, mounts};
+use crate::pods::owner::Journal;
 
 /// How long the last spans may delay the end of the agent.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -60,11 +59,11 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let boot_id = boot_id().context("cannot read the boot id")?;
     let turn = Turn::from_stdin()?;
     let metrics = Arc::new(Metrics::new(of_spans));
-    let plugins = Arc::new(agent::cni_plugins(&args, turn.mark(), Arc::clone(&metrics))?);
+    let plugins = Arc::new(cni_plugins(&args, turn.mark(), Arc::clone(&metrics))?);
     let journal = Journal::open(args.journal_dir())?;
     // The kubelet makes the directory of a volume for everybody, and file names have UIDs of pods.
     for_its_owner(&args.state_dir, 0o700);
-    agent::make_run_dir(&args.run_dir)?;
+    make_run_dir(&args.run_dir)?;
     io::stdout().write_all(FIT).context("cannot report to the parent that the agent is fit")?;
 
     // One agent at a time: the next one stands by until the last one has ended.

@@ -27,7 +27,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::dra::ClaimRef;
-use crate::owner::{ObjectRef, Plan, PodState};
+use crate::pods::owner::{ObjectRef, Plan, PodState};
 
 /// Claims without a pod that are remembered. The kubelet does not say when it has given up a claim that could not be prepared.
 const MOST_REFUSED: usize = 1000;

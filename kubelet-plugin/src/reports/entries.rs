@@ -1,6 +1,6 @@
 //! The entries of a claim's `status.devices`, and the patch that writes them. Pure.
 
-use crate::owner::{DeviceRef, ObjectRef, Plan, Record};
+use crate::pods::owner::{DeviceRef, ObjectRef, Plan, Record};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use netclaim_api::reasons::{ConditionReason as _, ReadyReason, Reason as _};
 use netclaim_api::shorten;

@@ -1,6 +1,6 @@
 //! Writes warnings as events, on the Node and on pods.
 
-use crate::owner::ObjectRef;
+use crate::pods::owner::ObjectRef;
 use backon::{ExponentialBuilder, Retryable as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;

@@ -17,9 +17,9 @@ use netclaim_cni::{IpConfig, IpRequest, NetworkList};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use serde_json::Value;
 
-use super::error::DeviceError;
+use super::error::AddressError;
 use crate::inventory::{Block, NodeAddresses, OwnBlock, OwnBlocks};
-use crate::owner::{Addresses, AskedAddress, Owner, Plan, Record};
+use crate::pods::owner::{Addresses, AskedAddress, Owner, Plan, Record};
 
 /// Host bits of the largest block.
 const MAX_HOST_BITS: u8 = 16;
@@ -134,7 +134,7 @@ pub(crate) fn ipam(
     pod: &str,
     node: &str,
     taken: &TakenAddresses,
-) -> Result<(Value, Addresses), DeviceError> {
+) -> Result<(Value, Addresses), AddressError> {
     let Some(pool) = &of_node.pool else { return Err(no_pool(network, of_node)) };
     // A MAC address is the ClaimNetwork's, whatever pool its IP addresses are of.
     let mac = merged.capability_args.mac.map(|mac| AskedAddress {
@@ -163,7 +163,7 @@ fn fixed(
     of_node: &NodeAddresses,
     pool: &AddressPoolSpec,
     asked: &[IpRequest],
-) -> Result<(Value, Vec<AskedAddress>), DeviceError> {
+) -> Result<(Value, Vec<AskedAddress>), AddressError> {
     let asked = pool.asked(asked).map_err(|error| of(network, error))?;
     let ipam = pool.fixed(&asked).map_err(|error| of(network, error))?;
     let leases = asked.into_iter().map(|ip| AskedAddress {
@@ -205,11 +205,11 @@ pub(crate) fn revised(
     plan: &Plan,
     now: Now<'_>,
     taken: &TakenAddresses,
-) -> Result<Option<Plan>, DeviceError> {
+) -> Result<Option<Plan>, AddressError> {
     let Now { network, of_node, own, node, .. } = now;
     // That of a claim, too: once the Node object is gone for long, the claim may serve a pod on another node.
     if own.is_stale && (plan.owner.addresses.is_some() || of_node.is_some()) {
-        return Err(DeviceError::Stale { network: network.to_string(), node: node.to_owned() });
+        return Err(AddressError::Stale { network: network.to_string(), node: node.to_owned() });
     }
     let planned = plan.owner.addresses.clone().unwrap_or_default();
     let Some((of_node, pool)) = of_node.and_then(|of_node| Some((of_node, of_node.pool.as_ref()?))) else {
@@ -220,7 +220,7 @@ pub(crate) fn revised(
     };
     let asked: Vec<IpAddr> = planned.leases.iter().filter_map(|asked| asked.ip).collect();
     if let Some(ip) = asked.iter().find(|ip| !pool.permits(**ip)) {
-        return Err(DeviceError::NotPermitted { network: network.to_string(), ip: *ip });
+        return Err(AddressError::NotPermitted { network: network.to_string(), ip: *ip });
     }
     if !asked.is_empty() {
         return Ok(None);
@@ -255,7 +255,7 @@ pub(crate) fn revised(
 
 /// Whether the blocks of a plan are the node's. Where nothing says which addresses are usable, it keeps those of its blocks: no other
 /// node gets them while a plan names them.
-fn still_has_blocks(planned: &Addresses, now: Now<'_>) -> Result<(), DeviceError> {
+fn still_has_blocks(planned: &Addresses, now: Now<'_>) -> Result<(), AddressError> {
     let is_own = |block: &IpNet| {
         let mut own = now.own.known.iter().flat_map(BTreeMap::values);
         own.any(|known| known.spec.cidr == *block && known.spec.network == *now.network)
@@ -263,14 +263,14 @@ fn still_has_blocks(planned: &Addresses, now: Now<'_>) -> Result<(), DeviceError
     match planned.blocks().find(|block| !is_own(block)) {
         None => Ok(()),
         Some(block) => {
-            Err(DeviceError::NoBlock { network: now.network.to_string(), block, node: now.node.to_owned() })
+            Err(AddressError::NoBlock { network: now.network.to_string(), block, node: now.node.to_owned() })
         }
     }
 }
 
 /// Returns the plan with other addresses.
-fn with(plan: &Plan, now: Now<'_>, addresses: Addresses, ipam: &Value) -> Result<Plan, DeviceError> {
-    let other_chain = || DeviceError::OtherChain { network: now.network.to_string() };
+fn with(plan: &Plan, now: Now<'_>, addresses: Addresses, ipam: &Value) -> Result<Plan, AddressError> {
+    let other_chain = || AddressError::OtherChain { network: now.network.to_string() };
     let conflist = with_ipam(&plan.spec.conflist, now.spec, ipam).ok_or_else(other_chain)?;
     let mut plan = plan.clone();
     plan.spec.conflist = conflist;
@@ -298,7 +298,7 @@ fn with_ipam(list: &NetworkList, spec: Option<&ClaimNetworkSpec>, ipam: &Value) 
 }
 
 /// Whether plans differ in nothing but which addresses of blocks they have.
-pub(super) fn differ_in_choice_only(one: &[Plan], other: &[Plan]) -> bool {
+pub(crate) fn differ_in_choice_only(one: &[Plan], other: &[Plan]) -> bool {
     let is_same = |(one, other): (&Plan, &Plan)| {
         let mut other = other.clone();
         let chosen = one.owner.addresses.as_ref().filter(|addresses| !addresses.chosen.is_empty());
@@ -337,24 +337,24 @@ pub fn blocks_of(of_node: &NodeAddresses, ip: IpAddr) -> Vec<String> {
     blocks.map(|block| block_name(&of_node.key, block.trunc())).collect()
 }
 
-fn of(network: &NetworkName, error: Invalid) -> DeviceError {
-    DeviceError::Invalid(error.within(&format!("ClaimNetwork {:?}", network.as_str())))
+fn of(network: &NetworkName, error: Invalid) -> AddressError {
+    AddressError::Invalid(error.within(&format!("ClaimNetwork {:?}", network.as_str())))
 }
 
-fn no_pool(network: &NetworkName, of_node: &NodeAddresses) -> DeviceError {
+fn no_pool(network: &NetworkName, of_node: &NodeAddresses) -> AddressError {
     let pool = match &of_node.key {
         PoolKey::Pool(pool) => pool.clone(),
         PoolKey::Network(name) => name.to_string(),
     };
-    DeviceError::NoPool { network: network.to_string(), pool }
+    AddressError::NoPool { network: network.to_string(), pool }
 }
 
-fn no_address(network: &NetworkName, of_node: &NodeAddresses, family: Family, node: &str) -> DeviceError {
+fn no_address(network: &NetworkName, of_node: &NodeAddresses, family: Family, node: &str) -> AddressError {
     if of_node.is_stale {
-        return DeviceError::Stale { network: network.to_string(), node: node.to_owned() };
+        return AddressError::Stale { network: network.to_string(), node: node.to_owned() };
     }
     let blocks = of_node.blocks.iter().filter(|block| block.family() == family).count();
-    DeviceError::NoAddress { network: network.to_string(), family, node: node.to_owned(), blocks }
+    AddressError::NoAddress { network: network.to_string(), family, node: node.to_owned(), blocks }
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ use netclaim_cni::{IpRequest, NetworkList};
 use netclaim_driver::attach::Spec;
 use serde_json::{Map, json};
 
+use super::plan::Now;
+pub use super::plan::{Book, TakenAddresses, blocks_of};
 pub use crate::inventory::{NodeAddresses, OwnBlock, OwnBlocks};
-pub use crate::owner::Plan;
-use crate::owner::{DeviceRef, ObjectRef, Owner};
-use crate::prepare::addresses::Now;
-pub use crate::prepare::addresses::{Book, TakenAddresses, blocks_of};
+pub use crate::pods::owner::Plan;
+use crate::pods::owner::{DeviceRef, ObjectRef, Owner};
 
 /// Returns the addresses of each ClaimNetwork that has any, as the node's inventory has them.
 pub fn addresses(
@@ -43,7 +43,7 @@ pub fn plan(
     if let Some(ip) = asked {
         merged.asked = Asked::Addresses(vec![IpRequest::Address(ip)]);
     }
-    let found = crate::prepare::addresses::ipam(network, of_node, &merged, pod, "node", taken);
+    let found = super::plan::ipam(network, of_node, &merged, pod, "node", taken);
     let (ipam, addresses) = found.map_err(|error| error.to_string())?;
     let conflist = json!({"cniVersion": "1.1.0", "name": spec.list_name(network),
         "plugins": [{"type": "macvlan", "ipam": ipam}]});
@@ -93,5 +93,5 @@ pub fn revised(
     taken: &TakenAddresses,
 ) -> Result<Option<Plan>, String> {
     let now = Now { network, spec, of_node, own, node: "node" };
-    crate::prepare::addresses::revised(plan, now, taken).map_err(|error| error.to_string())
+    super::plan::revised(plan, now, taken).map_err(|error| error.to_string())
 }

@@ -20,7 +20,7 @@ use netclaim_process::kubernetes::{answered, removal};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::owner::{AskedAddress, Owner, Plan, PodState};
+use crate::pods::owner::{AskedAddress, Owner, Plan, PodState};
 
 /// How long an address may stay with its last holder or node: a Prepare has 35 s.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -388,7 +388,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures;
-    use crate::owner::Addresses;
+    use crate::pods::owner::Addresses;
 
     /// A fake of the API server: AddressLeases by name, and the code with which it refuses writes.
     #[derive(Clone, Default)]
@@ -625,7 +625,7 @@ mod tests {
             let plan = fixtures::plan(claim);
             let phase =
                 Phase::Attached { sandbox: fixtures::sandbox("s"), result: fixtures::result(&result) };
-            crate::owner::Record { phase, ..crate::owner::Record::new(plan) }
+            crate::pods::owner::Record { phase, ..crate::pods::owner::Record::new(plan) }
         };
         let unused = |record| {
             let mut needed = Needed::default();

@@ -11,6 +11,7 @@
 mod kubelet;
 mod message;
 mod object;
+pub(crate) mod owner;
 mod seen;
 
 use std::collections::BTreeSet;
@@ -30,7 +31,7 @@ pub(crate) use kubelet::{Change, KnownPods, KubeletPods};
 use object::{PodObject, PodSpec};
 pub(crate) use seen::{RETRY, SeenPod};
 
-use crate::owner::ObjectRef;
+use crate::pods::owner::ObjectRef;
 
 /// How long the API server may take to return a pod.
 const TIMEOUT: Duration = Duration::from_secs(3);

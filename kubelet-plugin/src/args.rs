@@ -275,7 +275,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
-    use crate::blocks::demand::IDLE;
+    use crate::addresses::demand::IDLE;
 
     #[test]
     fn every_flag_has_an_environment_variable_named_like_it() {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use crate::process::args::Args;
-use crate::process::metrics::Metrics;
+use crate::args::Args;
+use crate::metrics::Metrics;
 
 /// From one try to install programs to the next.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);

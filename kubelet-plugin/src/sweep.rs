@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::inventory::Inventory;
-use crate::owner::{ObjectRef, Owner, PodState};
+use crate::metrics::{Metrics, SweepKind, SweepResult};
 use crate::pods::NodePods;
-use crate::process::metrics::{Metrics, SweepKind, SweepResult};
+use crate::pods::owner::{ObjectRef, Owner, PodState};
 use crate::runtime::sandboxes::Sandboxes;
 
 /// How often a schedule takes up new things.

@@ -5,13 +5,13 @@ use std::io;
 use std::path::Path;
 
 /// The extension of a file that is being written.
-pub(crate) const UNFINISHED: &str = "tmp";
+pub const UNFINISHED: &str = "tmp";
 
 /// Replaces the file at `path` atomically. A file with the same text stays, so a full disk is no error then.
 ///
 /// # Errors
 /// When the file does not have this text afterwards.
-pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|known| known == text.as_bytes()) {
         return Ok(());
     }
@@ -27,7 +27,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// When it exists afterwards.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
+pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
