@@ -10,7 +10,7 @@
 //!
 //! | room | what it does | may touch |
 //! |---|---|---|
-//! | `agent` | takes over from the last agent, starts the parts in order, ends them; programs on the host, probes | everything |
+//! | `agent` | takes over from the last agent, starts the parts in order, ends them; programs on the host, metrics, probes | everything |
 //! | `parent` | another program: restarts the agent when it dies, serves the kubelet for the agent that has the journal, and passes the runtime's events on | the kubelet's sockets, NRI, the agent's process |
 //! | `args` | the flags | nothing |
 //! | `dra` | translates the kubelet's gRPC | nothing |
@@ -24,7 +24,6 @@
 //! | `reports` | the claim's status, events, and the spans of its trace | the API server |
 //! | `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
-//! | `metrics` | what Prometheus reads | nothing |
 //!
 //! Invariants:
 //! * No container that names a claim starts before all of its pod's attachments are made, with the agent alive or dead.
@@ -40,7 +39,6 @@ mod dra;
 mod fixtures;
 mod gate;
 mod inventory;
-mod metrics;
 mod parent;
 mod pods;
 mod prepare;
@@ -53,13 +51,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use netclaim_process::traces::{Service, Traces};
+use netclaim_process::traces::{Counters, Service, Traces};
 
 pub use args::Args;
 
 /// Returns what the agent's metrics are.
 pub fn metrics() -> Vec<netclaim_process::metrics::Description> {
-    metrics::Metrics::default().registry().descriptions().to_vec()
+    agent::metrics::Metrics::new(Counters::default()).registry.descriptions().to_vec()
 }
 
 /// Returns what the agent is called in traces.

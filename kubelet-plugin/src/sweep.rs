@@ -17,15 +17,82 @@ use netclaim_cni::ipam::host_local::{Reservation, default_reservations_dir, rese
 use netclaim_driver::attach::sweep::{Orphans, Schedule, Sighting};
 use netclaim_driver::attach::{Attach, Attacher, Checked, Observer};
 use netclaim_driver::attach::{Phase, Spec};
+use netclaim_process::label_values;
+use netclaim_process::metrics::{Label, Registry};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::inventory::Inventory;
-use crate::metrics::{Metrics, SweepKind, SweepResult};
 use crate::pods::NodePods;
 use crate::pods::owner::{ObjectRef, Owner, PodState};
 use crate::runtime::sandboxes::Sandboxes;
+
+label_values! {
+    /// A kind of sweep.
+    pub(crate) enum SweepKind {
+        Gc = "Gc",
+        Check = "Check",
+        Orphan = "Orphan",
+    }
+}
+
+label_values! {
+    /// The result of a sweep for one network, attachment or claim.
+    pub(crate) enum SweepResult {
+        /// Nothing is wrong, or the sweep has corrected it.
+        Ok = "Ok",
+        /// A CHECK found a fault.
+        Failed = "Failed",
+        /// The sweep failed.
+        Error = "Error",
+        /// Nothing can be said.
+        Skipped = "Skipped",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SweepLabels {
+    sweep: SweepKind,
+    result: SweepResult,
+}
+
+/// Counts what sweeps do and find.
+#[derive(Clone)]
+pub(crate) struct SweepMetrics {
+    sweeps: Family<SweepLabels, Counter>,
+    /// Addresses of sandboxes that live, of which the journal knows nothing.
+    pub(crate) forgotten: Gauge,
+}
+
+impl SweepMetrics {
+    /// Registers them.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        Self {
+            sweeps: registry.add(
+                "sweeps",
+                "Networks collected, attachments checked, claims of pods that are gone released",
+                [Label::one_of("sweep", SweepKind::VALUES), Label::one_of("result", SweepResult::VALUES)],
+                Family::default(),
+            ),
+            forgotten: registry.add(
+                "forgotten_addresses",
+                "Addresses of running pods of which the journal knows nothing, because somebody has removed the state directory",
+                [],
+                Gauge::default(),
+            ),
+        }
+    }
+
+    /// Counts the result of a sweep.
+    pub(crate) fn count(&self, sweep: SweepKind, result: SweepResult) {
+        self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
+    }
+}
 
 /// How often a schedule takes up new things.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
@@ -53,7 +120,7 @@ pub(crate) struct Sweep<N, O: Observer<Owner = Owner>> {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) boot_id: String,
     pub(crate) intervals: Intervals,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: SweepMetrics,
     /// Changes when links do.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
 }
@@ -79,17 +146,17 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
             let network = network.await;
             let Some(spec) = seen.get(&network) else { continue };
             if !self.knows_all(&network, &mut forgotten).await {
-                self.metrics.sweep(SweepKind::Gc, SweepResult::Error);
+                self.metrics.count(SweepKind::Gc, SweepResult::Error);
                 continue;
             }
             match self.attacher.collect(spec).await {
                 Ok(released) => {
                     tracing::debug!(%network, released, "gc");
-                    self.metrics.sweep(SweepKind::Gc, SweepResult::Ok);
+                    self.metrics.count(SweepKind::Gc, SweepResult::Ok);
                 }
                 Err(failure) => {
                     tracing::warn!(%network, error = failure.message, "gc failed");
-                    self.metrics.sweep(SweepKind::Gc, SweepResult::Error);
+                    self.metrics.count(SweepKind::Gc, SweepResult::Error);
                 }
             }
         }
@@ -178,7 +245,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
                 SweepResult::Skipped
             }
         };
-        self.metrics.sweep(SweepKind::Check, result);
+        self.metrics.count(SweepKind::Check, result);
         true
     }
 
@@ -207,7 +274,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
             for claim in claims {
                 let released = self.attacher.release_of(&pod_uid, &claim).await;
                 let result = if released.is_ok() { SweepResult::Ok } else { SweepResult::Error };
-                self.metrics.sweep(SweepKind::Orphan, result);
+                self.metrics.count(SweepKind::Orphan, result);
             }
         }
     }

@@ -25,10 +25,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::demand::{BlockNow, Demand, Report};
+use super::metrics::AddressMetrics;
 use crate::addresses::plan::Turn;
 use crate::addresses::reservations::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
-use crate::metrics::Metrics;
 use crate::pods::owner::{Addresses, Owner, Plan, Record};
 
 /// Delay that gathers the changes of several pods.
@@ -53,7 +53,7 @@ pub(crate) struct BlockKeeper {
     /// Excludes plans of blocks that are given back.
     pub(crate) turn: Arc<Turn>,
     /// The gauges of addresses.
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: AddressMetrics,
     /// What `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// How long a block must be empty before it is given back.
@@ -164,7 +164,7 @@ impl BlockKeeper {
         memory.demands.retain(|(network, family), _| {
             let is_there = inventory.addresses.contains_key(network);
             if !is_there {
-                self.metrics.addresses_gone(network.as_str(), *family);
+                self.metrics.forget(network.as_str(), *family);
             }
             is_there
         });
@@ -194,7 +194,7 @@ impl BlockKeeper {
                 let (usable, used) = blocks.iter().fold((0u64, 0u64), |sum, block| {
                     (sum.0.saturating_add(block.usable), sum.1 + block.used)
                 });
-                self.metrics.addresses(network.as_str(), family, usable, used);
+                self.metrics.set(network.as_str(), family, usable, used);
                 let demand = memory.demands.entry((network.clone(), family));
                 let demand = demand.or_insert_with(|| Demand::new(self.idle_after));
                 let decision = demand.look(&blocks, leased.is_scarce, Instant::now());

@@ -17,5 +17,6 @@ pub mod door;
 pub(crate) mod error;
 pub(crate) mod keeper;
 pub(crate) mod leases;
+pub(crate) mod metrics;
 pub(crate) mod plan;
 pub(crate) mod reservations;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use netclaim_process::http::{Answer, serve};
 use tokio::net::TcpListener;
 
-use crate::metrics::Metrics;
+use super::metrics::Metrics;
 
 /// From one try to bind an address that is taken to the next. Pods get their networks meanwhile.
 const BIND_INTERVAL: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ pub(crate) async fn serve_metrics<E: Display>(
 ) -> Infallible {
     let listener = bind(address, "--metrics-address").await;
     let answer = move |path: &str| match path {
-        "/metrics" => Some(Answer::Metrics(metrics.render())),
+        "/metrics" => Some(Answer::Metrics(metrics.registry.render())),
         "/readyz" => Some(Answer::probe(check_readiness())),
         _ => None,
     };

@@ -2,6 +2,7 @@
 
 mod http;
 mod memory;
+pub(crate) mod metrics;
 mod mounts;
 mod parts;
 mod programs;
@@ -25,6 +26,7 @@ use netclaim_driver::nri;
 use netclaim_process::sockets::listen;
 use tokio::sync::{mpsc, watch};
 
+use self::metrics::{Metrics, PluginRuns};
 use self::parts::Parts;
 use self::programs::Programs;
 use self::readiness::{Readiness, update_gauges, watch_journal};
@@ -41,7 +43,6 @@ use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
 use crate::inventory::{Inventory, OwnBlocks};
-use crate::metrics::Metrics;
 use crate::parent::STARTS;
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
@@ -108,9 +109,9 @@ impl Agent {
             tracing::error!(%path, reason, "keeping a journal file that cannot be read: a DEL may be owed");
         }
         metrics.restarts.set(restarts());
-        metrics.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
+        metrics.attachments.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
         let files = GateFiles::open(&args)?;
-        let (of_gate, spans) = (Arc::clone(&metrics), Arc::<Spans>::default());
+        let (of_gate, spans) = (metrics.networks.clone(), Arc::<Spans>::default());
         let gate = GateKeeper::take_over(files, &loaded.records, &boot_id, reports.clone(), of_gate)?;
         let gate = Arc::new(gate.traced(Arc::clone(&spans)));
         Failpoint::TakenOver.reach();
@@ -178,7 +179,7 @@ impl Agent {
             blocks: self.blocks.clone(),
             inventory,
             turn: Arc::clone(&self.turn),
-            metrics: Arc::clone(&self.metrics),
+            metrics: self.metrics.addresses.clone(),
             reservations: self.reservations.clone(),
             idle_after: self.args.block_idle_after,
         };
@@ -212,7 +213,8 @@ impl Agent {
             plugins: Arc::clone(&self.plugins),
             node: self.args.node_name.clone(),
             period: self.args.status_period,
-            metrics: Arc::clone(&self.metrics),
+            metrics: self.metrics.networks.clone(),
+            of_plugins: self.metrics.plugins.clone(),
         };
         self.parts.start_until_cancelled(
             "checking the availability of ClaimNetworks",
@@ -232,7 +234,7 @@ impl Agent {
             driver: self.args.driver_name.clone(),
             node: self.args.node_name.clone(),
             links: Links::new("/sys"),
-            metrics: Arc::clone(&self.metrics),
+            metrics: self.metrics.pool.clone(),
             events: self.events.clone(),
             reservations: self.reservations.clone(),
             obstacle: self.obstacle.clone(),
@@ -272,7 +274,7 @@ impl Agent {
                 };
                 seen.waits && attacher.plans(is_its).contains(&true)
             },
-            metrics: Arc::clone(&self.metrics),
+            metrics: self.metrics.wakes.clone(),
         };
         self.parts.start_until_cancelled("waking pods", waking.run(events, changed));
     }
@@ -293,7 +295,7 @@ impl Agent {
                 check: self.args.check_period,
                 orphan_after: self.args.orphan_after,
             },
-            metrics: Arc::clone(&self.metrics),
+            metrics: self.metrics.sweeps.clone(),
             inventory,
         };
         self.parts.start("sweeping", |cancel| sweep.run(cancel));
@@ -318,7 +320,7 @@ impl Agent {
         let source = Arc::new(GateSource {
             attacher: Arc::clone(&self.attacher),
             pods: Arc::clone(&self.pods),
-            metrics: Arc::clone(&self.metrics),
+            waits: self.metrics.waits.clone(),
         });
         self.parts.start_until_cancelled("answering hooks", socket::serve(hooks, source));
         let events = Arc::new(RuntimeEvents {
@@ -328,7 +330,7 @@ impl Agent {
             gate: Arc::clone(&self.gate),
             sandboxes: Arc::clone(&sandboxes),
             boot_id: self.boot_id.clone(),
-            metrics: Arc::clone(&self.metrics),
+            attach_seconds: self.metrics.attach_seconds.clone(),
             inspecting: Default::default(),
             deciding: Default::default(),
             refused: Default::default(),
@@ -371,7 +373,7 @@ impl Agent {
             turn: Arc::clone(&self.turn),
             leases: Arc::clone(&self.leases),
             calls: Calls::default(),
-            metrics: Arc::clone(&self.metrics),
+            metrics: self.metrics.calls.clone(),
             spans: Arc::clone(&self.spans),
             reservations: self.reservations.clone(),
             waker: self.waker.clone(),
@@ -393,16 +395,19 @@ impl Agent {
 
     /// Starts the upkeep of the process: memory, programs, gauges, metrics and probes.
     pub(crate) fn serve_process(&mut self, readiness: Readiness) {
-        let (parts, metrics) = (&mut self.parts, || Arc::clone(&self.metrics));
+        let (parts, metrics) = (&mut self.parts, &self.metrics);
         parts.start_until_cancelled("trimming memory", memory::trim_regularly());
         let (programs, all_current) = self.programs.clone();
-        parts.start_until_cancelled("installing programs", programs.keep_installing(all_current, metrics()));
-        parts.start_until_cancelled("watching the journal", watch_journal(self.journal.clone(), metrics()));
-        let gauges = update_gauges(readiness.connected.clone(), Arc::clone(&self.attacher), metrics());
+        let installing = programs.keep_installing(all_current, metrics.outdated.clone());
+        parts.start_until_cancelled("installing programs", installing);
+        let journal = watch_journal(self.journal.clone(), metrics.attachments.clone());
+        parts.start_until_cancelled("watching the journal", journal);
+        let attachments = metrics.attachments.clone();
+        let gauges = update_gauges(readiness.connected.clone(), Arc::clone(&self.attacher), attachments);
         parts.start("updating gauges", |_| gauges);
         let of_cluster = readiness.clone();
-        let serve_metrics =
-            http::serve_metrics(self.args.metrics_address, metrics(), move || of_cluster.check());
+        let (address, metrics) = (self.args.metrics_address, Arc::clone(metrics));
+        let serve_metrics = http::serve_metrics(address, metrics, move || of_cluster.check());
         parts.start_until_cancelled("serving metrics", serve_metrics);
         parts.start_until_cancelled(
             "serving probes",
@@ -435,15 +440,15 @@ fn restarts() -> i64 {
     std::env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or_default()
 }
 
-/// Returns what runs CNI plugins. `metrics` measure them.
-pub(crate) fn cni_plugins(args: &Args, mark: &Mark, metrics: Arc<Metrics>) -> Result<CniPlugins> {
+/// Returns what runs CNI plugins. `runs` measures them.
+pub(crate) fn cni_plugins(args: &Args, mark: &Mark, runs: PluginRuns) -> Result<CniPlugins> {
     let own = args.installed_plugins();
     let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
     for (name, value) in &args.cni_env {
         runtime = runtime.with_env(name, value);
     }
     let (name, value) = mark.variable();
-    runtime = runtime.with_env(name, value).observed_by(metrics).with_trace_of(spans::context_of);
+    runtime = runtime.with_env(name, value).observed_by(Arc::new(runs)).with_trace_of(spans::context_of);
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }

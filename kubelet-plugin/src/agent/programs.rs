@@ -4,14 +4,13 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use nix::sys::statvfs::{FsFlags, statvfs};
+use prometheus_client::metrics::gauge::Gauge;
 
 use crate::args::Args;
-use crate::metrics::Metrics;
 
 /// From one try to install programs to the next.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
@@ -85,9 +84,9 @@ impl Programs {
     }
 
     /// Retries until all programs are installed.
-    pub(crate) async fn keep_installing(self, mut all_current: bool, metrics: Arc<Metrics>) {
+    pub(crate) async fn keep_installing(self, mut all_current: bool, outdated: Gauge) {
         loop {
-            metrics.outdated.set(i64::from(!all_current));
+            outdated.set(i64::from(!all_current));
             if all_current {
                 return std::future::pending().await;
             }

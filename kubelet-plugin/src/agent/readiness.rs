@@ -9,7 +9,7 @@ use crate::pods::owner::{Journal, Owner};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use tokio::sync::watch;
 
-use crate::metrics::Metrics;
+use super::metrics::{AttachmentCount, AttachmentMetrics};
 use crate::runtime::connection::NotConnected;
 
 /// How often the agent tries to write to a state directory that refuses writes.
@@ -80,7 +80,7 @@ impl Readiness {
 }
 
 /// Counts a journal that refuses writes, and tries to write again.
-pub(crate) async fn watch_journal(journal: Journal, metrics: Arc<Metrics>) {
+pub(crate) async fn watch_journal(journal: Journal, metrics: AttachmentMetrics) {
     let mut health = journal.health();
     loop {
         let is_writable = health.borrow_and_update().is_none();
@@ -102,15 +102,15 @@ pub(crate) async fn watch_journal(journal: Journal, metrics: Arc<Metrics>) {
 pub(crate) async fn update_gauges<N: Attach, O: Observer<Owner = Owner>>(
     mut connected: watch::Receiver<bool>,
     attacher: Arc<Attacher<N, O>>,
-    metrics: Arc<Metrics>,
+    metrics: AttachmentMetrics,
 ) {
     loop {
         metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
         metrics.panics.set(i64::try_from(attacher.panics()).unwrap_or(i64::MAX));
         metrics.illegal_moves.set(i64::try_from(attacher.illegal_moves()).unwrap_or(i64::MAX));
-        let mut count = metrics.count_attachments();
+        let mut count = AttachmentCount::default();
         attacher.for_each_pod(|pod| count.add(pod));
-        count.set();
+        metrics.set(&count);
         if let Ok(Err(_)) = tokio::time::timeout(GAUGE_INTERVAL, connected.changed()).await {
             return;
         }

@@ -15,9 +15,9 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
+use super::metrics::Metrics;
 use super::{Agent, cni_plugins, make_run_dir, memory, mounts};
 use crate::args::Args;
-use crate::metrics::Metrics;
 use crate::parent::FIT;
 use crate::parent::turn::Turn;
 use crate::pods::owner::Journal;
@@ -59,7 +59,7 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let boot_id = boot_id().context("cannot read the boot id")?;
     let turn = Turn::from_stdin()?;
     let metrics = Arc::new(Metrics::new(of_spans));
-    let plugins = Arc::new(cni_plugins(&args, turn.mark(), Arc::clone(&metrics))?);
+    let plugins = Arc::new(cni_plugins(&args, turn.mark(), metrics.runs.clone())?);
     let journal = Journal::open(args.journal_dir())?;
     // The kubelet makes the directory of a volume for everybody, and file names have UIDs of pods.
     for_its_owner(&args.state_dir, 0o700);

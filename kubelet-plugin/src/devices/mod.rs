@@ -26,6 +26,7 @@ mod candidate;
 mod counters;
 mod held;
 mod leases;
+pub(crate) mod metrics;
 mod moved_links;
 pub(crate) mod node_labels;
 mod offer;

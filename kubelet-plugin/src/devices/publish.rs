@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::addresses::{self, Users};
 use super::availability::Unavailable;
 use super::leases::Leases;
+use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
 use super::pool::{Sources, pools};
 use super::report::PublishReporter;
@@ -27,7 +28,6 @@ use crate::addresses::reservations::journalled_lists;
 use crate::dra::{DeviceHealth, Report};
 use crate::inventory::Inventory;
 use crate::inventory::foreign_use::ForeignUse;
-use crate::metrics::Metrics;
 use crate::pods::owner::Owner;
 use crate::reports::Events;
 
@@ -56,7 +56,7 @@ pub(crate) struct Devices {
     pub(crate) node: String,
     pub(crate) links: Links,
     /// The gauges about publishing.
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: PoolMetrics,
     /// Events on the Node.
     pub(crate) events: Events,
     /// What `host-local` has handed out.
@@ -88,7 +88,7 @@ impl Devices {
         let inventory = inputs.inventory.clone();
         let reporter = PublishReporter {
             events: self.events.clone(),
-            metrics: Arc::clone(&self.metrics),
+            metrics: self.metrics.clone(),
             node: self.node.clone(),
             node_uid: inputs.node_uid.clone(),
         };

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::metrics::{WaitEnd, WaitMetrics};
 use crate::pods::owner::PodState;
 use netclaim_cni::ContainerId;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
@@ -18,7 +19,6 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::gate::keeper::GateKeeper;
-use crate::metrics::{Metrics, WaitEnd};
 use crate::pods::NodePods;
 
 /// The answer that lets the container start.
@@ -53,7 +53,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 pub(crate) struct GateSource<N> {
     pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
     pub(crate) pods: Arc<NodePods>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) waits: WaitMetrics,
 }
 
 impl<N: Attach> Source for GateSource<N> {
@@ -62,7 +62,7 @@ impl<N: Attach> Source for GateSource<N> {
     }
 
     fn waited(&self, end: WaitEnd, took: Duration) {
-        self.metrics.gate_wait(end, took);
+        self.waits.observe(end, took);
     }
 
     async fn is_being_deleted(&self, namespace: &str, name: &str, uid: &str) -> bool {

@@ -8,6 +8,7 @@ pub(crate) mod claim;
 pub(crate) mod error;
 pub(crate) mod exclusion;
 pub(crate) mod handover;
+pub(crate) mod metrics;
 pub(crate) mod node_selector;
 pub(crate) mod plan;
 pub(crate) mod revise;

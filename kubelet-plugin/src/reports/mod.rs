@@ -7,6 +7,7 @@
 mod annotations;
 mod entries;
 mod events;
+pub(crate) mod metrics;
 mod network_status;
 pub(crate) mod spans;
 mod writer;

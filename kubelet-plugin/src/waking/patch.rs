@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
 use kube::{Api, Client, Error};
 
+use super::metrics::WakeResult;
 use super::schedule::{ClaimName, Wake};
-use crate::metrics::WakeResult;
 use crate::pods::owner::ObjectRef;
 use crate::pods::{RETRY, annotate};
 
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{self, ApiServer};
-    use crate::metrics::WakeCause;
+    use crate::waking::metrics::WakeCause;
 
     fn patcher() -> (Patcher, ApiServer) {
         let (client, server) = fixtures::api_server();

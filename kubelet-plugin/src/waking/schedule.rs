@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::bucket::Bucket;
-use crate::metrics::WakeCause;
+use super::metrics::WakeCause;
 use crate::pods::SeenPod;
 use crate::pods::owner::ObjectRef;
 
