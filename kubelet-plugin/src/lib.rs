@@ -3,7 +3,7 @@
 //! ```text
 //!  kubelet ── dra ──> prepare ───────────────┐                    ┌──> gate (CDI spec, marker, hook's socket)
 //!                                            ├──> driver::attach ─┤
-//!  runtime ── nri ──> sandbox up, gone ──────┘                    └──> status (claim's status.devices, events)
+//!  runtime ── nri ──> sandbox up, gone ──────┘                    └──> reports (claim's status.devices, events)
 //!
 //!  netlink, ClaimNetworks, UplinkPolicies ──> inventory ──> devices ──> ResourceSlices
 //! ```
