@@ -9,6 +9,7 @@ use kube::client::Body;
 use netclaim_cni::{CniResult, NetworkList, SpecVersion};
 use netclaim_driver::attach::{Phase, Sandbox, Spec};
 use netclaim_driver::links::NetnsId;
+use netclaim_process::metrics::Registry;
 use serde_json::{Value, json};
 use tower_test::mock::{self, Handle};
 
@@ -16,7 +17,8 @@ use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateFiles;
 use crate::gate::markers::Markers;
 use crate::gate::metadata_files::MetadataFiles;
-use crate::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
+use crate::pods::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
+use crate::reports::metrics::NetworkMetrics;
 
 /// An API server whose requests a test answers.
 pub(crate) type ApiServer = Handle<Request<Body>, Response<Body>>;
@@ -35,6 +37,11 @@ pub(crate) async fn answer(server: &mut ApiServer, code: u16, body: &Value) -> (
     let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
     send.send_response(response.expect("a response"));
     (head, serde_json::from_slice(&sent).ok())
+}
+
+/// Metrics that nobody reads.
+pub(crate) fn network_metrics() -> NetworkMetrics {
+    NetworkMetrics::new(&mut Registry::new("netclaim"))
 }
 
 /// The gate's files in directories of `dir`.

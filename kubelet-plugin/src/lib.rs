@@ -3,67 +3,61 @@
 //! ```text
 //!  kubelet ── dra ──> prepare ───────────────┐                    ┌──> gate (CDI spec, marker, hook's socket)
 //!                                            ├──> driver::attach ─┤
-//!  runtime ── nri ──> sandbox up, gone ──────┘                    └──> status (claim's status.devices, events)
+//!  runtime ── nri ──> sandbox up, gone ──────┘                    └──> reports (claim's status.devices, events)
 //!
 //!  netlink, ClaimNetworks, UplinkPolicies ──> inventory ──> devices ──> ResourceSlices
 //! ```
 //!
 //! | room | what it does | may touch |
 //! |---|---|---|
-//! | `run` | takes over from the last agent, starts the parts in order, ends them | everything |
-//! | `agent` | what the parts share, and how each is started | everything |
+//! | `agent` | takes over from the last agent, starts the parts in order, ends them; programs on the host, metrics, probes | everything |
 //! | `parent` | another program: restarts the agent when it dies, serves the kubelet for the agent that has the journal, and passes the runtime's events on | the kubelet's sockets, NRI, the agent's process |
+//! | `args` | the flags | nothing |
 //! | `dra` | translates the kubelet's gRPC | nothing |
-//! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim, AddressLeases), `driver::attach` |
+//! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim), `driver::attach` |
+//! | `addresses` | which addresses an attachment gets; says how many the node needs, and gives back blocks | the API server (AddressLeases, AddressBlocks), leases of `host-local` |
 //! | `inventory` | what the node has: links, ClaimNetworks, policies | netlink, watches |
-//! | `devices` | the devices that are published, and their health | the API server (slices), CNI plugins (STATUS) |
-//! | `blocks` | says how many addresses the node needs, and gives back blocks | the API server (AddressBlocks), leases of `host-local` |
+//! | `devices` | the devices that are published, their health, and the labels of the Node | the API server (slices, the Node's labels), CNI plugins (STATUS) |
 //! | `gate` | holds containers until their networks are attached | CDI specs, markers, the hook's socket |
-//! | `runtime` | follows sandboxes and the connection to the runtime; sweeps what no event reports | NRI |
-//! | `status` | reports in the claim's status and in events | the API server |
-//! | `spans` | the spans of a claim's trace, from the kubelet's call to the written status | nothing |
+//! | `runtime` | follows sandboxes and the connection to the runtime | NRI |
+//! | `sweep` | corrects what no event reports | CNI plugins (GC, CHECK) |
+//! | `reports` | the claim's status, events, and the spans of its trace | the API server |
+//! | `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
-//! | `process` | arguments, programs, metrics, memory | the process |
-//! | `owner`, `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //!
 //! Invariants:
 //! * No container that names a claim starts before all of its pod's attachments are made, with the agent alive or dead.
 //! * NodeUnprepareResources succeeds only after every DEL that is owed.
 //! * The API server is never on a pod's path after NodePrepareResources.
 
+pub mod addresses;
 mod agent;
-pub mod blocks;
+mod args;
 mod devices;
-#[doc(hidden)]
-pub mod door;
 mod dra;
 #[cfg(test)]
 mod fixtures;
 mod gate;
 mod inventory;
-mod node_labels;
-mod owner;
 mod parent;
 mod pods;
 mod prepare;
-mod process;
-mod run;
+mod reports;
 mod runtime;
-mod spans;
-mod status;
+mod sweep;
 mod waking;
 
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use netclaim_process::traces::{Service, Traces};
+use netclaim_process::traces::{Counters, Service, Traces};
 
-pub use process::args::Args;
+pub use args::Args;
 
 /// Returns what the agent's metrics are.
 pub fn metrics() -> Vec<netclaim_process::metrics::Description> {
-    process::metrics::Metrics::default().registry().descriptions().to_vec()
+    agent::metrics::Metrics::new(Counters::default()).registry.descriptions().to_vec()
 }
 
 /// Returns what the agent is called in traces.
@@ -79,7 +73,7 @@ pub fn service(args: &Args) -> Service {
 /// What could not be set up, or which part of the agent ended.
 pub fn run_agent(args: Args, traces: Option<Traces>) -> anyhow::Result<ExitCode> {
     if std::env::var_os(parent::STARTS).is_some() {
-        return run::start(args, traces);
+        return agent::run::start(args, traces);
     }
     let program = std::env::current_exe()?.with_file_name("netclaim-parent");
     let error = std::process::Command::new(&program).args(std::env::args_os().skip(1)).exec();

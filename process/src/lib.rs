@@ -15,6 +15,7 @@
 //! * TLS comes from rustls with ring, the only provider that is built in.
 
 pub mod connections;
+pub mod files;
 pub mod http;
 pub mod kubernetes;
 pub mod log;

@@ -11,8 +11,8 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockStatus, AddressLeaseSpec, BlockHolder, Family, HolderKind, MAX_WANTED, Span,
 };
 use netclaim_api::network::{ClaimNetworkSpec, conflist_name};
-use netclaim_kubelet_plugin::blocks::demand::{BlockNow, Demand, IDLE};
-use netclaim_kubelet_plugin::door::{
+use netclaim_kubelet_plugin::addresses::demand::{BlockNow, Demand, IDLE};
+use netclaim_kubelet_plugin::addresses::door::{
     self, Book, NodeAddresses, OwnBlock, OwnBlocks, Plan, TakenAddresses, blocks_of,
 };
 use serde_json::Value;

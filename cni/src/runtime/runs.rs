@@ -23,6 +23,21 @@ pub enum RunEnd {
     CutShort,
 }
 
+impl RunEnd {
+    /// All ends.
+    pub const ALL: [Self; 4] = [Self::Succeeded, Self::Failed, Self::TimedOut, Self::CutShort];
+
+    /// Returns its name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "Ok",
+            Self::Failed => "Failed",
+            Self::TimedOut => "TimedOut",
+            Self::CutShort => "CutShort",
+        }
+    }
+}
+
 /// Hears of every process of a plugin that a [`Runtime`](super::Runtime) ends or has seen ending. Plugins that a plugin
 /// runs itself, as most do with their IPAM plugin, are part of its time. It delays the attachment, so it must not wait.
 pub trait RunObserver: Send + Sync {

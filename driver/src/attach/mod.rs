@@ -170,6 +170,22 @@ pub enum End {
     Stray,
 }
 
+impl End {
+    /// All ends.
+    pub const ALL: [Self; 5] = [Self::Succeeded, Self::Failed, Self::CutShort, Self::GivenUp, Self::Stray];
+
+    /// Returns its name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "Ok",
+            Self::Failed => "Failed",
+            Self::CutShort => "CutShort",
+            Self::GivenUp => "GivenUp",
+            Self::Stray => "Stray",
+        }
+    }
+}
+
 impl From<&Result<DelOutcome, Failure>> for End {
     fn from(result: &Result<DelOutcome, Failure>) -> Self {
         match result {

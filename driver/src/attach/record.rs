@@ -116,6 +116,20 @@ impl<O: Owner> Record<O> {
     pub fn key(&self) -> String {
         self.plan.key()
     }
+
+    /// What [`phase_name`](Self::phase_name) can return.
+    pub const PHASE_NAMES: [&'static str; 5] = ["Planned", "Adding", "Attached", "Deleting", "Stray"];
+
+    /// Returns the name of its phase in metrics; `Stray` if nothing is owed but a link of the host.
+    pub fn phase_name(&self) -> &'static str {
+        match self.phase {
+            _ if self.stray.is_some() => "Stray",
+            Phase::Planned => "Planned",
+            Phase::Adding { .. } => "Adding",
+            Phase::Attached { .. } => "Attached",
+            Phase::Deleting { .. } => "Deleting",
+        }
+    }
 }
 
 /// A record as the journal stores it. The result is raw JSON: a tagged enum would take it apart.

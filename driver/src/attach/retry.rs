@@ -36,6 +36,19 @@ pub enum Operation {
     Del,
 }
 
+impl Operation {
+    /// All operations.
+    pub const ALL: [Self; 2] = [Self::Add, Self::Del];
+
+    /// Returns its name in CNI.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Del => "DEL",
+        }
+    }
+}
+
 /// Why a DEL failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DelFault {

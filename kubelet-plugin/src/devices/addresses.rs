@@ -12,18 +12,14 @@ use std::path::{Path, PathBuf};
 
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::Family;
-use netclaim_api::network::{ClaimNetworkSpec, Scope, conflist_name};
+use netclaim_api::network::{ClaimNetworkSpec, Scope};
 use netclaim_cni::ListName;
-use netclaim_cni::ipam::host_local::{HostLocal, Reservations, default_reservations_dir};
-use netclaim_driver::attach::{Attach, Attacher, Observer};
+use netclaim_cni::ipam::host_local::{HostLocal, Reservations};
 use serde_json::Value;
 
+use crate::addresses::reservations::{Lists, foreign, journalled_dirs, leases_dirs};
 use crate::devices::Held;
 use crate::inventory::{Block, NodeAddresses};
-use crate::owner::Owner;
-
-/// Names of conflists by ClaimNetwork.
-pub(crate) type Lists = BTreeMap<String, BTreeSet<String>>;
 
 /// Who uses addresses on the node.
 #[derive(Debug, Clone, Copy)]
@@ -70,51 +66,6 @@ fn of_blocks(name: &NetworkName, spec: &ClaimNetworkSpec, leased: &NodeAddresses
         sizes.fold(outside as u128, u128::saturating_add)
     };
     pool.families().into_iter().map(of_family).min().unwrap_or_default()
-}
-
-/// Returns the addresses that others than the sandboxes `ours` hold in these directories of `host-local`. Reads files.
-pub(crate) fn foreign(
-    dirs: &BTreeSet<PathBuf>,
-    ours: &BTreeSet<String>,
-    reservations: &Reservations,
-) -> BTreeSet<IpAddr> {
-    // Without a directory no address is taken.
-    let taken = dirs.iter().flat_map(|dir| reservations.read(dir).unwrap_or_default());
-    taken.filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
-}
-
-/// Returns the directories in which `host-local` may keep leases of a ClaimNetwork with `addresses`: under its present name, the one
-/// that it has by default, and those of the conflists `lists` that its attachments were made with.
-fn leases_dirs<'a>(
-    name: &NetworkName,
-    spec: &ClaimNetworkSpec,
-    lists: impl IntoIterator<Item = &'a str>,
-) -> BTreeSet<PathBuf> {
-    if spec.addresses.is_none() {
-        return BTreeSet::new();
-    }
-    let own = [spec.list_name(name), conflist_name(name.as_str())];
-    let all = own.into_iter().chain(lists.into_iter().map(str::to_owned));
-    let names = all.filter_map(|name| ListName::try_from(name).ok());
-    names.map(|name| default_reservations_dir(name.as_str())).collect()
-}
-
-/// Returns the same directories for the `lists` of the journal.
-pub(crate) fn journalled_dirs(
-    name: &NetworkName,
-    spec: &ClaimNetworkSpec,
-    lists: &Lists,
-) -> BTreeSet<PathBuf> {
-    leases_dirs(name, spec, lists.get(name.as_str()).into_iter().flatten().map(String::as_str))
-}
-
-/// Returns the names of the conflists that attachments of each ClaimNetwork were made with.
-pub(crate) fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Lists {
-    let mut lists = Lists::new();
-    attacher.plans(|plan| {
-        lists.entry(plan.network.clone()).or_default().insert(plan.spec.conflist.name().to_string());
-    });
-    lists
 }
 
 /// Returns the ClaimNetworks that share addresses with this one, itself included, and how many attachments each has. A ClaimNetwork

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::owner::{Addresses, Plan, Segment};
+use crate::pods::owner::{Addresses, Plan, Segment};
 use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{has_child, link_use_of, vlan_of};

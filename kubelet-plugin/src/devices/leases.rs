@@ -7,6 +7,7 @@ use netclaim_cni::dir_changes::DirChanges;
 
 use super::addresses;
 use super::subscription::Subscription;
+use crate::addresses::reservations::Lists;
 use crate::inventory::Inventory;
 
 const UNWATCHED: &str = "cannot watch the addresses that other programs take, counting them when something else changes: \
@@ -22,7 +23,7 @@ impl Default for Leases {
 
 impl Leases {
     /// Watches the directories of these ClaimNetworks, whose attachments were made with the conflists `lists`.
-    pub(super) fn watch(&mut self, inventory: &Inventory, lists: &addresses::Lists) {
+    pub(super) fn watch(&mut self, inventory: &Inventory, lists: &Lists) {
         let networks = inventory.networks.iter();
         let dirs: BTreeSet<PathBuf> =
             networks.flat_map(|(name, spec)| addresses::dirs(name, spec, lists)).collect();

@@ -14,6 +14,7 @@
 //! | `addresses` | counts the addresses that IPAMs have left; reads their leases |
 //! | `availability` | finds ClaimNetworks whose plugins cannot serve an ADD |
 //! | `publish` | writes ResourceSlices, and hands on the devices' health |
+//! | `node_labels` | labels the Node for the ClaimNetworks of the whole cluster that it can serve |
 //!
 //! A device is published while it is offered or a claim holds it: the scheduler does not charge a device that is not
 //! published. A device that cannot serve new pods is tainted.
@@ -25,7 +26,9 @@ mod candidate;
 mod counters;
 mod held;
 mod leases;
+pub(crate) mod metrics;
 mod moved_links;
+pub(crate) mod node_labels;
 mod offer;
 mod places;
 mod pool;

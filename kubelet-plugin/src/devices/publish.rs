@@ -19,16 +19,17 @@ use tokio_util::sync::CancellationToken;
 use super::addresses::{self, Users};
 use super::availability::Unavailable;
 use super::leases::Leases;
+use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
 use super::pool::{Sources, pools};
 use super::report::PublishReporter;
 use super::{Held, server_features};
+use crate::addresses::reservations::journalled_lists;
 use crate::dra::{DeviceHealth, Report};
 use crate::inventory::Inventory;
 use crate::inventory::foreign_use::ForeignUse;
-use crate::owner::Owner;
-use crate::process::metrics::Metrics;
-use crate::status::Events;
+use crate::pods::owner::Owner;
+use crate::reports::Events;
 
 /// Delay that gathers the changes of several pods into one write.
 const GATHER: Duration = Duration::from_millis(100);
@@ -55,7 +56,7 @@ pub(crate) struct Devices {
     pub(crate) node: String,
     pub(crate) links: Links,
     /// The gauges about publishing.
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: PoolMetrics,
     /// Events on the Node.
     pub(crate) events: Events,
     /// What `host-local` has handed out.
@@ -87,7 +88,7 @@ impl Devices {
         let inventory = inputs.inventory.clone();
         let reporter = PublishReporter {
             events: self.events.clone(),
-            metrics: Arc::clone(&self.metrics),
+            metrics: self.metrics.clone(),
             node: self.node.clone(),
             node_uid: inputs.node_uid.clone(),
         };
@@ -104,7 +105,7 @@ impl Devices {
             attached.borrow_and_update();
             if let (Some(now), Some(features)) = (now, &features) {
                 // Watched before the look, so that no later change is missed.
-                leases.watch(&now, &addresses::journalled_lists(&attacher));
+                leases.watch(&now, &journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
                 let counts = features.without_counters().is_none();
                 let Some((pools, now_health)) = self.look(now, unavailable, &attacher, counts).await else {

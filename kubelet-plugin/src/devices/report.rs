@@ -1,20 +1,19 @@
 //! Reports what is not published, or not as it should be, by metrics and by events on the Node.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use netclaim_api::reasons::NodeEvent;
 use netclaim_slices::{Fault, PublishStatus, ServerFeatures};
 use tokio::sync::watch;
 
+use super::metrics::PoolMetrics;
 use super::server_features;
-use crate::process::metrics::Metrics;
-use crate::status::Events;
+use crate::reports::Events;
 
 pub(super) struct PublishReporter {
     pub(super) events: Events,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: PoolMetrics,
     /// The Node object's name.
     pub(super) node: String,
     /// Its UID; `None` while there is no such object.
@@ -41,8 +40,8 @@ impl PublishReporter {
                 (faults, pools.values().all(|pool| pool.error.is_none()))
             };
             let devices: BTreeSet<_> = faults.iter().filter_map(|fault| fault.device.as_ref()).collect();
-            self.metrics.devices_left_out.set(i64::try_from(devices.len()).unwrap_or(i64::MAX));
-            self.metrics.pool_published.set(is_published.into());
+            self.metrics.left_out.set(i64::try_from(devices.len()).unwrap_or(i64::MAX));
+            self.metrics.published.set(is_published.into());
             let now: BTreeSet<String> = faults.iter().map(ToString::to_string).collect();
             if !now.is_subset(&known) {
                 let faults = now.iter().map(String::as_str).collect::<Vec<_>>().join("; ");

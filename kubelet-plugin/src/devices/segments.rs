@@ -48,7 +48,7 @@ pub(crate) fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<Network
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::owner::Segment;
+    use crate::pods::owner::Segment;
 
     use super::*;
     use crate::inventory::fixtures::uplink;

@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::owner::{Plan, Record};
+use crate::pods::owner::{Plan, Record};
 use serde_json::{Value, json};
 
 use crate::gate::metadata::RequestKey;
 use crate::gate::metadata_files::Mount;
-use crate::process::files;
+use netclaim_process::files;
 
 /// Time after which the runtime kills the hook. Longer than the hook's own timeout (90 s), and shorter than the
 /// kubelet's (2 min), which would orphan the hook.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::owner::{Owner, Plan, PodState, Record};
+use crate::pods::owner::{Owner, Plan, PodState, Record};
 use futures::future::BoxFuture;
 use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation, Revised, Traced};
 use netclaim_driver::failpoint::Failpoint;
@@ -15,11 +15,11 @@ use tokio::sync::mpsc;
 use super::cdi::{CdiSpecs, Form, HookCommand, Spec, specs_of};
 use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
+use crate::args::Args;
 use crate::gate::metadata::RequestKey;
-use crate::process::args::Args;
-use crate::process::metrics::Metrics;
-use crate::spans::Spans;
-use crate::status::Update;
+use crate::reports::Update;
+use crate::reports::metrics::NetworkMetrics;
+use crate::reports::spans::Spans;
 
 /// Why an agent cannot take over the gate.
 #[derive(Debug, thiserror::Error)]
@@ -134,7 +134,7 @@ pub(crate) struct GateKeeper {
     files: GateFiles,
     pods: Mutex<HashMap<String, Pod>>,
     reports: mpsc::UnboundedSender<Update>,
-    metrics: Arc<Metrics>,
+    metrics: NetworkMetrics,
     spans: Arc<Spans>,
     reviser: OnceLock<Arc<dyn Revise>>,
 }
@@ -154,7 +154,7 @@ impl GateKeeper {
         records: &[Record],
         boot_id: &str,
         reports: mpsc::UnboundedSender<Update>,
-        metrics: Arc<Metrics>,
+        metrics: NetworkMetrics,
     ) -> Result<Self, GateError> {
         let mut states: HashMap<&str, PodState> = HashMap::new();
         for record in records {
@@ -337,10 +337,10 @@ mod tests {
     use netclaim_driver::attach::Phase;
 
     use super::*;
-    use crate::fixtures::{attached, gate_files, record, sandbox};
+    use crate::fixtures::{attached, gate_files, network_metrics, record, sandbox};
 
     fn keeper(dir: &Path, records: &[Record]) -> GateKeeper {
-        GateKeeper::take_over(gate_files(dir), records, "b", mpsc::unbounded_channel().0, Arc::default())
+        GateKeeper::take_over(gate_files(dir), records, "b", mpsc::unbounded_channel().0, network_metrics())
             .unwrap()
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use netclaim_cni::ContainerId;
 
-use crate::process::files;
+use netclaim_process::files;
 
 /// The directory of markers.
 #[derive(Debug, Clone)]

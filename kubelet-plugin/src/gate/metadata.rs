@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::owner::{Owner, Plan, Record};
+use crate::pods::owner::{Owner, Plan, Record};
 use netclaim_driver::attach::Phase;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::status::network_data;
+use crate::reports::network_data;
 
 /// The directory in a container (`metadata.ContainerDir`).
 const CONTAINER_DIR: &str = "/var/run/kubernetes.io/dra-device-attributes";

@@ -12,10 +12,10 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::owner::{Plan, Record};
+use crate::pods::owner::{Plan, Record};
 
 use crate::gate::metadata::{self, RequestKey};
-use crate::process::files;
+use netclaim_process::files;
 
 /// The directory of the files.
 #[derive(Debug)]

@@ -17,4 +17,5 @@ pub(crate) mod keeper;
 pub(crate) mod markers;
 pub(crate) mod metadata;
 pub(crate) mod metadata_files;
+pub(crate) mod metrics;
 pub(crate) mod socket;

@@ -8,7 +8,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::owner::PodState;
+use super::metrics::{WaitEnd, WaitMetrics};
+use crate::pods::owner::PodState;
 use netclaim_cni::ContainerId;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_process::sockets;
@@ -19,7 +20,6 @@ use tokio::sync::watch;
 
 use crate::gate::keeper::GateKeeper;
 use crate::pods::NodePods;
-use crate::process::metrics::{Metrics, WaitEnd};
 
 /// The answer that lets the container start.
 const OPEN: &str = "open\n";
@@ -53,7 +53,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 pub(crate) struct GateSource<N> {
     pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
     pub(crate) pods: Arc<NodePods>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) waits: WaitMetrics,
 }
 
 impl<N: Attach> Source for GateSource<N> {
@@ -62,7 +62,7 @@ impl<N: Attach> Source for GateSource<N> {
     }
 
     fn waited(&self, end: WaitEnd, took: Duration) {
-        self.metrics.gate_wait(end, took);
+        self.waits.observe(end, took);
     }
 
     async fn is_being_deleted(&self, namespace: &str, name: &str, uid: &str) -> bool {
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{attached, record};
-    use crate::owner::Record;
+    use crate::pods::owner::Record;
 
     /// A fake with one pod, whose state the test sends.
     struct Pod {

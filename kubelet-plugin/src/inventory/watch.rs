@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::ready;
 use futures::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
@@ -35,7 +35,7 @@ use super::policies::Policies;
 use super::providers::Providers;
 use super::selection::{Inventory, KINDS};
 use super::uplinks::{uplinks, withheld};
-use crate::status::Events;
+use crate::reports::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
 const ADDRESSES: Duration = Duration::from_secs(10);
@@ -95,16 +95,12 @@ impl NodeWatch {
                 let uplinks = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
                 let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
                 let labels = node.labels.clone();
-                let blocks = self.blocks.borrow_and_update().clone();
-                let scarce = scarce(all_networks);
+                let (blocks, scarce) = (self.blocks.borrow_and_update().clone(), scarce(all_networks));
                 let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
                 let now = Inventory { labels, uplinks, withheld, lacking, networks, addresses };
-                let before = inventory.borrow().clone();
-                let taken = before.map(|before| taken_by_the_node(&before, &now)).unwrap_or_default();
-                for warning in new_warnings(&mut warned, now.node_link_warnings()).into_iter().chain(taken) {
-                    tracing::warn!("{warning}");
-                    self.events.warn_node(node.reference.clone(), NodeEvent::UplinkOfTheNode, warning);
-                }
+                let taken = inventory.borrow().as_ref().map(|before| taken_by_the_node(before, &now));
+                let new = new_warnings(&mut warned, now.node_link_warnings());
+                self.warn(&node.reference, new.into_iter().chain(taken.unwrap_or_default()));
                 // Without its blocks the node would offer no address, and take that back a moment later.
                 let is_whole = now.addresses.is_empty()
                     || blocks.known.is_some() && known_pools.known().is_some()
@@ -152,6 +148,14 @@ impl NodeWatch {
                     break;
                 }
             }
+        }
+    }
+
+    /// Logs warnings about links that the node uses itself, and reports them in events of the Node.
+    fn warn(&self, node: &ObjectReference, warnings: impl Iterator<Item = String>) {
+        for warning in warnings {
+            tracing::warn!("{warning}");
+            self.events.warn_node(node.clone(), NodeEvent::UplinkOfTheNode, warning);
         }
     }
 

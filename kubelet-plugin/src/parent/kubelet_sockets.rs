@@ -12,10 +12,10 @@ use netclaim_process::sockets::{listen, remove_dead};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::args::Args;
 use crate::dra::{self, Registration};
 use crate::parent::relay::Relay;
-use crate::process::args::Args;
-use crate::process::files;
+use netclaim_process::files;
 
 /// How long a parent without an agent waits for calls under way, which another agent may be answering.
 const LAST_CALLS: Duration = Duration::from_secs(5);

@@ -29,9 +29,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::sandboxes::Sandboxes;
-use crate::owner::Journal;
-use crate::process::args::Args;
-use crate::process::files;
+use crate::args::Args;
+use crate::pods::owner::Journal;
+use netclaim_process::files;
 
 /// What an agent is granted for an event that it gets late, because no agent worked when the runtime reported it.
 const GRANTED_LATE: Duration = Duration::from_secs(2);

@@ -3,7 +3,7 @@
 use std::process::{ExitCode, ExitStatus};
 use std::time::Instant;
 
-use crate::owner::Journal;
+use crate::pods::owner::Journal;
 use anyhow::{Context as _, Result};
 use nix::sys::prctl::set_child_subreaper;
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,7 +13,7 @@ use super::kubelet_sockets::KubeletSockets;
 use super::leftovers::end_children;
 use super::restarts::{GIVE_UP, Restarts};
 use super::runtime_relay::RuntimeRelay;
-use crate::process::args::Args;
+use crate::args::Args;
 use netclaim_process::Stop;
 
 /// Runs the agent until it is told to stop, or until it cannot be started.

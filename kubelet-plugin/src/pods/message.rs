@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use prost::Message;
 
 use super::seen::{RETRY, SeenPod, has_no_sandbox, may_wait_in_hook, number};
-use crate::owner::ObjectRef;
+use crate::pods::owner::ObjectRef;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchPodsRequest {}

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
 use super::seen::{RETRY, SeenPod, has_no_sandbox, may_wait_in_hook, number};
-use crate::owner::ObjectRef;
+use crate::pods::owner::ObjectRef;
 
 /// A pod, as far as it matters here.
 #[derive(Debug, Clone, Deserialize)]

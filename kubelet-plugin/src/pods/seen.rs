@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::owner::ObjectRef;
+use crate::pods::owner::ObjectRef;
 
 /// The annotation whose change makes the kubelet look at a pod again.
 pub(crate) const RETRY: &str = "netclaim.dev/retry";

@@ -27,24 +27,24 @@ use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::addresses::{self, Book, ForeignAddresses, TakenAddresses, Turn};
 use super::claim::{Claim, ReadError, reserved_for};
 use super::error::PlanError;
 use super::exclusion::{self, Excluded, InPod};
-use super::leases::{LeaseError, Leases};
+use super::metrics::{CallMetrics, KubeletCall};
 use super::plan::{Node, Taken, asks_for_namespace, is_offered, networks, plans};
 use super::revise::Mend;
-use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};
+use crate::addresses::leases::{LeaseError, Leases};
+use crate::addresses::plan::{self as addresses, Book, ForeignAddresses, TakenAddresses, Turn};
+use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists};
 use crate::devices::{self, Held};
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
-use crate::owner::{DeviceRef, ObjectRef, Owner, Plan};
 use crate::pods::NodePods;
-use crate::process::metrics::{KubeletCall, Metrics};
+use crate::pods::owner::{DeviceRef, ObjectRef, Owner, Plan};
+use crate::reports::spans::{self, Spans};
+use crate::reports::{Events, Update};
 use crate::runtime::sandboxes::{Inspection, Sandboxes};
-use crate::spans::{self, Spans};
-use crate::status::{Events, Update};
 use crate::waking::Waker;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
@@ -144,7 +144,7 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) leases: Arc<Leases>,
     /// Prepares that have not ended.
     pub(crate) calls: Calls,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: CallMetrics,
     /// The traces of claims.
     pub(crate) spans: Arc<Spans>,
     /// What `host-local` has handed out.
@@ -855,10 +855,10 @@ mod tests {
     use netclaim_cni::error_chain;
 
     use super::*;
-    use crate::fixtures::{gate_files, result};
+    use crate::fixtures::{gate_files, network_metrics, result};
     use crate::inventory::fixtures::uplink;
     use crate::inventory::{Block, NodeAddresses, OwnBlocks};
-    use crate::owner::Journal;
+    use crate::pods::owner::Journal;
     use crate::prepare::revise::{Mender, Reviser};
 
     /// A fake of the plugins: all is well, as soon as plans may be settled, and pods look for the links that they move.
@@ -955,7 +955,7 @@ mod tests {
             let path = |name: &str| dir.path().join(name);
             let (reports, reported) = mpsc::unbounded_channel();
             let gate =
-                GateKeeper::take_over(gate_files(dir.path()), &[], "b", reports.clone(), Arc::default());
+                GateKeeper::take_over(gate_files(dir.path()), &[], "b", reports.clone(), network_metrics());
             let (gate, plugins) =
                 (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000), Semaphore::new(1000))));
             let journal = Journal::open(path("journal")).unwrap();
@@ -987,7 +987,7 @@ mod tests {
                 leases: Arc::new(Leases::new(api_server(Arc::clone(&claims)), "node0")),
                 calls: Calls::default(),
                 reservations: Reservations::default(),
-                metrics: Arc::default(),
+                metrics: CallMetrics::default(),
                 spans: Arc::default(),
                 waker,
                 mended: Default::default(),

@@ -14,8 +14,8 @@ use netclaim_cni::error_chain;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::owner::{DeviceRef, ObjectRef};
-use crate::status::Refusal;
+use crate::pods::owner::{DeviceRef, ObjectRef};
+use crate::reports::Refusal;
 
 /// Where the claim's controller notes the name of `pod.spec.resourceClaims` that a claim was made for from a template.
 const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";

@@ -1,12 +1,9 @@
 //! Why a claim, or a device of it, cannot be planned.
 
-use std::net::IpAddr;
-
-use ipnet::IpNet;
 use netclaim_api::Invalid;
-use netclaim_api::addresses::Family;
 
-use crate::owner::ObjectRef;
+use crate::addresses::error::AddressError;
+use crate::pods::owner::ObjectRef;
 
 /// What to do with a claim of another node.
 const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeName), or delete every pod of the claim \
@@ -38,6 +35,8 @@ pub(crate) enum PlanError {
 pub(crate) enum DeviceError {
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    #[error(transparent)]
+    Address(#[from] AddressError),
     #[error(
         "device {device:?} was allocated from pool {found:?}, but node {node} has it in pool {pool:?}: {ELSEWHERE}"
     )]
@@ -58,21 +57,6 @@ pub(crate) enum DeviceError {
     #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled anew")]
     Gone { device: String, node: String },
     #[error(
-        "no {family} address of ClaimNetwork {network:?} is free on node {node}, which has {blocks} blocks: see `kubectl get claimnetworks \
-         {network}` and `kubectl get addressblocks.netclaim.dev`"
-    )]
-    NoAddress { network: String, family: Family, node: String, blocks: usize },
-    #[error(
-        "node {node} has not heard of its blocks of addresses for too long, so that other nodes may soon have them: no new pod gets \
-         an address of ClaimNetwork {network:?} until the agent reaches the API server"
-    )]
-    Stale { network: String, node: String },
-    #[error(
-        "ClaimNetwork {network:?} has its addresses from AddressPool {pool:?}, which does not exist or is invalid: see \
-         `kubectl get addresspools.netclaim.dev`"
-    )]
-    NoPool { network: String, pool: String },
-    #[error(
         "capacity.requests.addresses: is 0, but the claim asks for none of the reserved addresses of ClaimNetwork {network:?}: ask \
          for some by ips, or remove the 0"
     )]
@@ -81,21 +65,6 @@ pub(crate) enum DeviceError {
         "all addresses of ClaimNetwork {network:?} are reserved: ask for some by ips, with \"0\" in capacity.requests.addresses"
     )]
     OnlyReserved { network: String },
-    #[error(
-        "address {ip} is no longer one that pods of ClaimNetwork {network:?} get: its admin excluded it or took it out of the ranges of \
-         spec.addresses; change the claim, and delete its pod"
-    )]
-    NotPermitted { network: String, ip: IpAddr },
-    #[error(
-        "node {node} has lost AddressBlock {block} of ClaimNetwork {network:?}, and the ClaimNetwork is gone or has no addresses here: see \
-         `kubectl get claimnetworks {network}`, and delete the pod"
-    )]
-    NoBlock { network: String, block: IpNet, node: String },
-    #[error(
-        "the address was planned for other plugins than ClaimNetwork {network:?} has now, and is not usable any more: delete the pod to \
-         have its claim prepared anew"
-    )]
-    OtherChain { network: String },
     #[error("interfaceName: {0:?} is taken by another claim of the pod: choose another name")]
     IfNameTaken(String),
     #[error("interfaceName: no free interface name is left")]
@@ -131,12 +100,7 @@ impl PlanError {
 
     /// Whether the node has no address for one of the devices now.
     pub(crate) fn is_for_lack_of_addresses(&self) -> bool {
-        let lacks = |error: &DeviceError| {
-            matches!(
-                error,
-                DeviceError::NoAddress { .. } | DeviceError::Stale { .. } | DeviceError::NoPool { .. }
-            )
-        };
+        let lacks = |error: &DeviceError| matches!(error, DeviceError::Address(error) if error.is_for_lack_of_addresses());
         matches!(self, Self::Device { source, .. } if lacks(source))
     }
 }

@@ -10,7 +10,7 @@ use netclaim_api::{IfName, LinkUse};
 
 use super::claim::{AllocatedDevice, Claim};
 use crate::inventory::Inventory;
-use crate::owner::{ObjectRef, OnLink, Owner, Plan};
+use crate::pods::owner::{ObjectRef, OnLink, Owner, Plan};
 
 /// The first of `others` that excludes `plan`.
 pub(crate) fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> Option<&'a Plan> {

@@ -1,15 +1,14 @@
 //! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
 //!
-//! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `leases` makes sure of addresses that claims ask for; `claim`, `plan`,
-//! `addresses`, `exclusion` and `node_selector` are pure.
+//! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `claim`, `plan`, `exclusion`
+//! and `node_selector` are pure.
 
-pub(crate) mod addresses;
 pub(crate) mod call;
 pub(crate) mod claim;
 pub(crate) mod error;
 pub(crate) mod exclusion;
 pub(crate) mod handover;
-pub(crate) mod leases;
+pub(crate) mod metrics;
 pub(crate) mod node_selector;
 pub(crate) mod plan;
 pub(crate) mod revise;

@@ -13,13 +13,13 @@ use netclaim_driver::attach::{self, Spec};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 
-use super::addresses::{self, TakenAddresses};
 use super::claim::{AllocatedDevice, Claim};
 use super::error::{DeviceError, PlanError};
 use super::node_selector;
+use crate::addresses::plan::{self as addresses, TakenAddresses};
 use crate::devices;
 use crate::inventory::{Inventory, Uplink, node_scope};
-use crate::owner::{DeviceRef, OnLink, Owner, Plan, Segment};
+use crate::pods::owner::{DeviceRef, OnLink, Owner, Plan, Segment};
 
 /// The node, as plans need it.
 #[derive(Debug, Clone, Copy)]
@@ -350,7 +350,7 @@ mod tests {
 
     use super::*;
     use crate::inventory::fixtures::{uplink, without_blocks};
-    use crate::owner::ObjectRef;
+    use crate::pods::owner::ObjectRef;
 
     static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 

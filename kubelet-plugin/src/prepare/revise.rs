@@ -16,14 +16,15 @@ use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_driver::attach::{Attach, Attacher, Failure, Revised};
 use tokio::sync::watch;
 
-use super::addresses::{self, Book, ForeignAddresses, Now, TakenAddresses, Turn, blocks_of};
-use super::error::DeviceError;
-use super::leases::Leases;
 use super::plan::keeps_segment;
-use crate::devices::addresses::{foreign, journalled_dirs, journalled_lists};
+use crate::addresses::leases::Leases;
+use crate::addresses::plan::{
+    self as addresses, Book, ForeignAddresses, Now, TakenAddresses, Turn, blocks_of,
+};
+use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists};
 use crate::gate::keeper::{GateKeeper, Revise};
 use crate::inventory::{Inventory, OwnBlocks};
-use crate::owner::{Owner, Plan, Record};
+use crate::pods::owner::{Owner, Plan, Record};
 
 /// How long an ADD waits for the first word of the API server after the agent's start.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -80,8 +81,7 @@ impl<N: Attach> Reviser<N> {
         // Without any word since the agent's start, the plan is carried out: its blocks are the node's as long as a plan names them,
         // unless the Node object is gone for long, and then the kubelet has no word of its pods either.
         let Some(known) = self.wait_for_word(plan, &network).await else { return Ok(None) };
-        let failed = |error: DeviceError| Failure::of(&error);
-        keeps_segment(plan, &network, &known.inventory).map_err(failed)?;
+        keeps_segment(plan, &network, &known.inventory).map_err(|error| Failure::of(&error))?;
         let taken = self.taken(record, ForeignAddresses::new(), Book::default())?;
         match addresses::revised(plan, self.now(&known, &network), &taken) {
             // After a failure it is looked for what others have: the plugin may have met that.
@@ -94,7 +94,8 @@ impl<N: Attach> Reviser<N> {
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
         let foreign = self.foreign(&known, &network).await?;
         let (known, taken) = (self.known().unwrap_or(known), self.taken(record, foreign, turn.clone())?);
-        let revised = addresses::revised(plan, self.now(&known, &network), &taken).map_err(failed)?;
+        let revised = addresses::revised(plan, self.now(&known, &network), &taken);
+        let revised = revised.map_err(|error| Failure::of(&error))?;
         Ok(revised.or(mended).map(|plan| {
             turn.note(&plan);
             Revised { plan, turn: Box::new(turn) }

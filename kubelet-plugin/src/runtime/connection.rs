@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::owner::{Owner, PodState};
+use crate::pods::owner::{Owner, PodState};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use tokio::sync::watch;
 

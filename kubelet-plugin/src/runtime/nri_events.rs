@@ -7,19 +7,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::owner::PodState;
+use crate::pods::owner::PodState;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::nri::{
     Adjustment, Container, Denial, Handler, Hook, RuntimeInfo, Sandbox as PodSandbox,
 };
+use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::watch;
 
 use crate::gate::cdi::{Form, HOOK_TIMEOUT, of_another_pod};
 use crate::gate::keeper::GateKeeper;
-use crate::owner::{ObjectRef, Owner, Plan};
 use crate::pods::NodePods;
-use crate::process::metrics::Metrics;
+use crate::pods::owner::{ObjectRef, Owner, Plan};
 use crate::runtime::sandboxes::{self, Inspection, Sandboxes};
 use crate::runtime::tasks::SandboxTasks;
 use crate::waking::Waker;
@@ -48,7 +48,8 @@ pub(crate) struct RuntimeEvents<N> {
     pub(crate) sandboxes: Arc<Sandboxes>,
     /// The running boot, to which all sandboxes belong.
     pub(crate) boot_id: String,
-    pub(crate) metrics: Arc<Metrics>,
+    /// How long attaching takes.
+    pub(crate) attach_seconds: Histogram,
     /// Tasks that retry the inspection of a sandbox, by its id.
     pub(crate) inspecting: SandboxTasks,
     /// Tasks that decide how a pod's containers wait, by its sandbox's id.
@@ -143,12 +144,12 @@ impl<N: Attach> RuntimeEvents<N> {
 
     /// Measures how long attaching takes in a sandbox from now on.
     fn measure(&self, sandbox: &PodSandbox) {
-        let (metrics, id) = (Arc::clone(&self.metrics), sandbox.id.clone());
+        let (seconds, id) = (self.attach_seconds.clone(), sandbox.id.clone());
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else { return };
         tokio::spawn(async move {
-            let timer = metrics.attach_seconds();
+            let begin = Instant::now();
             if state.wait_for(|state| state.gate(&id) != Gate::Wait).await.is_ok() {
-                timer.observe();
+                seconds.observe(begin.elapsed().as_secs_f64());
             }
         });
     }

@@ -12,6 +12,7 @@
 //! | `observed` | tells the waker of the kubelet's calls |
 
 mod bucket;
+pub(crate) mod metrics;
 mod observed;
 mod patch;
 mod schedule;
@@ -27,9 +28,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::owner::ObjectRef;
+use self::metrics::WakeMetrics;
+use crate::pods::owner::ObjectRef;
 use crate::pods::{Change, NodePods, SeenPod};
-use crate::process::metrics::Metrics;
 
 /// How long the kubelet's own list of pods is waited for before the API server is asked: a kubelet that starts needs a
 /// moment.
@@ -120,7 +121,7 @@ pub(crate) struct Waking<P> {
     pub(crate) patcher: Patcher,
     /// Whether attachments of a pod, or of an earlier pod with its claims, are journalled.
     pub(crate) is_held: P,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: WakeMetrics,
 }
 
 impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
@@ -136,7 +137,7 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
             let now = Instant::now();
             for wake in schedule.due(now) {
                 let patcher = Arc::clone(&patcher);
-                let metrics = Arc::clone(&self.metrics);
+                let metrics = self.metrics.clone();
                 patches.spawn(async move {
                     let outcome = patcher.wake(&wake).await;
                     if let Some(result) = outcome.counted() {

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
 use kube::{Api, Client, Error};
 
+use super::metrics::WakeResult;
 use super::schedule::{ClaimName, Wake};
-use crate::owner::ObjectRef;
+use crate::pods::owner::ObjectRef;
 use crate::pods::{RETRY, annotate};
-use crate::process::metrics::WakeResult;
 
 /// How long the API server may take for one answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{self, ApiServer};
-    use crate::process::metrics::WakeCause;
+    use crate::waking::metrics::WakeCause;
 
     fn patcher() -> (Patcher, ApiServer) {
         let (client, server) = fixtures::api_server();

@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::bucket::Bucket;
-use crate::owner::ObjectRef;
+use super::metrics::WakeCause;
 use crate::pods::SeenPod;
-use crate::process::metrics::WakeCause;
+use crate::pods::owner::ObjectRef;
 
 /// How long no Prepare comes for a pod without volumes whose claims the kubelet cannot read: most come within 50 ms.
 const SILENCE: Duration = Duration::from_millis(500);

@@ -1,39 +1,38 @@
 //! Traces: spans of the program, sent to an OpenTelemetry collector by OTLP over gRPC.
 //!
 //! ```text
-//!   code ── tracing spans of one target ──> layer ── sampler ──> queue (bounded) ──> sender ── gRPC ──> collector
-//!                                                                  └── full: the span is lost, and counted
+//!   code ── tracing spans of one target ──> layer ── sampler ──> batches (bounded) ── gRPC ──> collector
 //! ```
 //!
-//! The environment variables of the OpenTelemetry specification configure it ([`settings`]). Without an endpoint there is no layer and no
-//! queue, and creating a span costs one comparison.
+//! OpenTelemetry's SDK reads the environment variables of the specification, and sends batches from a thread of
+//! its own. Without an endpoint there is no layer and no thread, and creating a span costs one comparison.
 //!
 //! Invariants:
 //! * Whoever ends a span never waits: not for room in the queue, and not for the collector.
 //! * Header values and events of the log are never part of a span, and header values never of the log.
 
-mod queue;
+mod environment;
+mod export;
 mod sampler;
-mod settings;
 
 use std::cell::Cell;
+use std::io;
 use std::time::Duration;
 
 use opentelemetry::trace::{SpanId, TraceContextExt as _, TraceId, TracerProvider as _};
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_otlp::{ExporterBuildError, RetryPolicy, SpanExporter, WithTonicConfig as _};
+use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracerProvider, SpanExporter as _};
+use opentelemetry_sdk::trace::{
+    Config, IdGenerator, RandomIdGenerator, SdkTracerProvider, ShouldSample, SpanExporter as _, SpanProcessor,
+};
 use prometheus_client::metrics::counter::Counter;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::{Layer as _, filter};
 
-use self::queue::{Queue, Sender};
-use self::settings::Settings;
-pub use self::settings::SettingsError;
+use self::export::{Counted, Deferred};
+use self::sampler::RandomBits;
 use crate::log::SpanLayer;
 
 /// What the program calls itself, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` say otherwise.
@@ -52,66 +51,52 @@ pub struct Service {
 pub struct Counters {
     /// Spans that the collector has taken.
     pub sent: Counter,
-    /// Spans that did not fit the queue, or that the collector did not take.
+    /// Spans that the collector did not take.
     pub lost: Counter,
+}
+
+/// Why traces cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum TracesError {
+    /// A file of certificates cannot be read.
+    #[error(
+        "cannot read {path}, which OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE or _CLIENT_KEY names"
+    )]
+    File {
+        /// The file.
+        path: String,
+        /// The error of the system.
+        #[source]
+        source: io::Error,
+    },
+    /// The exporter cannot use the address.
+    #[error("cannot use the variables OTEL_EXPORTER_OTLP_…")]
+    Exporter(#[from] ExporterBuildError),
 }
 
 /// Traces that are wanted, before the program's runtime exists.
 #[derive(Debug)]
 pub struct Traces {
-    settings: Settings,
     resource: Resource,
     provider: SdkTracerProvider,
-    spans: tokio::sync::mpsc::Receiver<opentelemetry_sdk::trace::SpanData>,
+    processor: Deferred,
     counters: Counters,
 }
 
 impl Traces {
     /// Reads the environment. `None` if it names no endpoint, or switches traces off.
-    ///
-    /// # Errors
-    /// Which variable has a value that cannot be used.
-    pub fn from_env(service: &Service) -> Result<Option<Self>, SettingsError> {
-        let settings = Settings::read(&|name| std::env::var(name).ok())?;
-        Ok(settings.map(|settings| Self::new(settings, service)))
-    }
-
-    fn new(settings: Settings, service: &Service) -> Self {
-        let own =
-            [("service.name", service.name.to_owned()), ("service.version", service.version.to_owned())];
-        let own = own.into_iter().chain(service.attributes.clone());
-        let own =
-            Resource::builder_empty().with_attributes(own.map(|(name, value)| KeyValue::new(name, value)));
-        // The detectors come last, so that the environment wins. One of them would name the program if nobody does.
-        let of_env = Resource::builder().build();
-        let unnamed = "unknown_service";
-        let of_env = of_env.iter().filter(|(_, value)| !value.as_str().starts_with(unnamed));
-        let of_env = of_env.map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
-        let resource = own.with_attributes(of_env.collect::<Vec<_>>()).build();
-        let counters = Counters::default();
-        let (queue, spans) = Queue::new(settings.queue.size, counters.lost.clone());
-        let provider = SdkTracerProvider::builder()
-            .with_sampler(settings.sampler.clone())
-            .with_id_generator(GivenTraceIds::default())
-            .with_resource(resource.clone())
-            .with_span_processor(queue)
-            .build();
-        Self { settings, resource, provider, spans, counters }
+    pub fn from_env(service: &Service) -> Option<Self> {
+        environment::is_enabled(&variable).then(|| {
+            let (processor, resource) = (Deferred::default(), resource(service));
+            let provider = provider(Config::default().sampler, resource.clone(), processor.clone());
+            Self { resource, provider, processor, counters: Counters::default() }
+        })
     }
 
     /// Returns the layer that turns tracing spans of `target` into spans of traces. It sees nothing else: no event of the log,
     /// whatever it may have in it.
     pub fn layer(&self, target: &'static str) -> SpanLayer {
-        let layer = tracing_opentelemetry::layer()
-            .with_tracer(self.provider.tracer(env!("CARGO_PKG_NAME")))
-            .with_context_activation(false)
-            .with_location(false)
-            .with_threads(false)
-            .with_target(false)
-            .with_tracked_inactivity(false);
-        let is_ours =
-            move |metadata: &tracing::Metadata<'_>| metadata.is_span() && metadata.target() == target;
-        layer.with_filter(filter::filter_fn(is_ours)).boxed()
+        layer(&self.provider, target)
     }
 
     /// The numbers of spans, which move from now on.
@@ -122,39 +107,71 @@ impl Traces {
     /// Starts to send, in the runtime that calls it.
     ///
     /// # Errors
-    /// When the environment has something that only the exporter looks at.
-    pub fn start(self) -> Result<Sending, ExporterBuildError> {
-        let Self { settings, resource, provider, spans, counters } = self;
-        // The headers of the environment come with the exporter, which alone ever has their values.
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_channel(settings.endpoint.connect_lazy())
-            // The sender has pauses that last longer.
-            .with_retry_policy(RetryPolicy::disabled());
-        let mut exporter = exporter.build()?;
-        exporter.set_resource(&resource);
-        let (stop, stopped) = oneshot::channel();
-        tracing::info!(collector = settings.address, "sending traces");
-        let sender = Sender::new(exporter, spans, settings.queue, settings.address, counters);
-        Ok(Sending { stop, task: tokio::spawn(sender.run(stopped)), _provider: provider })
+    /// [`TracesError`].
+    pub fn start(self) -> Result<Sending, TracesError> {
+        let mut builder = SpanExporter::builder().with_tonic();
+        if let Some(tls) = environment::tls(&variable)? {
+            builder = builder.with_tls_config(tls);
+        }
+        let mut exporter = builder.build()?;
+        exporter.set_resource(&self.resource);
+        self.processor.start(Counted::new(exporter, self.counters));
+        tracing::info!("sending traces");
+        Ok(Sending(self.provider))
     }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn resource(service: &Service) -> Resource {
+    let own = [("service.name", service.name.to_owned()), ("service.version", service.version.to_owned())];
+    let own = own.into_iter().chain(service.attributes.clone());
+    let own = Resource::builder_empty().with_attributes(own.map(|(name, value)| KeyValue::new(name, value)));
+    // The detectors come last, so that the environment wins. One of them would name the program if nobody does.
+    let of_env = Resource::builder().build();
+    let of_env = of_env.iter().filter(|(_, value)| !value.as_str().starts_with("unknown_service"));
+    let of_env = of_env.map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
+    own.with_attributes(of_env.collect::<Vec<_>>()).build()
+}
+
+fn provider(
+    sampler: Box<dyn ShouldSample>,
+    resource: Resource,
+    processor: impl SpanProcessor + 'static,
+) -> SdkTracerProvider {
+    SdkTracerProvider::builder()
+        .with_sampler(RandomBits(sampler))
+        .with_id_generator(GivenTraceIds::default())
+        .with_resource(resource)
+        .with_span_processor(processor)
+        .build()
+}
+
+fn layer(provider: &SdkTracerProvider, target: &'static str) -> SpanLayer {
+    let layer = tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer(env!("CARGO_PKG_NAME")))
+        .with_context_activation(false)
+        .with_location(false)
+        .with_threads(false)
+        .with_target(false)
+        .with_tracked_inactivity(false);
+    let is_ours = move |metadata: &tracing::Metadata<'_>| metadata.is_span() && metadata.target() == target;
+    layer.with_filter(filter::filter_fn(is_ours)).boxed()
 }
 
 /// Traces that are being sent.
 #[derive(Debug)]
-pub struct Sending {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
-    /// The layer has another handle of it.
-    _provider: SdkTracerProvider,
-}
+pub struct Sending(SdkTracerProvider);
 
 impl Sending {
     /// Sends what is left, but for no longer than `within`.
-    pub async fn stop(mut self, within: Duration) {
-        let _ = self.stop.send(());
-        if tokio::time::timeout(within, &mut self.task).await.is_err() {
-            self.task.abort();
+    pub async fn stop(self, within: Duration) {
+        // It blocks, and the exporter needs the runtime's threads.
+        let stopped = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(within)).await;
+        if let Ok(Err(error)) = stopped {
+            tracing::warn!(%error, "cannot send the last traces");
         }
     }
 }

@@ -1,59 +1,44 @@
 //! Which traces are sent.
 
-use opentelemetry::trace::{Link, SpanKind, TraceContextExt as _, TraceId};
+use opentelemetry::trace::{Link, SpanKind, TraceId};
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_sdk::trace::{SamplingDecision, SamplingResult, ShouldSample};
+use opentelemetry_sdk::trace::{SamplingResult, ShouldSample};
 
-/// Bits of a trace id that are random: the last 56, as W3C Trace Context (level 2) has it.
-const RANDOM_BITS: u32 = 56;
+/// Bits of the lower half that may not be random: W3C Trace Context (level 2) promises the last 56.
+const FIXED_BITS: u32 = 8;
 
-/// Samples a share of the traces, by the last 56 bits of their ids.
+/// Shows another sampler the random bits of a trace id alone, where it looks for them.
 ///
-/// The SDK's own sampler reads 63 bits. The two highest of them are the same in every UUID, and our trace ids are UUIDs. So it would
-/// sample no trace up to a share of 0.5, and all from 0.75 on.
+/// The SDK's sampler of a ratio reads 63 bits. The two highest of them are the same in every UUID, and our trace
+/// ids are UUIDs. So it would sample no trace up to a ratio of 0.5, and all from 0.75 on.
 #[derive(Debug, Clone)]
-pub(super) struct Ratio {
-    /// Traces with random bits from here on are sampled.
-    from: u64,
-}
+pub(super) struct RandomBits(pub(super) Box<dyn ShouldSample>);
 
-impl Ratio {
-    /// Samples this share of the traces, from 0 to 1.
-    pub(super) fn new(share: f64) -> Self {
-        let all = 1u64 << RANDOM_BITS;
-        // Exact enough: a double has 53 bits.
-        Self { from: ((1.0 - share) * all as f64) as u64 }
-    }
-}
-
-impl ShouldSample for Ratio {
+impl ShouldSample for RandomBits {
     fn should_sample(
         &self,
         parent: Option<&Context>,
         trace: TraceId,
-        _name: &str,
-        _kind: &SpanKind,
-        _attributes: &[KeyValue],
-        _links: &[Link],
+        name: &str,
+        kind: &SpanKind,
+        attributes: &[KeyValue],
+        links: &[Link],
     ) -> SamplingResult {
-        let random = u128::from_be_bytes(trace.to_bytes()) & ((1 << RANDOM_BITS) - 1);
-        let is_sampled = random >= u128::from(self.from);
-        SamplingResult {
-            decision: if is_sampled { SamplingDecision::RecordAndSample } else { SamplingDecision::Drop },
-            attributes: Vec::new(),
-            trace_state: parent
-                .map(|parent| parent.span().span_context().trace_state().clone())
-                .unwrap_or_default(),
-        }
+        // The SDK samples low numbers. OpenTelemetry's programs have agreed on high ones.
+        let random = u128::from_be_bytes(trace.to_bytes()) as u64;
+        let trace = TraceId::from(u128::from(!random << FIXED_BITS));
+        self.0.should_sample(parent, trace, name, kind, attributes, links)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use opentelemetry_sdk::trace::{Sampler, SamplingDecision};
+
     use super::*;
 
     fn sampled(share: f64, trace: u128) -> bool {
-        let ratio = Ratio::new(share);
+        let ratio = RandomBits(Sampler::TraceIdRatioBased(share).into());
         let result = ratio.should_sample(None, trace.into(), "a", &SpanKind::Internal, &[], &[]);
         result.decision == SamplingDecision::RecordAndSample
     }

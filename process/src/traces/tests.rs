@@ -1,5 +1,12 @@
-use opentelemetry::trace::{SpanKind, Status};
-use opentelemetry_sdk::trace::SpanData;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use opentelemetry::trace::{Span as _, SpanKind, Status, Tracer as _};
+use opentelemetry_otlp::WithExportConfig as _;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{Sampler, SpanData};
 use tracing::{Level, info, info_span, span};
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -12,30 +19,73 @@ macro_rules! of_trace {
     ($($tokens:tt)*) => { span!(target: TARGET, parent: None, Level::TRACE, $($tokens)*) };
 }
 
-fn traces(more: &[(&str, &str)]) -> Traces {
-    let lookup = |name: &str| match name {
-        "OTEL_EXPORTER_OTLP_ENDPOINT" => Some("http://127.0.0.1:4317".to_owned()),
-        _ => more.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()),
-    };
-    let service = Service {
-        name: "netclaim-agent",
-        version: "1",
-        attributes: vec![("k8s.node.name", "node0".to_owned())],
-    };
-    Traces::new(Settings::read(&lookup).unwrap().unwrap(), &service)
+fn service() -> Service {
+    let attributes = vec![("k8s.node.name", "node0".to_owned())];
+    Service { name: "netclaim-agent", version: "1", attributes }
+}
+
+/// A processor that keeps the spans, and an exporter that does so while its collector is up.
+#[derive(Debug, Clone, Default)]
+struct Fake {
+    spans: Arc<Mutex<Vec<SpanData>>>,
+    is_down: Arc<AtomicBool>,
+}
+
+impl SpanProcessor for Fake {
+    fn on_start(&self, _span: &mut opentelemetry_sdk::trace::Span, _context: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        if span.span_context.is_sampled() {
+            self.spans.lock().unwrap().push(span);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+}
+
+impl opentelemetry_sdk::trace::SpanExporter for Fake {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        if self.is_down.load(Ordering::Relaxed) {
+            return Err(OTelSdkError::InternalFailure("connection refused".to_owned()));
+        }
+        self.spans.lock().unwrap().extend(batch);
+        Ok(())
+    }
 }
 
 /// Returns the spans that `work` ends.
-fn spans_of(traces: &mut Traces, work: impl FnOnce()) -> Vec<SpanData> {
-    let subscriber = tracing_subscriber::registry().with(traces.layer(TARGET));
+fn spans_of(sampler: Sampler, work: impl FnOnce()) -> Vec<SpanData> {
+    let fake = Fake::default();
+    let provider = provider(sampler.into(), resource(&service()), fake.clone());
+    let subscriber = tracing_subscriber::registry().with(layer(&provider, TARGET));
     tracing::subscriber::with_default(subscriber, work);
-    std::iter::from_fn(|| traces.spans.try_recv().ok()).collect()
+    std::mem::take(&mut *fake.spans.lock().unwrap())
+}
+
+/// Ends this many spans.
+fn end_spans(provider: &SdkTracerProvider, count: usize) {
+    let tracer = provider.tracer("t");
+    (0..count).for_each(|_| tracer.start("s").end());
+}
+
+/// Starts to send to this exporter.
+fn sending(exporter: impl opentelemetry_sdk::trace::SpanExporter + 'static) -> (Sending, Counters) {
+    let (processor, counters) = (Deferred::default(), Counters::default());
+    let provider = provider(Sampler::AlwaysOn.into(), resource(&service()), processor.clone());
+    processor.start(Counted::new(exporter, counters.clone()));
+    (Sending(provider), counters)
 }
 
 #[test]
 fn spans_of_a_claim_are_in_the_trace_of_its_uid_and_below_the_first() {
     let mut seen = None;
-    let spans = spans_of(&mut traces(&[]), || {
+    let spans = spans_of(Sampler::AlwaysOn, || {
         let call = of_trace!("call", otel.kind = "server", k8s.pod.name = "p");
         let parent = begin(&call, Some(CLAIM), None).unwrap();
         drop(call);
@@ -70,7 +120,7 @@ fn spans_of_a_claim_are_in_the_trace_of_its_uid_and_below_the_first() {
 
 #[test]
 fn a_trace_without_a_given_id_has_one_of_its_own() {
-    let spans = spans_of(&mut traces(&[]), || {
+    let spans = spans_of(Sampler::AlwaysOn, || {
         for trace in [None, Some(CLAIM), None] {
             begin(&of_trace!("call"), trace, None);
         }
@@ -82,8 +132,8 @@ fn a_trace_without_a_given_id_has_one_of_its_own() {
 #[test]
 fn what_is_not_sampled_is_not_sent_and_plugins_hear_so() {
     let mut seen = None;
-    let off = [("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0")];
-    let spans = spans_of(&mut traces(&off), || {
+    let off = Sampler::ParentBased(Sampler::TraceIdRatioBased(0.0).into());
+    let spans = spans_of(off, || {
         let call = of_trace!("call");
         let parent = begin(&call, Some(CLAIM), None);
         let attach = of_trace!("attach");
@@ -106,8 +156,47 @@ fn nobody_gets_a_context_where_traces_are_off() {
 
 #[test]
 fn the_program_says_what_it_is() {
-    let traces = traces(&[]);
-    let of = |name: &'static str| traces.resource.get(&name.into()).map(|value| value.to_string());
+    let resource = resource(&service());
+    let of = |name: &'static str| resource.get(&name.into()).map(|value| value.to_string());
     assert_eq!(of("service.name").as_deref(), Some("netclaim-agent"));
     assert_eq!(of("k8s.node.name").as_deref(), Some("node0"));
+}
+
+#[tokio::test]
+async fn what_is_left_is_sent_at_the_end() {
+    let fake = Fake::default();
+    let (sending, counters) = sending(fake.clone());
+    end_spans(&sending.0, 6);
+    sending.stop(Duration::from_secs(5)).await;
+    assert_eq!((fake.spans.lock().unwrap().len(), counters.sent.get(), counters.lost.get()), (6, 6, 0));
+}
+
+#[tokio::test]
+async fn spans_that_a_collector_missed_are_counted_and_later_ones_are_sent() {
+    let fake = Fake::default();
+    let (sending, counters) = sending(fake.clone());
+    for (is_down, numbers) in [(true, (0, 4)), (false, (4, 4))] {
+        fake.is_down.store(is_down, Ordering::Relaxed);
+        end_spans(&sending.0, 4);
+        let _ = sending.0.force_flush();
+        assert_eq!((counters.sent.get(), counters.lost.get()), numbers);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_away_or_hangs_delays_neither_spans_nor_the_end() {
+    // Nobody listens at the first port. At the second the kernel takes connections, and nobody answers.
+    let hanging = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    for address in [closed, hanging.local_addr().unwrap()] {
+        let exporter = SpanExporter::builder().with_tonic().with_endpoint(format!("http://{address}"));
+        let (sending, counters) = sending(exporter.build().unwrap());
+        let begin = Instant::now();
+        // More than the queue has room for.
+        end_spans(&sending.0, 5000);
+        assert!(begin.elapsed() < Duration::from_secs(1), "{address}: {:?}", begin.elapsed());
+        sending.stop(Duration::from_secs(2)).await;
+        assert!(begin.elapsed() < Duration::from_secs(4), "{address}: {:?}", begin.elapsed());
+        assert_eq!(counters.sent.get(), 0);
+    }
 }

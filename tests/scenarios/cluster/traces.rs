@@ -233,7 +233,7 @@ pub fn the_agent_sends_traces_by_tls_only_to_a_collector_with_a_certificate_of_i
     let spans = collector.trace(&refused);
     ensure!(spans.is_empty(), "the Collector with another CA got {spans:?}");
 
-    // The agent's next attempt is 16 s later at most.
+    // The next batch connects anew.
     collector.restart(Some(&certificates))?;
     test.start_pod("taken", &network)?;
     let taken = trace_id(test, "taken")?;

@@ -17,7 +17,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::addresses::{AddressBlock, AddressBlockStatus, AddressPoolSpec, BLOCK_FINALIZER};
-use netclaim_kubelet_plugin::blocks::demand::{BlockNow, Demand, Report as StatusReport};
+use netclaim_kubelet_plugin::addresses::demand::{BlockNow, Demand, Report as StatusReport};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant as Moment, timeout};

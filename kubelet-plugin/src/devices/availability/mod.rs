@@ -29,9 +29,10 @@ use tokio::time::Instant;
 use self::chain::chains;
 use self::checks::Checks;
 pub(crate) use self::checks::Unavailable;
+use super::metrics::PluginMetrics;
 use super::subscription::Subscription;
 use crate::inventory::Inventory;
-use crate::process::metrics::Metrics;
+use crate::reports::metrics::NetworkMetrics;
 
 /// Delay from a change in a plugin directory to the look: an update that replaces a plugin is no outage.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -52,7 +53,8 @@ pub(crate) struct Availability {
     /// How often plugins are asked; zero is never.
     pub(crate) period: Duration,
     /// The gauge of each ClaimNetwork.
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: NetworkMetrics,
+    pub(crate) of_plugins: PluginMetrics,
 }
 
 impl Availability {
@@ -106,7 +108,7 @@ impl Availability {
                     }
                     let chains = inventory.borrow_and_update().as_deref().map(|now| chains(now, &self.node));
                     for removed in checks.replace(chains.unwrap_or_default(), Instant::now()) {
-                        self.metrics.network_gone(removed.as_str());
+                        self.metrics.forget(removed.as_str());
                     }
                     look = Instant::now();
                 }
@@ -122,11 +124,11 @@ impl Availability {
     fn report_plugins(&self, before: &found::Plugins, now: &found::Plugins) {
         for found::Change { plugin, before, now } in found::changes(before, now) {
             if let Some(path) = before {
-                self.metrics.plugin(plugin, path, false);
+                self.of_plugins.set(plugin, path, false);
             }
             if let Some(path) = now {
                 tracing::info!(plugin, path = %path.display(), "found a CNI plugin");
-                self.metrics.plugin(plugin, path, true);
+                self.of_plugins.set(plugin, path, true);
             }
         }
     }
@@ -134,7 +136,7 @@ impl Availability {
     fn report(&self, checks: &Checks, unavailable: &watch::Sender<Arc<Unavailable>>) {
         let now = checks.unavailable();
         for name in checks.networks() {
-            self.metrics.network_available(name.as_str(), !now.contains_key(name));
+            self.metrics.set_available(name.as_str(), !now.contains_key(name));
         }
         unavailable.send_if_modified(|before| {
             if **before == now {

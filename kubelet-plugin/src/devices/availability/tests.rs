@@ -8,6 +8,7 @@ use netclaim_api::taints::Reason;
 use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::Status;
 use netclaim_driver::links::Links;
+use netclaim_process::metrics::Registry;
 use serde_json::{Value, json};
 
 use super::chain::Chain;
@@ -152,7 +153,7 @@ fn a_period_of_zero_asks_nobody() {
 /// Availability checks with plugins in `dirs`.
 struct Node {
     unavailable: watch::Receiver<Arc<Unavailable>>,
-    metrics: Arc<Metrics>,
+    registry: Registry,
     _inventory: watch::Sender<Option<Arc<Inventory>>>,
     _cache: tempfile::TempDir,
 }
@@ -162,17 +163,18 @@ impl Node {
         let cache = tempfile::tempdir().unwrap();
         let runtime = Runtime::new(dirs.iter().map(|dir| (*dir).to_owned()).collect()).unwrap();
         let plugins = CniPlugins::new(runtime, Cache::new(cache.path()), Links::new("/sys"), PERIOD);
-        let metrics = Arc::new(Metrics::default());
+        let mut registry = Registry::new("netclaim");
         let availability = Availability {
             plugins: Arc::new(plugins),
             node: "node0".into(),
             period: Duration::from_secs(1),
-            metrics: Arc::clone(&metrics),
+            metrics: NetworkMetrics::new(&mut registry),
+            of_plugins: PluginMetrics::new(&mut registry),
         };
         let (inventory, seen) = watch::channel(Some(Arc::new(inventory(networks))));
         let (sender, unavailable) = watch::channel(Arc::default());
         tokio::spawn(availability.watch(seen, sender));
-        Self { unavailable, metrics, _inventory: inventory, _cache: cache }
+        Self { unavailable, registry, _inventory: inventory, _cache: cache }
     }
 
     /// Waits until `network` is unavailable for this reason, or available; returns the message.
@@ -185,7 +187,7 @@ impl Node {
         let unavailable = unavailable.await.expect("in time").unwrap().clone();
         let metric =
             format!("netclaim_network_available{{network=\"{network}\"}} {}", u8::from(reason.is_none()));
-        assert!(self.metrics.render().contains(&metric), "{metric}");
+        assert!(self.registry.render().contains(&metric), "{metric}");
         unavailable.get(&network).map(|unhealthy| unhealthy.message.clone()).unwrap_or_default()
     }
 }

@@ -1,0 +1,464 @@
+//! The agent: what its parts share, and how each part is started. `run` starts and ends them in order.
+
+mod http;
+mod memory;
+pub(crate) mod metrics;
+mod mounts;
+mod parts;
+mod programs;
+mod readiness;
+pub(crate) mod run;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use kube::Client;
+use netclaim_cni::ipam::host_local::Reservations;
+use netclaim_cni::{Cache, Runtime};
+use netclaim_driver::attach::{Attacher, CniPlugins};
+use netclaim_driver::failpoint::Failpoint;
+use netclaim_driver::links::Links;
+use netclaim_driver::nri;
+use netclaim_process::sockets::listen;
+use tokio::sync::{mpsc, watch};
+
+use self::metrics::{Metrics, PluginRuns};
+use self::parts::Parts;
+use self::programs::Programs;
+use self::readiness::{Readiness, update_gauges, watch_journal};
+use crate::addresses::keeper::BlockKeeper;
+use crate::addresses::leases::Leases;
+use crate::addresses::plan::Turn;
+use crate::args::Args;
+use crate::devices::availability::Availability;
+use crate::devices::node_labels::NodeLabels;
+use crate::devices::publish::{Devices, Inputs};
+use crate::gate::keeper::{GateFiles, GateKeeper};
+use crate::gate::socket::{self, GateSource};
+use crate::inventory::block_watch::BlockWatch;
+use crate::inventory::providers::Providers;
+use crate::inventory::watch::NodeWatch;
+use crate::inventory::{Inventory, OwnBlocks};
+use crate::parent::STARTS;
+use crate::parent::agent_socket::{self, Health};
+use crate::parent::leftovers::Mark;
+use crate::pods::owner::{Journal, Plan};
+use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
+use crate::prepare::call::{Calls, NodeAgent};
+use crate::prepare::handover;
+use crate::prepare::revise::{Mend, Mender, Reviser};
+use crate::reports::spans::{self, Spans};
+use crate::reports::{Events, StatusWriter, Update};
+use crate::runtime::connection::{Connection, NotConnected};
+use crate::runtime::nri_events::RuntimeEvents;
+use crate::runtime::sandboxes::Sandboxes;
+use crate::sweep::{Intervals, Sweep};
+use crate::waking::{self, Observed, Patcher, Waker, Waking};
+
+/// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What most parts of the agent share.
+pub(crate) struct Agent {
+    pub(crate) args: Args,
+    client: Client,
+    events: Events,
+    boot_id: String,
+    metrics: Arc<Metrics>,
+    spans: Arc<Spans>,
+    pods: Arc<NodePods>,
+    plugins: Arc<CniPlugins>,
+    programs: (Programs, bool),
+    journal: Journal,
+    gate: Arc<GateKeeper>,
+    attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
+    reports: mpsc::UnboundedSender<Update>,
+    blocks: watch::Receiver<OwnBlocks>,
+    turn: Arc<Turn>,
+    leases: Arc<Leases>,
+    mender: Arc<Mender>,
+    known_pods: Arc<KnownPods>,
+    waker: Waker,
+    waking: Option<waking::Events>,
+    reservations: Reservations,
+    /// Why nothing can be published on this API server.
+    obstacle: watch::Sender<Option<String>>,
+    pub(crate) parts: Parts,
+}
+
+impl Agent {
+    /// Takes over what an earlier agent has attached.
+    pub(crate) fn take_over(
+        args: Args,
+        client: Client,
+        boot_id: String,
+        metrics: Arc<Metrics>,
+        plugins: Arc<CniPlugins>,
+        journal: Journal,
+        reports: mpsc::UnboundedSender<Update>,
+    ) -> Result<Self> {
+        let programs = Programs::find(&args)?;
+        let all_current = programs.install()?;
+        let loaded = journal.load()?;
+        for file in &loaded.unreadable {
+            let (path, reason) = (file.path.display(), &file.reason);
+            tracing::error!(%path, reason, "keeping a journal file that cannot be read: a DEL may be owed");
+        }
+        metrics.restarts.set(restarts());
+        metrics.attachments.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
+        let files = GateFiles::open(&args)?;
+        let (of_gate, spans) = (metrics.networks.clone(), Arc::<Spans>::default());
+        let gate = GateKeeper::take_over(files, &loaded.records, &boot_id, reports.clone(), of_gate)?;
+        let gate = Arc::new(gate.traced(Arc::clone(&spans)));
+        Failpoint::TakenOver.reach();
+        let attacher =
+            Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal.clone(), loaded, &boot_id);
+        let known_pods = Arc::<KnownPods>::default();
+        let (waker, waking) = waking::channel();
+        Ok(Self {
+            pods: Arc::new(NodePods::new(client.clone(), &args.node_name, Arc::clone(&known_pods))),
+            events: Events::new(client.clone(), &args.driver_name, &args.node_name),
+            programs: (programs, all_current),
+            blocks: watch::channel(OwnBlocks::default()).1,
+            turn: Arc::default(),
+            leases: Arc::new(Leases::new(client.clone(), &args.node_name)),
+            mender: Arc::default(),
+            known_pods,
+            waker,
+            waking: Some(waking).filter(|_| args.wake_pods),
+            reservations: Reservations::default(),
+            obstacle: watch::Sender::new(None),
+            parts: Parts::default(),
+            args,
+            client,
+            boot_id,
+            metrics,
+            spans,
+            plugins,
+            journal,
+            gate,
+            attacher,
+            reports,
+        })
+    }
+
+    /// Starts to watch what the node has. Returns that, and the UID of the Node object.
+    pub(crate) fn watch_node(
+        &mut self,
+    ) -> (watch::Receiver<Option<Arc<Inventory>>>, watch::Receiver<Option<String>>) {
+        let (inventory_sender, inventory) = watch::channel(None);
+        let (uid_sender, node_uid) = watch::channel(None);
+        let (blocks_sender, blocks) = watch::channel(OwnBlocks::default());
+        self.blocks = blocks;
+        let of_blocks = BlockWatch {
+            client: self.client.clone(),
+            node: self.args.node_name.clone(),
+            stale_after: self.args.node_gone_after / 2,
+        };
+        self.parts.start("watching blocks of addresses", |cancel| of_blocks.run(blocks_sender, cancel));
+        let watch = NodeWatch {
+            client: self.client.clone(),
+            node: self.args.node_name.clone(),
+            events: self.events.clone(),
+            links: Links::new("/sys"),
+            providers: Providers::new(&self.args.links_dir()),
+            blocks: self.blocks.clone(),
+        };
+        self.parts.start("watching the node", |cancel| watch.run(inventory_sender, uid_sender, cancel));
+        (inventory, node_uid)
+    }
+
+    /// Starts to keep the node's blocks of addresses, and the leases of addresses that claims ask for.
+    pub(crate) fn keep_addresses(&mut self, inventory: watch::Receiver<Option<Arc<Inventory>>>) {
+        let keeper = BlockKeeper {
+            client: self.client.clone(),
+            blocks: self.blocks.clone(),
+            inventory,
+            turn: Arc::clone(&self.turn),
+            metrics: self.metrics.addresses.clone(),
+            reservations: self.reservations.clone(),
+            idle_after: self.args.block_idle_after,
+        };
+        let reviser = Reviser {
+            attacher: Arc::downgrade(&self.attacher),
+            inventory: keeper.inventory.clone(),
+            blocks: self.blocks.clone(),
+            turn: Arc::clone(&self.turn),
+            leases: Arc::clone(&self.leases),
+            reservations: self.reservations.clone(),
+            node_name: self.args.node_name.clone(),
+            mender: Arc::clone(&self.mender),
+        };
+        self.gate.revise_by(Arc::new(reviser));
+        let attacher = Arc::clone(&self.attacher);
+        self.parts.start_until_cancelled("keeping blocks of addresses", keeper.run(attacher));
+        let (leases, attacher) = (Arc::clone(&self.leases), Arc::clone(&self.attacher));
+        self.parts.start_until_cancelled("keeping leases of addresses", async move {
+            leases.keep(&attacher).await;
+        });
+    }
+
+    /// Starts to publish the node's devices, and to label the node for those of the whole cluster. Returns their health.
+    pub(crate) fn publish_devices(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        node_uid: watch::Receiver<Option<String>>,
+    ) -> Health {
+        let (unavailable_sender, unavailable) = watch::channel(Arc::default());
+        let availability = Availability {
+            plugins: Arc::clone(&self.plugins),
+            node: self.args.node_name.clone(),
+            period: self.args.status_period,
+            metrics: self.metrics.networks.clone(),
+            of_plugins: self.metrics.plugins.clone(),
+        };
+        self.parts.start_until_cancelled(
+            "checking the availability of ClaimNetworks",
+            availability.watch(inventory.clone(), unavailable_sender),
+        );
+        let labels = NodeLabels {
+            client: self.client.clone(),
+            node: self.args.node_name.clone(),
+            inventory: inventory.clone(),
+            unavailable: unavailable.clone(),
+            node_uid: node_uid.clone(),
+        };
+        self.parts.start_until_cancelled("labelling the node", labels.keep());
+        let (health_sender, health) = watch::channel(Arc::default());
+        let devices = Devices {
+            client: self.client.clone(),
+            driver: self.args.driver_name.clone(),
+            node: self.args.node_name.clone(),
+            links: Links::new("/sys"),
+            metrics: self.metrics.pool.clone(),
+            events: self.events.clone(),
+            reservations: self.reservations.clone(),
+            obstacle: self.obstacle.clone(),
+        };
+        let (inputs, attacher) = (Inputs { inventory, unavailable, node_uid }, Arc::clone(&self.attacher));
+        self.parts
+            .start("publishing devices", |cancel| devices.publish(inputs, attacher, health_sender, cancel));
+        health
+    }
+
+    /// Starts to report to the API server.
+    pub(crate) fn write_statuses(&mut self, reported: mpsc::UnboundedReceiver<Update>) {
+        let writer = StatusWriter::new(self.client.clone(), &self.args.driver_name, self.events.clone());
+        let mut writer = writer.traced(Arc::clone(&self.spans));
+        if self.args.annotate_pods {
+            let annotations = writer.annotate(Arc::clone(&self.pods));
+            self.parts.start("annotating pods", |_| annotations.run());
+        }
+        self.parts.start("writing statuses", |_| writer.run(reported));
+    }
+
+    /// Starts to follow the kubelet's pods, and to wake those that wait for its next look.
+    pub(crate) fn wake_pods(&mut self) {
+        let (changes, changed) = mpsc::unbounded_channel::<Change>();
+        let kubelet =
+            KubeletPods { socket: self.args.pods_socket(), known: Arc::clone(&self.known_pods), changes };
+        self.parts.start_until_cancelled("following the kubelet's pods", kubelet.follow());
+        let Some(events) = self.waking.take() else { return };
+        let attacher = Arc::clone(&self.attacher);
+        let waking = Waking {
+            pods: Arc::clone(&self.pods),
+            patcher: Patcher::new(self.client.clone(), &self.args.driver_name),
+            is_held: move |seen: &SeenPod| {
+                let is_its = |plan: &Plan| {
+                    let claim = &plan.owner.claim;
+                    claim.namespace == seen.pod.namespace && seen.claims.contains(&claim.name)
+                };
+                seen.waits && attacher.plans(is_its).contains(&true)
+            },
+            metrics: self.metrics.wakes.clone(),
+        };
+        self.parts.start_until_cancelled("waking pods", waking.run(events, changed));
+    }
+
+    /// Starts to look for what no event reports, beside the runtime's `sandboxes`.
+    pub(crate) fn sweep(
+        &mut self,
+        sandboxes: &Arc<Sandboxes>,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+    ) {
+        let sweep = Sweep {
+            attacher: Arc::clone(&self.attacher),
+            pods: Arc::clone(&self.pods),
+            sandboxes: Arc::clone(sandboxes),
+            boot_id: self.boot_id.clone(),
+            intervals: Intervals {
+                gc: self.args.gc_period,
+                check: self.args.check_period,
+                orphan_after: self.args.orphan_after,
+            },
+            metrics: self.metrics.sweeps.clone(),
+            inventory,
+        };
+        self.parts.start("sweeping", |cancel| sweep.run(cancel));
+    }
+
+    /// Starts to follow the container runtime and to answer hooks. Returns the runtime's sandboxes and the agent's readiness.
+    pub(crate) fn follow_runtime(&mut self) -> Result<(Arc<Sandboxes>, Readiness)> {
+        let socket = self.args.gate_socket();
+        let hooks = listen(&socket);
+        let hooks = hooks.with_context(|| format!("cannot listen for hooks on {}", socket.display()))?;
+        let (connected_sender, connected) = watch::channel(false);
+        let not_connected = NotConnected { socket: self.args.nri_socket.clone() };
+        let sandboxes = Arc::new(Sandboxes::default());
+        let connection = Connection {
+            connected: connected.clone(),
+            reason: not_connected.clone(),
+            attacher: Arc::clone(&self.attacher),
+            sandboxes: Arc::clone(&sandboxes),
+            boot_id: self.boot_id.clone(),
+        };
+        self.parts.start_until_cancelled("watching the connection to the runtime", connection.watch());
+        let source = Arc::new(GateSource {
+            attacher: Arc::clone(&self.attacher),
+            pods: Arc::clone(&self.pods),
+            waits: self.metrics.waits.clone(),
+        });
+        self.parts.start_until_cancelled("answering hooks", socket::serve(hooks, source));
+        let events = Arc::new(RuntimeEvents {
+            attacher: Arc::clone(&self.attacher),
+            pods: Arc::clone(&self.pods),
+            waker: self.waker.clone(),
+            gate: Arc::clone(&self.gate),
+            sandboxes: Arc::clone(&sandboxes),
+            boot_id: self.boot_id.clone(),
+            attach_seconds: self.metrics.attach_seconds.clone(),
+            inspecting: Default::default(),
+            deciding: Default::default(),
+            refused: Default::default(),
+        });
+        // The parent's end, which is connected to the runtime itself.
+        let socket = self.args.runtime_socket();
+        self.parts
+            .start("following the runtime", |cancel| nri::run(socket, events, connected_sender, cancel));
+        let readiness = Readiness {
+            journal: self.journal.health(),
+            obstacle: self.obstacle.subscribe(),
+            connected,
+            not_connected,
+            registered: self.args.started_note(),
+            kubelet_dir: self.args.kubelet_dir.clone(),
+        };
+        Ok((sandboxes, readiness))
+    }
+
+    /// Starts to answer the kubelet's calls, which the parent passes on.
+    pub(crate) fn serve_kubelet(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        sandboxes: Arc<Sandboxes>,
+        health: Health,
+    ) -> Result<()> {
+        let node = Arc::new(NodeAgent {
+            client: self.client.clone(),
+            driver: self.args.driver_name.clone(),
+            node_name: self.args.node_name.clone(),
+            boot_id: self.boot_id.clone(),
+            attacher: Arc::clone(&self.attacher),
+            gate: Arc::clone(&self.gate),
+            inventory,
+            plugins: Arc::clone(&self.plugins),
+            sandboxes,
+            pods: Arc::clone(&self.pods),
+            events: self.events.clone(),
+            reports: self.reports.clone(),
+            turn: Arc::clone(&self.turn),
+            leases: Arc::clone(&self.leases),
+            calls: Calls::default(),
+            metrics: self.metrics.calls.clone(),
+            spans: Arc::clone(&self.spans),
+            reservations: self.reservations.clone(),
+            waker: self.waker.clone(),
+            mended: Default::default(),
+        });
+        let mender: Arc<dyn Mend> = Arc::clone(&node) as _;
+        let _ = self.mender.set(Arc::downgrade(&mender));
+        self.parts.start_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
+        let socket = self.args.agent_socket();
+        let calls = listen(&socket);
+        let calls = calls.with_context(|| format!("cannot listen for calls on {}", socket.display()))?;
+        let attacher = Arc::clone(&self.attacher);
+        let holder =
+            move |claim: &str| attacher.plans_of(claim).into_iter().next().map(|plan| plan.owner.pod.uid);
+        let node = Arc::new(Observed { node, waker: self.waker.clone(), holder });
+        self.parts.start_until_cancelled("answering the kubelet", agent_socket::serve(calls, node, health));
+        Ok(())
+    }
+
+    /// Starts the upkeep of the process: memory, programs, gauges, metrics and probes.
+    pub(crate) fn serve_process(&mut self, readiness: Readiness) {
+        let (parts, metrics) = (&mut self.parts, &self.metrics);
+        parts.start_until_cancelled("trimming memory", memory::trim_regularly());
+        let (programs, all_current) = self.programs.clone();
+        let installing = programs.keep_installing(all_current, metrics.outdated.clone());
+        parts.start_until_cancelled("installing programs", installing);
+        let journal = watch_journal(self.journal.clone(), metrics.attachments.clone());
+        parts.start_until_cancelled("watching the journal", journal);
+        let attachments = metrics.attachments.clone();
+        let gauges = update_gauges(readiness.connected.clone(), Arc::clone(&self.attacher), attachments);
+        parts.start("updating gauges", |_| gauges);
+        let of_cluster = readiness.clone();
+        let (address, metrics) = (self.args.metrics_address, Arc::clone(metrics));
+        let serve_metrics = http::serve_metrics(address, metrics, move || of_cluster.check());
+        parts.start_until_cancelled("serving metrics", serve_metrics);
+        parts.start_until_cancelled(
+            "serving probes",
+            http::serve_health(self.args.health_address, move || readiness.check()),
+        );
+    }
+
+    /// Stops the parts, and waits for plugins and for the last reports.
+    pub(crate) async fn stop(self) {
+        tracing::info!("stopping");
+        // Nobody asks any more; the next agent creates its own sockets as soon as it has the journal.
+        self.parts.cancel();
+        for socket in [self.args.agent_socket(), self.args.gate_socket()] {
+            let _ = fs::remove_file(socket);
+        }
+        if tokio::time::timeout(DRAIN_TIMEOUT, self.attacher.drain()).await.is_err() {
+            tracing::warn!("plugins still run: the next agent undoes what they do and does it again");
+        }
+        self.into_parts().finish().await;
+    }
+
+    /// Drops all but the parts. With the last sender of reports, the status writer ends.
+    fn into_parts(self) -> Parts {
+        self.parts
+    }
+}
+
+/// How many agents the parent has started before this one.
+fn restarts() -> i64 {
+    std::env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or_default()
+}
+
+/// Returns what runs CNI plugins. `runs` measures them.
+pub(crate) fn cni_plugins(args: &Args, mark: &Mark, runs: PluginRuns) -> Result<CniPlugins> {
+    let own = args.installed_plugins();
+    let mut runtime = Runtime::new(args.cni_bin_dir.iter().cloned().chain([own]).collect())?;
+    for (name, value) in &args.cni_env {
+        runtime = runtime.with_env(name, value);
+    }
+    let (name, value) = mark.variable();
+    runtime = runtime.with_env(name, value).observed_by(Arc::new(runs)).with_trace_of(spans::context_of);
+    if let Some(path) = &args.cni_mount_namespace {
+        runtime = runtime.in_mount_namespace(path)?;
+    }
+    let cache = Cache::new(args.cni_cache_dir()).beside_a_journal();
+    Ok(CniPlugins::new(runtime, cache, Links::new("/sys"), args.cni_timeout))
+}
+
+/// Creates the directory of sockets and markers, which only root may use.
+pub(crate) fn make_run_dir(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir)
+        .and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(0o700)))
+        .with_context(|| format!("cannot use the run directory {}", dir.display()))
+}

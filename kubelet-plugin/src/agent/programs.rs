@@ -1,0 +1,179 @@
+//! The programs that come with the agent: the hook and the CNI plugins, installed on the host.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use netclaim_cni::BANDWIDTH_PLUGIN;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use prometheus_client::metrics::gauge::Gauge;
+
+use crate::args::Args;
+
+/// From one try to install programs to the next.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Why the agent cannot run with the programs that are there.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramsError {
+    #[error("cannot find the agent's own executable")]
+    OwnPath(#[source] io::Error),
+    #[error("cannot read the directory of the agent's CNI plugins, {}", dir.display())]
+    Plugins {
+        dir: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot install the hook {} as {}: see --hook", from.display(), to.display())]
+    NoHook { from: PathBuf, to: PathBuf },
+    #[error(
+        "the container runtime cannot run the hook {}: its file system is mounted noexec. Mount it without, or put --state-dir on another \
+         file system of the node",
+        hook.display()
+    )]
+    NoExec { hook: PathBuf },
+}
+
+/// Each program's file and its path on the host.
+#[derive(Clone)]
+pub(crate) struct Programs {
+    hook: (PathBuf, PathBuf),
+    plugins: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Programs {
+    /// Finds the programs of this installation.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub(crate) fn find(args: &Args) -> Result<Self, ProgramsError> {
+        let own = std::env::current_exe().map_err(ProgramsError::OwnPath)?;
+        let hook = args.hook.clone().unwrap_or_else(|| own.with_file_name("netclaim-hook"));
+        let dir = own.with_file_name("../libexec/cni");
+        let plugins = plugins_in(&dir).map_err(|source| ProgramsError::Plugins { dir, source })?;
+        let to = |plugin: &PathBuf| args.installed_plugins().join(plugin.file_name().unwrap_or_default());
+        let plugins = plugins.into_iter().map(|plugin| (plugin.clone(), to(&plugin))).collect();
+        Ok(Self { hook: (hook, args.installed_hook()), plugins })
+    }
+
+    /// Installs the programs; `false` when the agent uses programs of an earlier agent for now. It does so because it must
+    /// detach pods on a full disk too.
+    ///
+    /// # Errors
+    /// When there is no hook on the host then, or none that can be run: no container could be created.
+    pub(crate) fn install(&self) -> Result<bool, ProgramsError> {
+        let mut all_current = true;
+        for (from, to) in std::iter::once(&self.hook).chain(&self.plugins) {
+            if let Err(error) = install(from, to) {
+                let (from, to) = (from.display(), to.display());
+                tracing::warn!(%from, %to, %error, "cannot install a program, using the one of an earlier agent");
+                all_current = false;
+            }
+        }
+        let (from, to) = &self.hook;
+        if !to.exists() {
+            return Err(ProgramsError::NoHook { from: from.clone(), to: to.clone() });
+        }
+        // A host's mount options hold in the agent's mount of it, too.
+        if statvfs(to).is_ok_and(|found| found.flags().contains(FsFlags::ST_NOEXEC)) {
+            return Err(ProgramsError::NoExec { hook: to.clone() });
+        }
+        Ok(all_current)
+    }
+
+    /// Retries until all programs are installed.
+    pub(crate) async fn keep_installing(self, mut all_current: bool, outdated: Gauge) {
+        loop {
+            outdated.set(i64::from(!all_current));
+            if all_current {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            let programs = self.clone();
+            let installed = tokio::task::spawn_blocking(move || programs.install()).await;
+            all_current = matches!(installed, Ok(Ok(true)));
+        }
+    }
+}
+
+/// Lists the plugins in `dir`, which an agent that is run by hand does not have.
+fn plugins_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    match dir.read_dir() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            tracing::warn!(dir = %dir.display(), "the agent's CNI plugins are missing: {BANDWIDTH_PLUGIN} is not installed");
+            Ok(Vec::new())
+        }
+        found => found?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+/// Copies a program unless it is there already. Processes that run the old one keep it.
+fn install(from: &Path, to: &Path) -> io::Result<()> {
+    let new = fs::read(from)?;
+    let is_executable = |file: fs::Metadata| file.permissions().mode() & 0o755 == 0o755;
+    if fs::read(to).is_ok_and(|known| known == new) && fs::metadata(to).is_ok_and(is_executable) {
+        return Ok(());
+    }
+    if let Some(dir) = to.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let tmp = to.with_extension("new");
+    let put = fs::write(&tmp, new)
+        .and_then(|()| fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755)))
+        .and_then(|()| fs::rename(&tmp, to));
+    put.inspect_err(|_| drop(fs::remove_file(&tmp)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn an_agent_on_a_full_disk_uses_the_programs_of_an_earlier_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
+        let programs = Programs { hook: (from.clone(), to.clone()), plugins: Vec::new() };
+        write(&from, "1");
+        assert!(programs.install().unwrap());
+        // A directory in the way of the new file: works for root too, unlike permissions.
+        let obstacle = to.with_extension("new");
+        fs::create_dir(&obstacle).unwrap();
+        assert!(programs.install().unwrap(), "the same program needs no space");
+        write(&from, "2");
+        assert!(!programs.install().unwrap());
+        assert_eq!(fs::read_to_string(&to).unwrap(), "1");
+        fs::remove_file(&to).unwrap();
+        programs.install().expect_err("no container could be created");
+        fs::remove_dir(&obstacle).unwrap();
+        assert!(programs.install().unwrap());
+        assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o755);
+    }
+    #[test]
+    #[ignore = "needs root"]
+    fn an_agent_whose_hook_nobody_can_run_says_so() {
+        use nix::mount::{MsFlags, mount};
+        use nix::sched::{CloneFlags, unshare};
+
+        // The mounts of this thread alone.
+        let of_thread = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let none = None::<&str>;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            mount(Some("none"), dir.path(), Some("tmpfs"), MsFlags::MS_NOEXEC, none).unwrap();
+            let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
+            write(&from, "1");
+            let programs = Programs { hook: (from, to), plugins: Vec::new() };
+            programs.install().expect_err("containers would fail for good").to_string()
+        });
+        let error = of_thread.join().unwrap();
+        assert!(error.contains("state/bin/hook: its file system is mounted noexec"), "{error}");
+    }
+}

@@ -1,0 +1,71 @@
+//! Writes warnings as events, on the Node and on pods.
+
+use crate::pods::owner::ObjectRef;
+use backon::{ExponentialBuilder, Retryable as _};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use netclaim_api::reasons::{NodeEvent, PodEvent, Reason as _};
+use netclaim_api::shorten;
+
+/// Longest note of an event in bytes (`events.k8s.io/v1`).
+const MAX_NOTE: usize = 1024;
+
+/// The events of this agent.
+#[derive(Clone)]
+pub(crate) struct Events {
+    client: Client,
+    reporter: Reporter,
+    pods: Recorder,
+}
+
+impl Events {
+    /// Reports as `driver` on `node`.
+    pub(crate) fn new(client: Client, driver: &str, node: &str) -> Self {
+        let reporter = Reporter { controller: driver.to_owned(), instance: Some(node.to_owned()) };
+        Self { pods: Recorder::new(client.clone(), reporter.clone()), client, reporter }
+    }
+
+    /// Warns about the node's devices on the Node, and retries for a while.
+    pub(crate) fn warn_node(&self, node: ObjectReference, reason: NodeEvent, note: String) {
+        let reason = reason.as_str();
+        let event = warning(reason, "Publish", note);
+        // A new recorder each time: one that has seen the last event would count it up and drop the new note.
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        tokio::spawn(async move {
+            let publish = || recorder.publish(&event, &node);
+            if let Err(error) = publish.retry(ExponentialBuilder::new().with_jitter()).await {
+                tracing::warn!(reason, %error, "cannot write an event on the Node");
+            }
+        });
+    }
+
+    /// Warns on a pod, without a retry.
+    pub(crate) fn warn_pod(&self, pod: &ObjectRef, reason: PodEvent, action: &str, note: String) {
+        let event = warning(reason.as_str(), action, note);
+        let reference = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let (recorder, pod) = (self.pods.clone(), pod.to_string());
+        tokio::spawn(async move {
+            if let Err(error) = recorder.publish(&event, &reference).await {
+                tracing::debug!(pod, %error, "cannot write an event on the pod");
+            }
+        });
+    }
+}
+
+fn warning(reason: &str, action: &str, note: String) -> Event {
+    Event {
+        type_: EventType::Warning,
+        reason: reason.to_owned(),
+        note: Some(shorten(note, MAX_NOTE)),
+        action: action.to_owned(),
+        secondary: None,
+    }
+}

@@ -1,0 +1,135 @@
+//! Which ClaimNetworks can serve a pod, and how long their operations take.
+
+use std::time::Duration;
+
+use netclaim_api::device::DeviceName;
+use netclaim_driver::attach::{End, Operation};
+use netclaim_process::metrics::{Label, Registry};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+use crate::pods::owner::Plan;
+
+/// From a plugin that only writes to the kernel to one that uses its whole timeout, in seconds.
+pub(crate) const OPERATION_SECONDS: [f64; 12] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NetworkLabels {
+    network: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    network: String,
+    verb: &'static str,
+    outcome: &'static str,
+}
+
+impl OperationLabels {
+    fn of(network: String, operation: Operation, end: End) -> Self {
+        Self { network, verb: operation.as_str(), outcome: end.as_str() }
+    }
+}
+
+/// Measures ClaimNetworks.
+#[derive(Clone)]
+pub(crate) struct NetworkMetrics {
+    available: Family<NetworkLabels, Gauge>,
+    operations: Family<OperationLabels, Histogram>,
+}
+
+impl NetworkMetrics {
+    /// Registers them.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        Self {
+            available: registry.add(
+                "network_available",
+                "0 while a plugin of the ClaimNetwork is not installed, or says by STATUS that it cannot serve a pod",
+                [Label::any("network", "a ClaimNetwork")],
+                Family::default(),
+            ),
+            operations: registry.add_seconds(
+                "operation",
+                "How long an ADD or DEL took, with the wait for its turn",
+                [
+                    Label::any(
+                        "network",
+                        "a ClaimNetwork; empty for a link's own devices, and for a ClaimNetwork that is gone",
+                    ),
+                    Label::one_of("verb", &Operation::ALL.map(Operation::as_str)),
+                    Label::one_of("outcome", &End::ALL.map(End::as_str)),
+                ],
+                Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS)),
+            ),
+        }
+    }
+
+    /// Sets whether a ClaimNetwork can serve a pod.
+    pub(crate) fn set_available(&self, network: &str, available: bool) {
+        let labels = NetworkLabels { network: network.to_owned() };
+        self.available.get_or_create(&labels).set(i64::from(available));
+    }
+
+    /// Forgets a ClaimNetwork that is gone.
+    pub(crate) fn forget(&self, network: &str) {
+        let network = network.to_owned();
+        self.available.remove(&NetworkLabels { network: network.clone() });
+        for operation in Operation::ALL {
+            for end in End::ALL {
+                self.operations.remove(&OperationLabels::of(network.clone(), operation, end));
+            }
+        }
+    }
+
+    /// Measures an ADD or DEL.
+    pub(crate) fn operation(&self, plan: &Plan, operation: Operation, end: End, took: Duration) {
+        // The DELs of a ClaimNetwork that is gone would make series that nobody removes.
+        let mut network = network_of(plan);
+        if self.available.get(&NetworkLabels { network: network.clone() }).is_none() {
+            network.clear();
+        }
+        let labels = OperationLabels::of(network, operation, end);
+        self.operations.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+}
+
+/// The ClaimNetwork of a plan. A link's own devices have none, so that the label has as many values as there are ClaimNetworks.
+fn network_of(plan: &Plan) -> String {
+    match plan.owner.device.device.parse() {
+        Ok(DeviceName::Network(name)) => name.to_string(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    fn plan(device: &str) -> Plan {
+        let mut plan = fixtures::plan("c");
+        plan.owner.device.device = device.to_owned();
+        plan
+    }
+
+    #[test]
+    fn operations_on_links_of_their_own_have_no_network() {
+        let mut registry = Registry::new("netclaim");
+        let metrics = NetworkMetrics::new(&mut registry);
+        metrics.set_available("storage", true);
+        for device in ["nic-eth1", "macvlan-eth2", "net-storage"] {
+            metrics.operation(&plan(device), Operation::Add, End::Succeeded, Duration::ZERO);
+        }
+        let text = registry.render();
+        let count = |network: &str| {
+            format!("netclaim_operation_seconds_count{{network=\"{network}\",verb=\"ADD\",outcome=\"Ok\"}}")
+        };
+        assert!(text.contains(&format!("{} 2", count(""))) && text.contains(&count("storage")), "{text}");
+        metrics.forget("storage");
+        metrics.operation(&plan("net-storage"), Operation::Del, End::Succeeded, Duration::ZERO);
+        assert!(!registry.render().contains("storage"), "a ClaimNetwork that is gone has no series");
+    }
+}

@@ -1,0 +1,62 @@
+//! How many pods were woken, and why.
+
+use netclaim_process::label_values;
+use netclaim_process::metrics::{Label, Registry};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+
+label_values! {
+    /// Why a pod is woken.
+    pub(crate) enum WakeCause {
+        /// The kubelet has registered the driver.
+        Registered = "Registered",
+        /// A claim of the pod has been released by its earlier pod.
+        Released = "Released",
+        /// The kubelet has the pod, and asks for no claim of it.
+        NotPrepared = "NotPrepared",
+        /// The networks of the pod are there, after a container was refused for lack of them.
+        Attached = "Attached",
+    }
+}
+
+label_values! {
+    /// What became of it.
+    pub(crate) enum WakeResult {
+        /// The kubelet was told to look at the pod.
+        Ok = "Ok",
+        /// The agent may not wake pods.
+        Forbidden = "Forbidden",
+        /// The pod was gone.
+        Gone = "Gone",
+        /// The API server did not answer.
+        Error = "Error",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WakeLabels {
+    cause: WakeCause,
+    result: WakeResult,
+}
+
+/// Counts pods that were woken.
+#[derive(Clone)]
+pub(crate) struct WakeMetrics(Family<WakeLabels, Counter>);
+
+impl WakeMetrics {
+    /// Registers them.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        Self(registry.add(
+            "pods_woken",
+            "Pods that waited and that the kubelet was asked to look at again, by the reason",
+            [Label::one_of("cause", WakeCause::VALUES), Label::one_of("result", WakeResult::VALUES)],
+            Family::default(),
+        ))
+    }
+
+    /// Counts a pod that was woken, or was to be woken.
+    pub(crate) fn woken(&self, cause: WakeCause, result: WakeResult) {
+        self.0.get_or_create(&WakeLabels { cause, result }).inc();
+    }
+}
