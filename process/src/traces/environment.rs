@@ -26,6 +26,11 @@ pub(super) fn is_enabled(env: Lookup<'_>) -> bool {
     !is_off && otlp(env, "ENDPOINT").is_some()
 }
 
+/// Whether the address of the collector has a user or a password in it.
+pub(super) fn has_credentials(env: Lookup<'_>) -> bool {
+    otlp(env, "ENDPOINT").is_some_and(|endpoint| endpoint.contains('@'))
+}
+
 /// Returns the TLS of the connection, which the SDK does not configure. `None` for an endpoint without TLS.
 pub(super) fn tls(env: Lookup<'_>) -> Result<Option<ClientTlsConfig>, TracesError> {
     if otlp(env, "ENDPOINT").is_some_and(|endpoint| endpoint.starts_with("http://")) {
@@ -75,6 +80,13 @@ mod tests {
             assert!(is_enabled(&lookup(&[ENDPOINT, more])), "{more:?}");
         }
         assert!(is_enabled(&lookup(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4317")])));
+    }
+
+    #[test]
+    fn an_endpoint_with_a_password_is_refused() {
+        let of_user = [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://me:secret@collector:4317")];
+        assert!(has_credentials(&lookup(&of_user)));
+        assert!(!has_credentials(&lookup(&[ENDPOINT])));
     }
 
     #[test]

@@ -69,6 +69,12 @@ pub enum TracesError {
         #[source]
         source: io::Error,
     },
+    /// The address has a user or a password in it, which the errors of the exporter would show in logs.
+    #[error(
+        "OTEL_EXPORTER_OTLP_ENDPOINT has a user or a password in it: write them into OTEL_EXPORTER_OTLP_HEADERS instead, \
+         such as authorization=Basic%20…"
+    )]
+    Credentials,
     /// The exporter cannot use the address.
     #[error("cannot use the variables OTEL_EXPORTER_OTLP_…")]
     Exporter(#[from] ExporterBuildError),
@@ -109,6 +115,9 @@ impl Traces {
     /// # Errors
     /// [`TracesError`].
     pub fn start(self) -> Result<Sending, TracesError> {
+        if environment::has_credentials(&variable) {
+            return Err(TracesError::Credentials);
+        }
         let mut builder = SpanExporter::builder().with_tonic();
         if let Some(tls) = environment::tls(&variable)? {
             builder = builder.with_tls_config(tls);
