@@ -166,7 +166,7 @@ fn forget_earlier_tests(cluster: &Cluster) -> Result<()> {
     cluster.repair()?;
     cluster.kubectl(&[
         "delete",
-        "namespaces,networks,addresspools,deviceclasses",
+        "namespaces,claimnetworks,addresspools,deviceclasses",
         "-l",
         LABEL,
         "--timeout=60s",

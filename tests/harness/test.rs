@@ -51,7 +51,7 @@ impl<'a> Test<'a> {
     pub(crate) fn end(&self) -> Result<()> {
         let label = format!("{LABEL}={}", self.namespace);
         self.kubectl(&["delete", "pods", "--all", "--timeout=60s"]).context("the scenario's pods stay")?;
-        let kinds = "namespaces,networks,addresspools,uplinkpolicies,deviceclasses";
+        let kinds = "namespaces,claimnetworks,addresspools,uplinkpolicies,deviceclasses";
         self.cluster.kubectl(&["delete", kinds, "-l", &label, "--wait=false"]).map(drop)
     }
 
