@@ -7,12 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Invalid, NetworkName, names::is_dns_label};
 
-/// Prefix of the labels of Nodes that say which ClaimNetworks of scope `Cluster` they serve. The rest of the key is the ClaimNetwork's name.
+/// Prefix of the labels of Nodes that say which ClaimNetworks of scope `Cluster` they serve. The rest of the
+/// key is the ClaimNetwork's name.
 pub const NETWORK_LABELS: &str = "network.netclaim.dev/";
 /// The value of these labels.
 pub const SERVED: &str = "up";
 
-/// Returns the key of the label that a Node has while pods there can be attached to this ClaimNetwork of scope `Cluster`.
+/// Returns the key of the label that a Node has while pods there can be attached to this ClaimNetwork of
+/// scope `Cluster`.
 pub fn network_label(network: &NetworkName) -> String {
     format!("{NETWORK_LABELS}{network}")
 }

@@ -14,8 +14,8 @@ use crate::Invalid;
 /// A non-negative whole amount, written as Kubernetes writes quantities: `10G`, `500M`, `1Gi`, `64`.
 ///
 /// Bandwidth is in bits per second; other quantities are numbers of things. Parsing refuses fractions of one;
-/// [`rounded_up`](Self::rounded_up) rounds them up as Kubernetes does. Compare values, never texts: the scheduler may write
-/// `1G` as `1000000000` or `1e9`.
+/// [`rounded_up`](Self::rounded_up) rounds them up as Kubernetes does. Compare values, never texts: the
+/// scheduler may write `1G` as `1000000000` or `1e9`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "String")]
 pub struct Quantity(u64);
@@ -42,7 +42,8 @@ impl Quantity {
         self.0
     }
 
-    /// Parses a quantity that Kubernetes has accepted, and rounds fractions of one up, as `Quantity.Value` does.
+    /// Parses a quantity that Kubernetes has accepted, and rounds fractions of one up, as `Quantity.Value`
+    /// does.
     ///
     /// # Errors
     /// Refuses texts that are not quantities, and negative or too large ones.
@@ -129,7 +130,8 @@ pub fn billionths(text: &str) -> Result<i128, Malformed> {
     Ok(if text.starts_with('-') { -amount } else { amount })
 }
 
-/// Returns the rule by which the API server refuses a field that is no amount, a negative one, or 0 if `least` is 1.
+/// Returns the rule by which the API server refuses a field that is no amount, a negative one, or 0 if
+/// `least` is 1.
 pub(crate) fn amount_rule(field: &str, least: u8, message: &str) -> Value {
     let text = format!("string(self.{field})");
     json!({

@@ -75,7 +75,8 @@ pub(crate) struct Metrics {
     pub(crate) ready: Ready,
 }
 
-/// Whether this replica leads or can take over; with a webhook, whether it can answer API servers. Clones share it.
+/// Whether this replica leads or can take over; with a webhook, whether it can answer API servers. Clones
+/// share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ready {
     is_synced: Arc<AtomicBool>,
@@ -98,10 +99,12 @@ impl Ready {
     }
 }
 
-/// Whether a replica is ready that knows the cluster, or does not; `webhook` says whether its webhook answers, if it has one.
+/// Whether a replica is ready that knows the cluster, or does not; `webhook` says whether its webhook
+/// answers, if it has one.
 fn ready(is_synced: bool, webhook: Option<Result<(), NotServing>>) -> Result<(), NotReady> {
     match webhook {
-        // Reviews need nothing of the cluster: a replica that has just become the leader goes on answering them.
+        // Reviews need nothing of the cluster: a replica that has just become the leader goes on answering
+        // them.
         Some(answers) => Ok(answers?),
         None if is_synced => Ok(()),
         None => Err(NotReady::ApiServer),

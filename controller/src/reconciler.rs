@@ -1,5 +1,5 @@
-//! The loop of the leader: it derives the status of ClaimNetworks and UplinkPolicies, and the cluster's pools, from what
-//! the API server stores.
+//! The loop of the leader: it derives the status of ClaimNetworks and UplinkPolicies, and the cluster's
+//! pools, from what the API server stores.
 //!
 //! ```text
 //!   ClaimNetworks ──┬─> networks ─────┬─> status, and an event for warnings and refusals
@@ -10,9 +10,9 @@
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
-//! After a change, at most every [`GATHER`], what depends on it is derived anew: the change of one node costs the same in a
-//! small and in a large cluster. `schedule` says when a status may be written. What is correct is not written, so an idle
-//! cluster sees no writes. A restart loses no state that matters.
+//! After a change, at most every [`GATHER`], what depends on it is derived anew: the change of one node costs
+//! the same in a small and in a large cluster. `schedule` says when a status may be written. What is correct
+//! is not written, so an idle cluster sees no writes. A restart loses no state that matters.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -295,8 +295,8 @@ async fn changed<K>(
     }
 }
 
-/// Waits until the watch of `what` sees a change. Objects that the API server refuses to list are none: others do not need
-/// them.
+/// Waits until the watch of `what` sees a change. Objects that the API server refuses to list are none:
+/// others do not need them.
 async fn changed_if_any<K>(
     events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
     what: &str,
@@ -406,7 +406,8 @@ impl Reconciler {
         next.into_iter().flatten().min()
     }
 
-    /// Takes in what has changed, hands on what the publisher and the blocks need, and marks each status that may be wrong.
+    /// Takes in what has changed, hands on what the publisher and the blocks need, and marks each status that
+    /// may be wrong.
     fn take_in(
         &mut self,
         networks: &Store<DynamicObject>,
@@ -490,7 +491,8 @@ impl Reconciler {
         self.known.address_pools.mark_all(cause);
     }
 
-    /// Removes the labels of ClaimNetworks from nodes whose agent is gone. Returns whether all writes succeeded.
+    /// Removes the labels of ClaimNetworks from nodes whose agent is gone. Returns whether all writes
+    /// succeeded.
     async fn remove_labels(&mut self) -> bool {
         let mut done = true;
         for (node, labels) in self.abandoned.due(Instant::now()).into_iter().take(NODES_AT_ONCE) {
@@ -783,8 +785,8 @@ mod tests {
         watcher::Event::Apply(serde_json::from_value(slice).unwrap())
     }
 
-    /// Reconciles for `seconds`, as the loop does, after a change each second. Returns when the status was written, in
-    /// seconds, and the last status. Each write comes back by the watch of ClaimNetworks.
+    /// Reconciles for `seconds`, as the loop does, after a change each second. Returns when the status was
+    /// written, in seconds, and the last status. Each write comes back by the watch of ClaimNetworks.
     async fn written_after(
         changes: impl Fn(u64) -> watcher::Event<DevicesOfSlice>,
         seconds: u64,

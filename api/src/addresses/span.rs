@@ -129,7 +129,8 @@ impl Span {
         before.into_iter().chain(after)
     }
 
-    /// Returns the blocks of `prefix` bits that have addresses of the span, in order. Lazy: there may be 2^64.
+    /// Returns the blocks of `prefix` bits that have addresses of the span, in order. Lazy: there may be
+    /// 2^64.
     pub fn blocks(self, prefix: u8) -> impl Iterator<Item = IpNet> {
         let host_bits = u32::from(self.family.bits().saturating_sub(prefix));
         let index = move |number: u128| number.checked_shr(host_bits).unwrap_or(0);

@@ -1,14 +1,15 @@
 //! Regular expressions that match a whole text.
 //!
-//! A pattern of JSON Schema matches any part of a text, so one that is not anchored at both ends would allow any text that
-//! contains a match. Such patterns are refused. Texts are printable ASCII, so `.` and `[^/]` never match line ends or other
-//! control characters, and `\d` has ten digits.
+//! A pattern of JSON Schema matches any part of a text, so one that is not anchored at both ends would allow
+//! any text that contains a match. Such patterns are refused. Texts are printable ASCII, so `.` and `[^/]`
+//! never match line ends or other control characters, and `\d` has ten digits.
 
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::Look;
 
-/// The most memory that a pattern may take, in bytes. Matching is linear in the text, with the pattern's size as factor.
+/// The most memory that a pattern may take, in bytes. Matching is linear in the text, with the pattern's size
+/// as factor.
 const MAX_SIZE: usize = 64 * 1024;
 /// The longest pattern, in bytes. What a parser makes of it takes many times its length.
 pub(super) const MAX_LENGTH: usize = 1024;

@@ -1,8 +1,8 @@
 //! `UplinkPolicy`: which links of which nodes pods may use, and which attributes their devices have.
 //!
-//! By default, the agent publishes the links that lead out of a node and do not carry the node's own traffic. A policy
-//! publishes more or fewer links, and declares what the kernel does not know about a link. If several policies select a
-//! link:
+//! By default, the agent publishes the links that lead out of a node and do not carry the node's own traffic.
+//! A policy publishes more or fewer links, and declares what the kernel does not know about a link. If
+//! several policies select a link:
 //!
 //! * a policy with `publish: Never` wins over all others;
 //! * otherwise the policies are combined, and if two contradict each other, the first by name wins.
@@ -52,14 +52,14 @@ pub struct UplinkPolicySpec {
     pub node_selector: Option<NodeSelector>,
     /// The links that the policy applies to. A link must match every field that is set.
     pub links: LinkSelector,
-    /// Whether the links become devices. `Auto`: as without a policy. `Always`: also virtual links, links with addresses or
-    /// routes of the node, and physical functions with virtual functions. Loopback devices, ports of other links, and links
-    /// that a default route or an address of the Node object needs are never published. `Never`: no device, whatever other
-    /// policies say.
+    /// Whether the links become devices. `Auto`: as without a policy. `Always`: also virtual links, links
+    /// with addresses or routes of the node, and physical functions with virtual functions. Loopback devices,
+    /// ports of other links, and links that a default route or an address of the Node object needs are never
+    /// published. `Never`: no device, whatever other policies say.
     #[serde(default)]
     pub publish: Publish,
-    /// What becomes of links that carry the node's own traffic. `Exclude`: only ClaimNetworks that name one use it. `Share`: they
-    /// are also devices of their own, for macvlan and ipvlan.
+    /// What becomes of links that carry the node's own traffic. `Exclude`: only ClaimNetworks that name one
+    /// use it. `Share`: they are also devices of their own, for macvlan and ipvlan.
     #[serde(default)]
     pub node_links: NodeLinks,
     /// How pods may use the links, such as `[macvlan, ipvlan]`. By default, all that the kernel supports.
@@ -116,7 +116,8 @@ pub enum NodeLinks {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = admission::capacity_rules()))]
 pub struct UplinkCapacity {
-    /// Bandwidth of the link in bits per second, such as `10G`. By default, it is the speed that the link reports.
+    /// Bandwidth of the link in bits per second, such as `10G`. By default, it is the speed that the link
+    /// reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Quantity>,
 }

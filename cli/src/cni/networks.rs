@@ -1,5 +1,5 @@
-//! Finds network configurations in a directory by the network's name, in libcni's order: `*.conflist` by file name, then
-//! `*.conf` and `*.json`. Unlike in libcni, an unusable file hides no other.
+//! Finds network configurations in a directory by the network's name, in libcni's order: `*.conflist` by file
+//! name, then `*.conf` and `*.json`. Unlike in libcni, an unusable file hides no other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -114,7 +114,8 @@ fn parse(path: &Path) -> Result<NetworkList, LoadError> {
     NetworkList::parse(beside.as_deref().map_or(&*text, str::as_bytes)).map_err(conf)
 }
 
-/// Returns the list with the plugins from the directory of the network's name; `None` if it has inlined plugins only.
+/// Returns the list with the plugins from the directory of the network's name; `None` if it has inlined
+/// plugins only.
 fn plugins_beside(path: &Path, text: &[u8]) -> Result<Option<String>, LoadError> {
     type Members = BTreeMap<String, Box<RawValue>>;
     let json = |path: &Path| {

@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::arithmetic::{cidr, ip, usable};
 
-/// What whereabouts reads and what has no meaning for addresses: its lock, its log, its access to the API server.
+/// What whereabouts reads and what has no meaning for addresses: its lock, its log, its access to the API
+/// server.
 const OPERATIONAL: [&str; 12] = [
     "type",
     "name",
@@ -83,7 +84,8 @@ pub struct Fixed {
 }
 
 impl Ipam {
-    /// Reads an `ipam` object as whereabouts does: keys in any case, `null` as not set, limits outside of the subnet ignored.
+    /// Reads an `ipam` object as whereabouts does: keys in any case, `null` as not set, limits outside of the
+    /// subnet ignored.
     ///
     /// # Errors
     /// A value with which whereabouts hands out no address.
@@ -152,7 +154,8 @@ impl Ipam {
 }
 
 impl Range {
-    /// Reads `range`, `range_start`, `range_end` and `exclude` (`LoadIPAMConfig`, `GetIPRange`, `parseExcludedRange`).
+    /// Reads `range`, `range_start`, `range_end` and `exclude` (`LoadIPAMConfig`, `GetIPRange`,
+    /// `parseExcludedRange`).
     fn parse(fields: &mut Fields<'_>) -> Result<Option<Self>, Invalid> {
         let range = fields.take::<String>("range")?.filter(|text| !text.is_empty());
         let mut limit = |key| {

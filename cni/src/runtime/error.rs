@@ -1,8 +1,8 @@
 //! Failed plugin calls.
 //!
-//! An [`Error`] names the plugin, the call and the attachment; its source, an [`ErrorKind`], is the cause. It answers
-//! two questions: may the same call succeed later ([`Error::retry`]), and may it have left something behind
-//! ([`Error::effect`])?
+//! An [`Error`] names the plugin, the call and the attachment; its source, an [`ErrorKind`], is the cause. It
+//! answers two questions: may the same call succeed later ([`Error::retry`]), and may it have left something
+//! behind ([`Error::effect`])?
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -227,7 +227,8 @@ impl fmt::Display for CallPhase {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("error {code}: {msg}{}", details_part(details))]
 pub struct PluginError {
-    /// Below 100 defined by the specification, from 100 on by the plugin; 999 is what Go plugins use for everything.
+    /// Below 100 defined by the specification, from 100 on by the plugin; 999 is what Go plugins use for
+    /// everything.
     pub code: u64,
     /// The short message.
     pub msg: String,
@@ -302,7 +303,8 @@ impl Error {
         &self.0.kind
     }
 
-    /// The end of what the plugin wrote to standard error, at most [`STDERR_TAIL`](super::exec::STDERR_TAIL) bytes.
+    /// The end of what the plugin wrote to standard error, at most [`STDERR_TAIL`](super::exec::STDERR_TAIL)
+    /// bytes.
     pub fn stderr(&self) -> &str {
         &self.0.stderr
     }
@@ -429,7 +431,8 @@ impl AddError {
     }
 }
 
-/// Where the chain of a failed ADD stopped. Its DEL needs to know, because a plugin that made nothing may be unable to delete it.
+/// Where the chain of a failed ADD stopped. Its DEL needs to know, because a plugin that made nothing may be
+/// unable to delete it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stopped {

@@ -51,8 +51,8 @@ impl PoolAcceptance {
         self.before.addresses.filter(|_| is_present)?.surveyed
     }
 
-    /// Returns the status that the pool should have, or `None` if it has it. Without `totals`, those of before stay. `warnings`
-    /// are what an accepted pool may not mean as written.
+    /// Returns the status that the pool should have, or `None` if it has it. Without `totals`, those of
+    /// before stay. `warnings` are what an accepted pool may not mean as written.
     pub(crate) fn status(
         &self,
         totals: Option<AddressTotals>,
@@ -87,8 +87,8 @@ impl PoolAcceptance {
     }
 }
 
-/// The nodes whose own addresses, or those of their pods in the cluster's network, a pool hands out. Each change of a node is
-/// compared once.
+/// The nodes whose own addresses, or those of their pods in the cluster's network, a pool hands out. Each
+/// change of a node is compared once.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct NodeOverlaps {
     /// What the pool hands out or reserves: sorted and disjoint.

@@ -18,7 +18,8 @@ use crate::objects::nodes::{NodeFacts, Nodes};
 /// A condition names this many blocks that go.
 const NAMED_BLOCKS: usize = 5;
 
-/// What accepted ClaimNetworks and AddressPools have in common with each other and with nodes, kept until it changes.
+/// What accepted ClaimNetworks and AddressPools have in common with each other and with nodes, kept until it
+/// changes.
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
     /// ClaimNetworks that hand out the same addresses as others.
@@ -126,7 +127,8 @@ impl Overlaps {
     }
 }
 
-/// Returns a warning for the blocks and leases that have addresses which are not their ClaimNetwork's any more.
+/// Returns a warning for the blocks and leases that have addresses which are not their ClaimNetwork's any
+/// more.
 fn leaving(field: &str, leased: &Leased, message: impl Fn(&Leaving) -> Option<String>) -> Option<Invalid> {
     let mut texts: Vec<String> = leased.leaving.iter().filter_map(message).collect();
     let more = texts.len().saturating_sub(NAMED_BLOCKS);

@@ -1,4 +1,5 @@
-//! The files of host-local: the first line is an `ipam` object, the rest what the plugin wrote down for an address.
+//! The files of host-local: the first line is an `ipam` object, the rest what the plugin wrote down for an
+//! address.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

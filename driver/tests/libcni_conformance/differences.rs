@@ -1,4 +1,5 @@
-//! Where this runtime does not do what libcni does, and why. `docs/reference/libcni-differences.md` is made from this.
+//! Where this runtime does not do what libcni does, and why. `docs/reference/libcni-differences.md` is made
+//! from this.
 
 use serde_json::Value;
 
@@ -40,8 +41,8 @@ pub struct Difference {
     pub provoke: &'static str,
     pub ours: &'static str,
     pub libcni: &'static str,
-    /// Where the two observations differ, and how: a JSON pointer in which `*` stands for any one member, and both
-    /// values as JSON, of which `*` stands for any.
+    /// Where the two observations differ, and how: a JSON pointer in which `*` stands for any one member, and
+    /// both values as JSON, of which `*` stands for any.
     pub at: &'static [(&'static str, &'static str, &'static str)],
     /// Where they differ in consequence, by values that are not the point.
     pub follows: &'static [&'static str],

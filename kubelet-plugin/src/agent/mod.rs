@@ -202,7 +202,8 @@ impl Agent {
         });
     }
 
-    /// Starts to publish the node's devices, and to label the node for those of the whole cluster. Returns their health.
+    /// Starts to publish the node's devices, and to label the node for those of the whole cluster. Returns
+    /// their health.
     pub(crate) fn publish_devices(
         &mut self,
         inventory: watch::Receiver<Option<Arc<Inventory>>>,
@@ -301,7 +302,8 @@ impl Agent {
         self.parts.start("sweeping", |cancel| sweep.run(cancel));
     }
 
-    /// Starts to follow the container runtime and to answer hooks. Returns the runtime's sandboxes and the agent's readiness.
+    /// Starts to follow the container runtime and to answer hooks. Returns the runtime's sandboxes and the
+    /// agent's readiness.
     pub(crate) fn follow_runtime(&mut self) -> Result<(Arc<Sandboxes>, Readiness)> {
         let socket = self.args.gate_socket();
         let hooks = listen(&socket);

@@ -1,14 +1,16 @@
-//! How an uplink's bandwidth is divided among its devices, so that claims never get more than the link has. Pure.
+//! How an uplink's bandwidth is divided among its devices, so that claims never get more than the link has.
+//! Pure.
 //!
 //! The scheduler counts the capacities of different devices separately, so each gets a part of its own:
 //!
 //! 1. Claims keep what they were granted, even if the device is gone.
-//! 2. ClaimNetworks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no more. Those
-//!    without offer no bandwidth.
+//! 2. ClaimNetworks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no
+//!    more. Those without offer no bandwidth.
 //! 3. The uplink's own devices get the rest.
 //!
-//! Uses that exclude each other never take from each other: macvlan does not take from ipvlan. Where the uplink's bandwidth
-//! is unknown, ClaimNetworks offer what they declare, and the uplink's own devices offer none.
+//! Uses that exclude each other never take from each other: macvlan does not take from ipvlan. Where the
+//! uplink's bandwidth is unknown, ClaimNetworks offer what they declare, and the uplink's own devices offer
+//! none.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +35,8 @@ impl Shares {
         self.networks.get(network).copied()
     }
 
-    /// Returns the bandwidth of the uplink's own device for this use. A device that takes the whole link has all of it.
+    /// Returns the bandwidth of the uplink's own device for this use. A device that takes the whole link has
+    /// all of it.
     pub(super) fn of_mode(&self, uplink: &Uplink, link_use: LinkUse) -> Option<Quantity> {
         match link_use {
             LinkUse::Nic => uplink.bandwidth,

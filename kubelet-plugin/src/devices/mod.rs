@@ -16,8 +16,8 @@
 //! | `publish` | writes ResourceSlices, and hands on the devices' health |
 //! | `node_labels` | labels the Node for the ClaimNetworks of the whole cluster that it can serve |
 //!
-//! A device is published while it is offered or a claim holds it: the scheduler does not charge a device that is not
-//! published. A device that cannot serve new pods is tainted.
+//! A device is published while it is offered or a claim holds it: the scheduler does not charge a device that
+//! is not published. A device that cannot serve new pods is tainted.
 
 pub(crate) mod addresses;
 pub(crate) mod availability;

@@ -1,15 +1,15 @@
 //! The pool that each device is in, and which devices of a link are offered together. Pure.
 //!
-//! Counters cost the scheduler for every device of their pool. So devices are in the node's pool, which has none, and a link
-//! with devices that exclude each other has a pool of its own, `NODE/LINK`. The ClaimNetworks on the link are in that pool, too,
-//! because a counter is known in its pool only.
+//! Counters cost the scheduler for every device of their pool. So devices are in the node's pool, which has
+//! none, and a link with devices that exclude each other has a pool of its own, `NODE/LINK`. The
+//! ClaimNetworks on the link are in that pool, too, because a counter is known in its pool only.
 //!
-//! The scheduler charges a claim to the pool that it was allocated from. So a link stays in the pool that claims hold its
-//! devices of, until they are gone. Meanwhile it has no device that they exclude: nobody could use it anyway. A ClaimNetwork that
-//! they exclude is tainted, so that people see why it gets no pods.
+//! The scheduler charges a claim to the pool that it was allocated from. So a link stays in the pool that
+//! claims hold its devices of, until they are gone. Meanwhile it has no device that they exclude: nobody
+//! could use it anyway. A ClaimNetwork that they exclude is tainted, so that people see why it gets no pods.
 //!
-//! Without counters, or a scheduler that handles them, all devices are in the node's pool and those stay that do not exclude
-//! each other: what claims hold before ClaimNetworks, and ClaimNetworks before bare links.
+//! Without counters, or a scheduler that handles them, all devices are in the node's pool and those stay that
+//! do not exclude each other: what claims hold before ClaimNetworks, and ClaimNetworks before bare links.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! The segmentation ids of each ClaimNetwork on this node. An uplink has each id once. Pure.
 //!
-//! An id that several ClaimNetworks list for one uplink goes to the first by name. A ClaimNetwork does not get an id that another
-//! ClaimNetwork's configuration fixes, or that a claim holds of another ClaimNetwork, even a deleted one. ClaimNetworks without an uplink
-//! do not share ids.
+//! An id that several ClaimNetworks list for one uplink goes to the first by name. A ClaimNetwork does not
+//! get an id that another ClaimNetwork's configuration fixes, or that a claim holds of another ClaimNetwork,
+//! even a deleted one. ClaimNetworks without an uplink do not share ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 

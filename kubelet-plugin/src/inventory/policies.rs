@@ -1,7 +1,7 @@
 //! Which version of each UplinkPolicy is in force: the last valid one. Pure.
 //!
-//! A policy that becomes invalid must not publish links that it withheld. Its last valid version stays in force. Where this
-//! agent has seen none, for example after a restart, the policy withholds what it selects
+//! A policy that becomes invalid must not publish links that it withheld. Its last valid version stays in
+//! force. Where this agent has seen none, for example after a restart, the policy withholds what it selects
 //! ([`UplinkPolicySpec::instead_of`]). The controller reports it in the policy's status and by an event.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! What providers on the node declare about links: a watched directory with one small file for each link, `<link>.json`.
+//! What providers on the node declare about links: a watched directory with one small file for each link,
+//! `<link>.json`.
 //!
 //! ```json
 //! {"attributes": {"switch": {"string": "tor-7"}, "lldpPort": {"int": 12}}, "capacity": {"bandwidth": "10G"}}

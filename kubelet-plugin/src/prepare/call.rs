@@ -1,6 +1,7 @@
 //! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
 //!
-//! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the call.
+//! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the
+//! call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::slice;
@@ -53,8 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(35);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long is waited for a link that another pod uses: as long as one that is going mostly takes.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long is waited for the end of the pod that had the claim: less than a Prepare has, and as long as pods have to end
-/// by default.
+/// How long is waited for the end of the pod that had the claim: less than a Prepare has, and as long as pods
+/// have to end by default.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 const END_PAUSE: Duration = Duration::from_millis(250);
 
@@ -138,7 +139,8 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) events: Events,
     /// Where refusals are reported.
     pub(crate) reports: mpsc::UnboundedSender<Update>,
-    /// Held from the look at what others have (names, ids, links, addresses) until it is journalled what this claim has.
+    /// Held from the look at what others have (names, ids, links, addresses) until it is journalled what this
+    /// claim has.
     pub(crate) turn: Arc<Turn>,
     /// Addresses that claims ask for.
     pub(crate) leases: Arc<Leases>,
@@ -259,7 +261,8 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         Failpoint::UnprepareAsked.reach();
         let span = self.spans.unprepare_call(&claim);
         self.calls.end(&claim.uid);
-        // A Prepare that has its turn now journals before the release; one that comes to it later sees that it is over.
+        // A Prepare that has its turn now journals before the release; one that comes to it later sees that
+        // it is over.
         drop(self.turn.lock().await);
         let result = self.attacher.release(&claim.uid).await.map_err(|failure| CallFailure::of(&failure));
         self.metrics.call(KubeletCall::Unprepare, result.is_ok());
@@ -291,8 +294,8 @@ impl<N: Plugins> NodeAgent<N> {
         self.prepare_from(claim, known, &call).await
     }
 
-    /// Claims by name whose pod has ended without an Unprepare, each with the pod's UID. The kubelet asks for no
-    /// Unprepare where another pod of the node uses the claim, and for no Prepare of the other pod either.
+    /// Claims by name whose pod has ended without an Unprepare, each with the pod's UID. The kubelet asks for
+    /// no Unprepare where another pod of the node uses the claim, and for no Prepare of the other pod either.
     pub(crate) async fn left_behind(&self) -> HashMap<ObjectRef, String> {
         let named = |plan: &Plan| {
             plan.owner
@@ -312,8 +315,8 @@ impl<N: Plugins> NodeAgent<N> {
         claims
     }
 
-    /// Gives the claim of the pod `from`, which has ended, to the one pod that it is reserved for now, if that is on
-    /// this node. Returns whether it did.
+    /// Gives the claim of the pod `from`, which has ended, to the one pod that it is reserved for now, if
+    /// that is on this node. Returns whether it did.
     ///
     /// # Errors
     /// Why the other pod cannot have it yet. The claim is still that of the first pod then.
@@ -348,7 +351,8 @@ impl<N: Plugins> NodeAgent<N> {
         call: &UnderWay<'_>,
     ) -> Result<Vec<PreparedDevice>, PrepareError> {
         if let Some(first) = known.first() {
-            // Without an answer the claim is its pod's: the containers of another one are refused all the same.
+            // Without an answer the claim is its pod's: the containers of another one are refused all the
+            // same.
             let pods = self.read_once(claim, reserved_for).await;
             let is_its = pods.map_or(true, |pods| pods.contains(&first.owner.pod.uid));
             // Half a claim may be left of a write that failed: it is completed.
@@ -413,7 +417,8 @@ impl<N: Plugins> NodeAgent<N> {
                 inventory = self.current_inventory(inventory);
                 let now = self.plan(&claim, None, &inventory, &labels, (&foreign, &turn));
                 let now = now.ok().filter(|now| addresses::differ_in_choice_only(&made, now));
-                // Which address it is does not matter to the plugins. What was chosen before the turn, others may have by now.
+                // Which address it is does not matter to the plugins. What was chosen before the turn, others
+                // may have by now.
                 let Some(settled) = now.and_then(|now| settled_as(&now, &made, &settled)) else { continue };
                 match self.obstacle(&settled).map_err(|error| refuse(error.into()))? {
                     None => {
@@ -432,7 +437,8 @@ impl<N: Plugins> NodeAgent<N> {
         }
     }
 
-    /// Returns who has the link that the node lacks for the claim. Its pod is woken when that one gives it back.
+    /// Returns who has the link that the node lacks for the claim. Its pod is woken when that one gives it
+    /// back.
     fn in_pod(&self, claim: &Claim, inventory: &Inventory) -> Option<InPod> {
         let mut plans = Vec::new();
         self.attacher.for_each_pod(|state| {
@@ -468,7 +474,8 @@ impl<N: Plugins> NodeAgent<N> {
             drop(turn);
             journalled
         };
-        // A call that ends at its deadline leaves the order to journal behind: nobody may look at what others have before that.
+        // A call that ends at its deadline leaves the order to journal behind: nobody may look at what others
+        // have before that.
         let journalled = tokio::spawn(journalling.in_current_span()).await;
         let journalled = journalled.unwrap_or_else(|error| Err(Failure::of(&error)));
         journalled.map_err(|failure| self.refuse(claim, PrepareError::Journal(failure)))?;
@@ -542,8 +549,8 @@ impl<N: Plugins> NodeAgent<N> {
         understand(&text, &claim.uid)
     }
 
-    /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be offered: a link
-    /// that another pod had is on its way back, or a ClaimNetwork is new.
+    /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be
+    /// offered: a link that another pod had is on its way back, or a ClaimNetwork is new.
     async fn inventory_with(
         &self,
         claim: &Claim,
@@ -645,7 +652,8 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
     }
 
-    /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the ClaimNetwork.
+    /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the
+    /// ClaimNetwork.
     async fn planned_anew(&self, before: &Plan) -> Option<Plan> {
         let Ok(DeviceName::Network(network)) = before.owner.device.device.parse() else { return None };
         let inventory = self.inventory.borrow().clone().map(|known| self.settled(&known))?;
@@ -674,8 +682,8 @@ impl<N: Plugins> NodeAgent<N> {
         None
     }
 
-    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones. What is journalled of it
-    /// stays, except for the attachment `anew`.
+    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones. What
+    /// is journalled of it stays, except for the attachment `anew`.
     fn plan(
         &self,
         claim: &Claim,
@@ -720,8 +728,8 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(plans)
     }
 
-    /// Says on the claim's pods which file of the journal cannot be read: they end only when somebody has repaired or removed it, and a
-    /// record that could say which pod it is of is not there.
+    /// Says on the claim's pods which file of the journal cannot be read: they end only when somebody has
+    /// repaired or removed it, and a record that could say which pod it is of is not there.
     async fn report_damage(&self, claim_uid: &str) {
         let damaged = self.attacher.damaged_pods(claim_uid);
         if damaged.is_empty() {
@@ -803,7 +811,8 @@ impl<N: Plugins> NodeAgent<N> {
     }
 }
 
-/// Whether plans of one attachment differ in nothing that others see: in the plugins, their arguments and chosen addresses only.
+/// Whether plans of one attachment differ in nothing that others see: in the plugins, their arguments and
+/// chosen addresses only.
 fn differ_in_plugins_only(one: &Plan, other: &Plan) -> bool {
     let leases =
         |plan: &Plan| plan.owner.addresses.clone().map(|addresses| addresses.leases).unwrap_or_default();
@@ -861,7 +870,8 @@ mod tests {
     use crate::pods::owner::Journal;
     use crate::prepare::revise::{Mender, Reviser};
 
-    /// A fake of the plugins: all is well, as soon as plans may be settled, and pods look for the links that they move.
+    /// A fake of the plugins: all is well, as soon as plans may be settled, and pods look for the links that
+    /// they move.
     struct Fake(Semaphore, Semaphore);
 
     impl Plugins for Fake {

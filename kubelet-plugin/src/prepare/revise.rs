@@ -1,8 +1,8 @@
 //! Plans attachments anew before their ADD, where they may not have their addresses any more.
 //!
-//! A plan is made once, and carried out again in each sandbox of its pod: after a reboot, or when a sandbox has died. Meanwhile the
-//! admin may have excluded its address, moved the range, or given the ClaimNetwork `addresses` in the first place. Agents before did not
-//! choose addresses at all.
+//! A plan is made once, and carried out again in each sandbox of its pod: after a reboot, or when a sandbox
+//! has died. Meanwhile the admin may have excluded its address, moved the range, or given the ClaimNetwork
+//! `addresses` in the first place. Agents before did not choose addresses at all.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
@@ -53,7 +53,8 @@ pub(crate) type Mender = OnceLock<Weak<dyn Mend>>;
 
 /// Plans attachments anew that never were.
 pub(crate) trait Mend: Send + Sync {
-    /// Returns the plan that the attachment would get today, if its ClaimNetwork has changed since and only plugins and addresses differ.
+    /// Returns the plan that the attachment would get today, if its ClaimNetwork has changed since and only
+    /// plugins and addresses differ.
     fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>>;
 }
 
@@ -78,8 +79,9 @@ impl<N: Attach> Reviser<N> {
         };
         let plan = mended.as_ref().unwrap_or(&record.plan);
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
-        // Without any word since the agent's start, the plan is carried out: its blocks are the node's as long as a plan names them,
-        // unless the Node object is gone for long, and then the kubelet has no word of its pods either.
+        // Without any word since the agent's start, the plan is carried out: its blocks are the node's as
+        // long as a plan names them, unless the Node object is gone for long, and then the kubelet has no
+        // word of its pods either.
         let Some(known) = self.wait_for_word(plan, &network).await else { return Ok(None) };
         keeps_segment(plan, &network, &known.inventory).map_err(|error| Failure::of(&error))?;
         let taken = self.taken(record, ForeignAddresses::new(), Book::default())?;

@@ -68,8 +68,8 @@ pub fn pods_come_and_go_while_agent_runtime_and_kubelet_die(test: &Test<'_>) -> 
         }
         std::thread::sleep(Duration::from_millis(dice.below(400)));
     }
-    // The remaining pods have started with their networks. A kubelet that has just started refuses claims until its
-    // drivers have registered, and retries after 60 to 90 s.
+    // The remaining pods have started with their networks. A kubelet that has just started refuses claims
+    // until its drivers have registered, and retries after 60 to 90 s.
     for name in &there {
         eventually(RETRY, &format!("pod {name} runs"), || test.runs(name))?;
         test.began_with(name, &["net1"])?;

@@ -42,7 +42,8 @@ pub fn agent_and_controller_take_another_log_filter_without_a_restart(test: &Tes
     let logged = |words: &str| {
         PROGRAMS.into_iter().try_for_each(|(program, workload)| {
             eventually(60, &format!("the {program} logs its new filter"), || {
-                // The kubelet brings the file up to date when it looks at the pod: once a minute, or when the pod changes.
+                // The kubelet brings the file up to date when it looks at the pod: once a minute, or when the
+                // pod changes.
                 test.cluster.wake(program)?;
                 let log = kubectl(&["logs", workload, "--tail=20000"])?;
                 ensure!(log.contains(words), "no {words:?}");

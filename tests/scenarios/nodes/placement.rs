@@ -235,7 +235,8 @@ pub fn a_pod_goes_to_a_node_with_enough_bandwidth(test: &Test<'_>) -> Result<()>
     Ok(())
 }
 
-/// A pod with a claim of the template `net`, the label `app=NAME` and a scheduling rule about the pods with this label.
+/// A pod with a claim of the template `net`, the label `app=NAME` and a scheduling rule about the pods with
+/// this label.
 fn pod_with_rule(name: &str, app: &str, rule: impl FnOnce(&mut Value, Value)) -> Value {
     let mut pod = pod_of_template(name, "net");
     pod["metadata"]["labels"] = json!({"app": app});

@@ -62,7 +62,8 @@ impl Certificate {
     }
 }
 
-/// The names that Kubernetes gives to the parts of a certificate, in Secrets and in the folders where they are mounted.
+/// The names that Kubernetes gives to the parts of a certificate, in Secrets and in the folders where they
+/// are mounted.
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const CAS: &str = "ca.crt";

@@ -1,4 +1,5 @@
-//! The plugins that a ClaimNetwork needs on this node, and the configuration that they are asked with by STATUS. Pure.
+//! The plugins that a ClaimNetwork needs on this node, and the configuration that they are asked with by
+//! STATUS. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,8 +48,8 @@ impl Chain {
     }
 }
 
-/// Returns the ClaimNetwork's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which has no STATUS, and
-/// where placeholders need a claim or a pod.
+/// Returns the ClaimNetwork's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which
+/// has no STATUS, and where placeholders need a claim or a pod.
 fn conflist(
     name: &NetworkName,
     cni: &Map<String, Value>,
