@@ -109,7 +109,7 @@ pub fn problems(declared: &DeclaredAttributes) -> Vec<Invalid> {
                 format!("is longer than {MAX_TEXT} bytes")
             }
             AttributeValue::Version(text) if !is_version(text) => {
-                format!("{text:?} is no version: write MAJOR.MINOR.PATCH")
+                format!("{text:?} is not a version: write MAJOR.MINOR.PATCH")
             }
             _ => continue,
         };

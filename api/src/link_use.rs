@@ -72,7 +72,7 @@ impl FromStr for LinkUse {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let named = Self::ALL.into_iter().find(|link_use| link_use.as_str() == text);
         named.ok_or_else(|| {
-            Invalid::new("", format!("{text:?} is no use of a link: write nic, macvlan or ipvlan"))
+            Invalid::new("", format!("{text:?} is not a use of a link: write nic, macvlan or ipvlan"))
         })
     }
 }

@@ -560,7 +560,7 @@ mod tests {
             merged.resolve("netclaim-storage", template::Scope::new()).expect_err("refused").to_string();
         assert_eq!(
             error,
-            "ClaimNetwork \"storage\": spec.cni.plugins[0].ipam.addresses[0].address: \"10.0.0.5000/24\" is no network \
+            "ClaimNetwork \"storage\": spec.cni.plugins[0].ipam.addresses[0].address: \"10.0.0.5000/24\" is not a network \
              in CIDR notation; write address and prefix length, such as 10.0.0.0/24 or fd00::/64; spec.cni.plugins[0].vlanId: 5000 is \
              out of range; write a number from 0 to 4094"
         );

@@ -53,7 +53,7 @@ pub struct IdRange {
 
 /// What people write in YAML: `100` or `200-299`.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "is no id or range of ids: write for example 100 or 200-299")]
+#[serde(untagged, expecting = "is not an id or range of ids: write for example 100 or 200-299")]
 enum Text {
     Number(u32),
     Text(String),
@@ -82,7 +82,7 @@ impl TryFrom<Text> for IdRange {
             Text::Text(text) => text,
         };
         let wrong = || {
-            format!("{text:?} is no id or range of ids: write for example 100 or 200-299, from 1 to {MAX_ID}")
+            format!("{text:?} is not an id or range of ids: write for example 100 or 200-299, from 1 to {MAX_ID}")
         };
         let (first, last) = text.split_once('-').unwrap_or((&text, &text));
         let id = |text: &str| {

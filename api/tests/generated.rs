@@ -32,7 +32,7 @@ fn crds() -> [(&'static str, CustomResourceDefinition); 5] {
     ]
 }
 
-/// Returns a CRD in which `null` is no third state of a field (it is pruned), and each list says how it is
+/// Returns a CRD in which `null` is not a third state of a field (it is pruned), and each list says how it is
 /// merged.
 fn conventional(crd: &CustomResourceDefinition) -> CustomResourceDefinition {
     fn mend(schema: &mut Value) {

@@ -95,7 +95,7 @@ pub(crate) fn raw<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, ser
 /// plugin.
 ///
 /// # Errors
-/// Names the key, or what is no JSON, with the line and column.
+/// Names the key, or what is not JSON, with the line and column.
 pub fn refuse_duplicate_keys(text: &str) -> Result<(), serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     Distinct.deserialize(&mut deserializer)?;

@@ -86,7 +86,7 @@ pub async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> kube
 /// API server answers 422 if one is not.
 ///
 /// # Errors
-/// A path is no JSON pointer.
+/// A path is not a JSON pointer.
 pub fn removal(path: &str, tests: &[(&str, &str)]) -> kube::Result<Patch<()>> {
     let tests = tests.iter().map(|(path, value)| json!({"op": "test", "path": path, "value": value}));
     let operations: Value = tests.chain([json!({"op": "remove", "path": path})]).collect();

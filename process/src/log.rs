@@ -43,7 +43,7 @@ pub struct LogArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     /// A word that would be taken for a module, so that nothing else is logged.
-    #[error("{0:?} is no level ({levels}): for a module, write MODULE=LEVEL", levels = LEVELS.join(", "))]
+    #[error("{0:?} is not a level ({levels}): for a module, write MODULE=LEVEL", levels = LEVELS.join(", "))]
     NoLevel(String),
     /// It makes no sense.
     #[error("cannot parse it")]
@@ -173,7 +173,7 @@ mod tests {
             assert!(filter("", good).is_ok(), "{good}");
         }
         let error = filter("", "info,debgu").unwrap_err().to_string();
-        assert!(error.starts_with("\"debgu\" is no level (off, error,"), "{error}");
+        assert!(error.starts_with("\"debgu\" is not a level (off, error,"), "{error}");
         assert!(matches!(filter("", "a=loud"), Err(FilterError::Parse(_))));
     }
 

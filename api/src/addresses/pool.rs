@@ -673,7 +673,7 @@ impl AddressPoolSpec {
             if prefix > max || prefix < max - MAX_HOST_BITS {
                 let key = if family == Family::V4 { "ipv4" } else { "ipv6" };
                 let problem = format!(
-                    "{prefix} is no prefix length of a block: write {} to {max}",
+                    "{prefix} is not a prefix length of a block: write {} to {max}",
                     max - MAX_HOST_BITS
                 );
                 problems.push(Invalid::new(format!("blockSize.{key}"), problem));

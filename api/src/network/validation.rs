@@ -508,7 +508,7 @@ mod tests {
         assert_eq!(
             problems_of(|spec| vlan(json!({"type": "string", "enum": ["5"]}), spec)),
             [
-                "spec.cni.plugins[0].ipam.subnet: \"10.0.0.0/33\" is no network in CIDR notation; write address and prefix \
+                "spec.cni.plugins[0].ipam.subnet: \"10.0.0.0/33\" is not a network in CIDR notation; write address and prefix \
                  length, such as 10.0.0.0/24 or fd00::/64",
                 "spec.cni.plugins[0].vlanId: `${parameters.vlan}` may become \"5\": must be a whole number, not a string; \
                  write it without quotes",

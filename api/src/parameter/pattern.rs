@@ -31,7 +31,7 @@ impl Pattern {
             .utf8(false)
             .build()
             .parse(pattern)
-            .map_err(|error| format!("is no regular expression: {}", last_line(&error)))?;
+            .map_err(|error| format!("is not a regular expression: {}", last_line(&error)))?;
         let ends = syntax.properties();
         if !ends.look_set_prefix().contains(Look::Start) || !ends.look_set_suffix().contains(Look::End) {
             return Err("matches parts of a text, too: write it as ^(…)$".to_owned());
@@ -106,7 +106,7 @@ mod tests {
         let deep = format!("^{}a{}$", "(".repeat(500), ")".repeat(500));
         for pattern in ["^(a$", "^a**$)", "^(?=a)a$", r"^(a)\1$", "^[ä]$", &deep] {
             let problem = problem(pattern);
-            let reason = problem.strip_prefix("is no regular expression: ");
+            let reason = problem.strip_prefix("is not a regular expression: ");
             assert!(reason.is_some_and(|reason| !reason.is_empty()), "{pattern:?}: {problem}");
         }
         assert!(problem("^((a{1,100}){1,100}){1,100}$").starts_with("cannot be used: "));

@@ -64,7 +64,7 @@ const SHAPES: [&str; 8] = [
     r"(/review/)[0-9a-f]{64}\b",
 ];
 
-/// Values that are no secrets, whatever they are called.
+/// Values that are not secrets, whatever they are called.
 const HARMLESS: [&str; 5] = ["true", "false", "null", "None", "~"];
 
 /// Searches texts for secrets.

@@ -90,7 +90,7 @@ fn bare(text: &str) -> usize {
             _ => {}
         }
         at += c.len_utf8();
-        // What follows a list or an object is no part of it.
+        // What follows a list or an object is not part of it.
         if depth == 0 && text.starts_with(['[', '{']) {
             break;
         }

@@ -22,8 +22,8 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
-    /// A file is no network configuration.
-    #[error("{} is no usable network configuration", path.display())]
+    /// A file is not a network configuration.
+    #[error("{} is not a usable network configuration", path.display())]
     Conf {
         /// The file.
         path: PathBuf,
@@ -32,7 +32,7 @@ pub enum LoadError {
         source: ConfError,
     },
     /// A file is not JSON of the expected form.
-    #[error("{} is no JSON object", path.display())]
+    #[error("{} is not a JSON object", path.display())]
     Json {
         /// The file.
         path: PathBuf,
@@ -203,7 +203,7 @@ mod tests {
         let dir = dir(&[("10.conflist", "{"), ("20.conflist", r#"{"name":"a","plugins":[{"type":"x"}]}"#)]);
         assert_eq!(types(&dir, "a").unwrap(), ["x"]);
         let error = types(&dir, "b").unwrap_err().to_string();
-        assert!(error.contains("10.conflist is no JSON object"), "{error}");
+        assert!(error.contains("10.conflist is not a JSON object"), "{error}");
     }
 
     #[test]

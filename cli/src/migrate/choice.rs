@@ -62,7 +62,7 @@ impl Choice {
 /// commas between.
 ///
 /// # Errors
-/// What is no selector, and what one looks like.
+/// What is not a selector, and what one looks like.
 pub(super) fn selector(text: &str) -> Result<LabelSelector, String> {
     let match_expressions =
         requirements(text).map(|text| requirement(text.trim())).collect::<Result<_, String>>()?;

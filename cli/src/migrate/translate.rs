@@ -119,7 +119,7 @@ fn not_accepted(of: &NadName, problem: &Invalid) -> Finding {
     Finding::new(of.object(), "spec.config", reason)
 }
 
-/// Says what a selector that is no list of namespaces has to select. It stays as it is.
+/// Says what a selector that is not a list of namespaces has to select. It stays as it is.
 fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_>]) -> Option<Invalid> {
     if draft.spec.namespaces.is_all() || draft.namespaces().is_some() {
         return None;

@@ -52,7 +52,7 @@ pub enum DecodeError {
     #[error("{object}: {field}: {problem}")]
     Field { object: ObjectRef, field: String, problem: String },
     /// The text in `spec.config` of a NetworkAttachmentDefinition.
-    #[error("{object}: spec.config is no JSON object ({problem}): write a CNI configuration or conflist")]
+    #[error("{object}: spec.config is not a JSON object ({problem}): write a CNI configuration or conflist")]
     Config { object: ObjectRef, problem: String },
 }
 

@@ -187,7 +187,7 @@ impl<'a> Plan<'a> {
             if let Some(offset) = first {
                 let offset = shorten(offset.clone(), QUOTED);
                 let reason = format!(
-                    "{unread} offsets, such as {offset:?}, are no numbers of addresses in {}: whereabouts ignores them",
+                    "{unread} offsets, such as {offset:?}, are not numbers of addresses in {}: whereabouts ignores them",
                     pool.range
                 );
                 let field = "spec.allocations".to_owned();
@@ -441,7 +441,7 @@ impl<'a> Plan<'a> {
                 self.takeover.notes.push(Note {
                     object: reservation.object.clone(),
                     field: "metadata.name".to_owned(),
-                    reason: "is no address of a network_name that is taken over".to_owned(),
+                    reason: "is not an address of a network_name that is taken over".to_owned(),
                 });
             }
         }

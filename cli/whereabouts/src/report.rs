@@ -124,7 +124,7 @@ pub struct Unclaimed {
 pub enum UnclaimedReason {
     #[error("no NetworkAttachmentDefinition has its range and network_name")]
     Unused,
-    #[error("spec.range is no CIDR, so its addresses are unknown")]
+    #[error("spec.range is not a CIDR, so its addresses are unknown")]
     NoRange,
     #[error("its name is not made from its spec.range, so whereabouts does not read it")]
     OtherName,
@@ -192,7 +192,7 @@ pub enum Problem {
         pool: ObjectRef,
         other: String,
     },
-    #[error("{object}: {field}: {value:?} is no CIDR, so the addresses in use are unknown: correct it")]
+    #[error("{object}: {field}: {value:?} is not a CIDR, so the addresses in use are unknown: correct it")]
     NoRange { object: ObjectRef, field: String, value: String },
 }
 

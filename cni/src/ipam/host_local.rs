@@ -132,7 +132,7 @@ struct RangeConf {
     gateway: Option<IpAddr>,
 }
 
-/// For the plugin an empty text is no address, and not a wrong one.
+/// For the plugin an empty text is not an address, and not a wrong one.
 fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()

@@ -206,7 +206,7 @@ impl CacheError {
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// Not JSON of this form.
-    #[error("is no CNI cache entry")]
+    #[error("is not a CNI cache entry")]
     Json(#[from] serde_json::Error),
     /// An entry of another kind.
     #[error("its kind is {0:?}, not \"cniCacheV1\"")]

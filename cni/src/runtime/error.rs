@@ -134,8 +134,8 @@ pub enum ErrorKind {
         /// The exit status.
         status: i32,
     },
-    /// The plugin failed and printed something that is no error object.
-    #[error("exit status {status} with {stdout:?} on standard output, which is no CNI error")]
+    /// The plugin failed and printed something that is not an error object.
+    #[error("exit status {status} with {stdout:?} on standard output, which is not a CNI error")]
     Garbage {
         /// The exit status.
         status: i32,
@@ -146,7 +146,7 @@ pub enum ErrorKind {
     #[error("success without a result on standard output")]
     Empty,
     /// The plugin claims success and printed something that is not JSON.
-    #[error("success with {stdout:?} on standard output, which is no JSON document")]
+    #[error("success with {stdout:?} on standard output, which is not a JSON document")]
     NotJson {
         /// The beginning of its output.
         stdout: String,
@@ -169,7 +169,7 @@ pub enum ErrorKind {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The plugin's JSON is no result, or one of an unknown version.
+    /// The plugin's JSON is not a result, or one of an unknown version.
     #[error("unusable result")]
     Result(#[from] ResultError),
     /// The answer to VERSION names no versions.

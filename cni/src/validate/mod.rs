@@ -58,7 +58,7 @@ fn check(json: &[u8], prepare: impl FnOnce(Node, &mut Report) -> Node) -> Vec<Fi
             frame(&list, &mut report);
         }
         Ok(other) => report.error("", format!("must be an object, not {}", other.kind()), "write a conflist"),
-        Err(error) => report.error("", format!("is no JSON: {error}"), "correct the syntax"),
+        Err(error) => report.error("", format!("is not JSON: {error}"), "correct the syntax"),
     }
     report.findings
 }

@@ -119,7 +119,7 @@ fn needed<'a>(pod: &'a PodSpec, resource: &str) -> Vec<Needed<'a>> {
     short.into_iter().chain(lasting.into_iter().rev()).collect()
 }
 
-/// How many devices a container asks for; 0 if that is no whole number.
+/// How many devices a container asks for; 0 if that is not a whole number.
 fn count(container: &Container, resource: &str) -> i64 {
     let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
     let amount = limits.and_then(|limits| limits.get(resource)).and_then(|amount| billionths(&amount.0).ok());

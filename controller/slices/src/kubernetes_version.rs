@@ -38,7 +38,7 @@ impl fmt::Display for KubernetesVersion {
     }
 }
 
-/// A text that is no version.
+/// A text that is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a version of Kubernetes, such as v1.36.2 or v1.36.2-distribution.1")]
 pub struct InvalidVersion(String);

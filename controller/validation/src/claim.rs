@@ -303,7 +303,7 @@ fn of_capacity(asked: &Asked<'_>, driver: &str, review: &mut Review) {
         let Some(id) = attributes::id_of_segment(name) else { continue };
         ids.push(name);
         if !(1..=MAX_ID).contains(&id) {
-            review.error(field, format!("{id} is no segmentation id: ids are from 1 to {MAX_ID}"));
+            review.error(field, format!("{id} is not a segmentation id: ids are from 1 to {MAX_ID}"));
         } else if amount.is_some_and(|amount| amount.value() > 1) {
             review.error(field, "an attachment takes 1 of an id: write 1");
         }

@@ -101,7 +101,7 @@ fn of_netclaim(object: &Value, api_version: &str, kind: &str) -> Option<Review> 
         "ClaimNetwork" | "UplinkPolicy" | "AddressPool" => own(object, kind),
         _ => {
             let problem =
-                format!("{kind:?} is no kind of {GROUP}: write ClaimNetwork, UplinkPolicy or AddressPool");
+                format!("{kind:?} is not a kind of {GROUP}: write ClaimNetwork, UplinkPolicy or AddressPool");
             Review::refused(Invalid::new("kind", problem))
         }
     };

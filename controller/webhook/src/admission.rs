@@ -67,11 +67,11 @@ pub(crate) struct Answer {
 /// Why a request cannot be answered.
 #[derive(Debug, Error)]
 pub(crate) enum Unanswerable {
-    #[error("the body is no AdmissionReview")]
+    #[error("the body is not an AdmissionReview")]
     Review(#[source] serde_json::Error),
-    #[error("{0:?} is no {KIND} of {API_VERSION}")]
+    #[error("{0:?} is not a {KIND} of {API_VERSION}")]
     Version(String),
-    #[error("request.{0} is no JSON object")]
+    #[error("request.{0} is not a JSON object")]
     Object(&'static str, #[source] Option<serde_json::Error>),
     #[error(transparent)]
     Late(#[from] Late),

@@ -20,7 +20,7 @@ pub(crate) enum Unread {
     Values,
     #[error("has long keys, which are more than {MAX_PATHS} bytes in the paths of all values: shorten them")]
     Paths,
-    #[error("is no JSON")]
+    #[error("is not JSON")]
     Json(#[source] serde_json::Error),
 }
 

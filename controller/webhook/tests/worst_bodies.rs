@@ -198,7 +198,7 @@ fn bodies() -> Vec<(&'static str, String)> {
                 "",
             ),
         ),
-        ("what is no part of a specification", {
+        ("what is not part of a specification", {
             let list = items(|_| r#"{"":0}"#.to_owned(), ALL, ROOM / 2);
             let others = format!(r#""status":[{list}],"metadata":{{"x":[{list}],"#);
             network("\"a\":0", "").replace(r#""metadata":{"#, &others)

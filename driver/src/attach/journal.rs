@@ -61,7 +61,7 @@ pub enum Error {
     },
 }
 
-/// A file in the journal's directory that is no readable record.
+/// A file in the journal's directory that is not a readable record.
 #[derive(Debug)]
 pub struct Unreadable {
     /// Where it is; it stays there.
@@ -250,8 +250,8 @@ impl<O: Owner> Journal<O> {
 }
 
 /// Gives a file or directory this mode, where it is there and has another one: the kubelet makes the state
-/// directory for everybody. A read-only disk must not keep an agent from its debts, so it is no error if that
-/// fails.
+/// directory for everybody. A read-only disk must not keep an agent from its debts, so it is not an error if
+/// that fails.
 pub fn for_its_owner(path: &Path, mode: u32) {
     let set = match fs::metadata(path) {
         Ok(found) if found.permissions().mode() & 0o7777 != mode => {
@@ -297,7 +297,7 @@ pub(crate) fn encode<O: Owner>(record: &Record<O>) -> serde_json::Result<Vec<u8>
 
 pub(crate) fn decode<O: Owner>(bytes: &[u8]) -> Result<Record<O>, String> {
     let envelope: Envelope<'_> =
-        serde_json::from_slice(bytes).map_err(|e| format!("is no journal file: {e}"))?;
+        serde_json::from_slice(bytes).map_err(|e| format!("is not a journal file: {e}"))?;
     if envelope.version > VERSION {
         return Err(format!("is of version {}, newer than {VERSION}: run the newer agent", envelope.version));
     }

@@ -197,7 +197,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         }
         _ => {
             let uplink = text(attributes::UPLINK);
-            let message = format!("uplink {uplink} is gone, or is no uplink any more");
+            let message = format!("uplink {uplink} is gone, or is not an uplink any more");
             Some(Unhealthy::new(Reason::LinkMissing, message))
         }
     };

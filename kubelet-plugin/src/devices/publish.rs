@@ -177,7 +177,7 @@ impl Devices {
                 }
             };
             let Some(inventory) = inventory.borrow().clone() else { continue };
-            // Read after the look: a claim that was prepared meanwhile is no foreign use.
+            // Read after the look: a claim that was prepared meanwhile is not a foreign use.
             let held = attacher.plans(|plan| Held::of(plan, &self.node).link(&inventory));
             let held: BTreeSet<_> = held.into_iter().flatten().collect();
             let on = inventory.uplinks.iter().filter(|uplink| held.contains(&uplink.name));

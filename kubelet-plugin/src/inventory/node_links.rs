@@ -46,7 +46,7 @@ impl Inventory {
             (Some(carries), _) => format!(
                 "{name}, which {carries}: macvlan, ipvlan and VLANs can share it, but it is never given away"
             ),
-            (None, Some(bridge)) => format!("{name}, which is no port of bridge {bridge}"),
+            (None, Some(bridge)) => format!("{name}, which is not a port of bridge {bridge}"),
             (None, None) if when_named.is_some() => format!(
                 "{name}, which is of kind {kind}: macvlan, ipvlan and VLANs can share it, and an UplinkPolicy with `publish: Always` \
                  gives it away whole"

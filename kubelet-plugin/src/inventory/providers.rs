@@ -111,7 +111,7 @@ enum ReadError {
     Name(#[source] <IfName as FromStr>::Err),
     #[error("cannot read the file")]
     Io(#[from] io::Error),
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     NotAFile,
     #[error("the file is longer than {MAX_FILE} bytes")]
     TooLong,

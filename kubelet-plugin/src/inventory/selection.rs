@@ -28,7 +28,7 @@ pub(crate) struct Inventory {
     pub(crate) labels: BTreeMap<String, String>,
     /// Links that pods may be attached to, by index.
     pub(crate) uplinks: Vec<Uplink>,
-    /// Why links that ClaimNetworks name are no uplinks, by name.
+    /// Why links that ClaimNetworks name are not uplinks, by name.
     pub(crate) withheld: BTreeMap<String, String>,
     /// The kinds of links among [`KINDS`] that the kernel cannot make.
     pub(crate) lacking: BTreeSet<&'static str>,

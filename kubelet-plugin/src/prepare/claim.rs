@@ -50,7 +50,7 @@ pub(crate) enum ReadError {
         #[source]
         source: kube::core::request::Error,
     },
-    /// The answer is no ResourceClaim.
+    /// The answer is not a ResourceClaim.
     #[error("the API server's ResourceClaim cannot be read")]
     Json(#[from] serde_json::Error),
     /// Another claim has the name now.

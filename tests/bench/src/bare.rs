@@ -44,7 +44,7 @@ fn plugins(bin_dir: &Path, list: &str) -> Result<Vec<Plugin>> {
     plugins
         .iter()
         .map(|plugin| {
-            let mut conf = plugin.as_object().context("a plugin is no object")?.clone();
+            let mut conf = plugin.as_object().context("a plugin is not an object")?.clone();
             for key in ["cniVersion", "name"] {
                 conf.insert(
                     key.to_owned(),

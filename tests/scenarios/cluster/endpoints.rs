@@ -58,7 +58,7 @@ pub fn agent_and_controller_take_another_log_filter_without_a_restart(test: &Tes
     let followed = logged("netclaim_process=trace");
     let loud = json!({"data": {"agent": "loud", "controller": "loud"}}).to_string();
     kubectl(&["patch", "configmap", "netclaim-log", "--patch", &loud])?;
-    let refused = logged("is no level");
+    let refused = logged("is not a level");
     kubectl(&["delete", "configmap", "netclaim-log"])?;
     followed.and(refused)?;
     let after = processes()?;

@@ -235,7 +235,7 @@ fn named_without_block(test: &Test<'_>, node: &str) -> Result<Vec<String>> {
 /// nodes need blocks.
 fn restored(test: &Test<'_>, how: Restore) -> Result<()> {
     let crictl = programs::built_or_skipped(test, "crictl")?;
-    let crictl = crictl.to_str().context("its path is no text")?;
+    let crictl = crictl.to_str().context("its path is not text")?;
     let (network, old) = small_blocks(test)?;
     let snapshot = Snapshot::take(test)?;
     // More than a block has.
@@ -493,7 +493,7 @@ struct Crictl<'a> {
 impl<'a> Crictl<'a> {
     fn new(test: &'a Test<'a>) -> Result<Self> {
         let program = programs::built_or_skipped(test, "crictl")?;
-        Ok(Self { test, program: program.to_str().context("its path is no text")?.to_owned() })
+        Ok(Self { test, program: program.to_str().context("its path is not text")?.to_owned() })
     }
 
     fn run(&self, args: &[&str]) -> Result<String> {

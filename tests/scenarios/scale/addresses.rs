@@ -50,7 +50,7 @@ pub fn blocks_are_leased_ahead_of_pods() -> Result<()> {
 async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let mut report = Report::new("addresses")?;
     let seed = match std::env::var("NETCLAIM_SEED") {
-        Ok(seed) => seed.parse().context("NETCLAIM_SEED is no number")?,
+        Ok(seed) => seed.parse().context("NETCLAIM_SEED is not a number")?,
         Err(_) => 1,
     };
     cluster::create_crds(cluster)?;

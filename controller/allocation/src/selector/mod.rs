@@ -106,7 +106,7 @@ impl Selector {
         match program.execute(context) {
             Ok(Value::Bool(true)) => Evaluation::Matches,
             Ok(Value::Bool(false)) => Evaluation::Differs,
-            Ok(value) => Evaluation::Fails(format!("its value is no bool but a {}", value.type_of())),
+            Ok(value) => Evaluation::Fails(format!("its value is not a bool but a {}", value.type_of())),
             Err(error) => self.failure(program, &error),
         }
     }

@@ -37,7 +37,7 @@ pub(crate) struct Certificate {
 pub(crate) enum Unusable {
     #[error("{0} is missing")]
     Missing(&'static str),
-    #[error("{0} is no PEM")]
+    #[error("{0} is not PEM")]
     Pem(&'static str, #[source] pem::Error),
     #[error("the certificate and its key do not fit together")]
     Key(#[source] tokio_rustls::rustls::Error),

@@ -41,7 +41,7 @@ impl Chain {
         let plugins = cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
         let types = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
         Self {
-            // `"type": ""` is no plugin: some configurations ask for no addresses in this way.
+            // `"type": ""` is not a plugin: some configurations ask for no addresses in this way.
             plugins: types.filter_map(|name| name.as_str()?.parse().ok()).collect(),
             conflist: conflist(name, cni, node, uplink).map(Arc::new),
         }
