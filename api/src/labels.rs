@@ -170,7 +170,8 @@ pub fn has_all(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, Stri
 }
 
 /// Whether a node with this value of a label or field meets a requirement of Kubernetes' `NodeSelector`
-/// (`component-helpers/scheduling/corev1/nodeaffinity`). What that refuses as invalid nothing meets.
+/// (`component-helpers/scheduling/corev1/nodeaffinity`). A requirement that
+/// Kubernetes rejects as invalid matches no node.
 pub fn meets_node_requirement(operator: &str, values: &[String], value: Option<&str>) -> bool {
     let is_listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
     let numbers = || match values {

@@ -82,7 +82,9 @@ impl TryFrom<Text> for IdRange {
             Text::Text(text) => text,
         };
         let wrong = || {
-            format!("{text:?} is not an id or range of ids: write for example 100 or 200-299, from 1 to {MAX_ID}")
+            format!(
+                "{text:?} is not an id or range of ids: write for example 100 or 200-299, from 1 to {MAX_ID}"
+            )
         };
         let (first, last) = text.split_once('-').unwrap_or((&text, &text));
         let id = |text: &str| {

@@ -515,7 +515,8 @@ fn a_placeholder_of_a_form_is_judged_by_all_values_of_the_form() {
     let address = || json!({"type": "macvlan", "master": "e", "ipam": {"type": "static", "routes": [], "addresses": [{"address": "${v}"}]}});
     assert_eq!(at(address(), CIDR), [""; 0]);
     for (format, example) in [(IPV4, "10.20.0.5"), (IPV6, "fd00::5"), (MAC, "02:00:5e:10:00:01")] {
-        let problem = format!("`${{v}}` may become {example:?}: {example:?} is not a network in CIDR notation");
+        let problem =
+            format!("`${{v}}` may become {example:?}: {example:?} is not a network in CIDR notation");
         assert_eq!(at(address(), format), [format!("error /ipam/addresses/0/address: {problem}")]);
     }
     let mac = |format| at(json!({"type": "macvlan", "master": "e", "mac": "${v}"}), format);

@@ -89,7 +89,8 @@ impl Ready {
         self.is_synced.store(ready, Ordering::Relaxed);
     }
 
-    /// Makes readiness that of the webhook, which can answer or not: Services ask pods that are ready.
+    /// Makes this replica ready only while the webhook can answer, so that Services do not route to it
+    /// before.
     pub(crate) fn needs(&self, webhook: &Health) {
         self.webhook.get_or_init(|| webhook.clone());
     }
@@ -139,7 +140,12 @@ impl Metrics {
             [is("published")],
             pools,
         );
-        registry.add("status_writes", "Status of ClaimNetworks written", [], status_writes);
+        registry.add(
+            "status_writes",
+            "Statuses of ClaimNetworks, AddressPools and UplinkPolicies written",
+            [],
+            status_writes,
+        );
         registry.add(
             "addresses",
             "Addresses of each ClaimNetwork's own ranges or AddressPool: size, leased to nodes, used by pods, free",

@@ -8,7 +8,7 @@ use netclaim_api::stored::Stored;
 use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicy, UplinkPolicySpec, UplinkPolicyStatus};
 use serde_json::Value;
 
-use crate::objects::catalog::Judgement;
+use crate::objects::catalog::Review;
 use crate::objects::conditions::{Finding, Status as _, stored_status};
 
 /// Whether nodes follow one UplinkPolicy.
@@ -20,7 +20,7 @@ pub(crate) struct PolicyAcceptance {
     before: UplinkPolicyStatus,
 }
 
-impl Judgement for PolicyAcceptance {
+impl Review for PolicyAcceptance {
     type Kind = UplinkPolicy;
     type Status = UplinkPolicyStatus;
 
@@ -104,7 +104,7 @@ mod tests {
         PolicyAcceptance::of(policy).status(now)
     }
 
-    fn judged(spec: Value) -> (String, String) {
+    fn reviewed(spec: Value) -> (String, String) {
         let status = status(&policy(spec, Value::Null), &Time(Timestamp::UNIX_EPOCH)).unwrap();
         let condition = status.conditions.into_iter().next().unwrap();
         (condition.status, condition.message)
@@ -112,35 +112,35 @@ mod tests {
 
     #[test]
     fn a_policy_is_accepted_or_its_status_has_every_problem() {
-        assert_eq!(judged(json!({"links": {"names": ["eth*"]}})).0, "True");
+        assert_eq!(reviewed(json!({"links": {"names": ["eth*"]}})).0, "True");
         let (status, message) =
-            judged(json!({"links": {}, "publish": "Always", "capacity": {"bandwidth": 0}}));
+            reviewed(json!({"links": {}, "publish": "Always", "capacity": {"bandwidth": 0}}));
         assert_eq!(status, "False");
         assert!(
             message.contains("spec.links: ") && message.contains("spec.capacity.bandwidth: "),
             "{message}"
         );
         assert!(message.ends_with("and does without the policy if there is none"), "{message}");
-        let (status, message) = judged(json!({"links": {"nams": []}}));
+        let (status, message) = reviewed(json!({"links": {"nams": []}}));
         assert_eq!(status, "False");
         assert!(message.contains("spec.links.nams: unknown field"), "{message}");
     }
 
     #[test]
     fn a_policy_that_is_not_followed_says_what_nodes_do_instead() {
-        let (_, message) = judged(json!({"links": {"names": ["eth3"]}, "publish": "Never",
+        let (_, message) = reviewed(json!({"links": {"names": ["eth3"]}, "publish": "Never",
             "attributes": {"mtu": {"int": 1500}}}));
         let instead = "a node follows the last good version that its agent has seen, and publishes none of the links that it \
                        selects if there is none";
         assert!(message.contains("spec.attributes.mtu: ") && message.ends_with(instead), "{message}");
-        let (_, message) = judged(json!({"links": {"names": [7]}, "modes": ["macvlan"]}));
+        let (_, message) = reviewed(json!({"links": {"names": [7]}, "modes": ["macvlan"]}));
         assert!(message.ends_with("and publishes no link at all if there is none"), "{message}");
     }
 
     #[test]
     fn a_policy_of_a_newer_version_is_followed_as_far_as_it_is_known() {
         let (status, message) =
-            judged(json!({"links": {"names": ["eth3"]}, "publish": "Never", "drainFirst": true}));
+            reviewed(json!({"links": {"names": ["eth3"]}, "publish": "Never", "drainFirst": true}));
         assert_eq!(status, "True");
         assert!(message.ends_with("does not know: spec.drainFirst"), "{message}");
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_policy_with_a_probable_mistake_is_followed_with_a_warning() {
         let (status, message) =
-            judged(json!({"links": {"names": ["eth3"]}, "publish": "Never", "modes": ["nic"]}));
+            reviewed(json!({"links": {"names": ["eth3"]}, "publish": "Never", "modes": ["nic"]}));
         assert_eq!(status, "True");
         assert!(
             message.starts_with("nodes that it selects follow it, but look at spec.modes: has no effect"),

@@ -295,8 +295,8 @@ async fn changed<K>(
     }
 }
 
-/// Waits until the watch of `what` sees a change. Objects that the API server refuses to list are none:
-/// others do not need them.
+/// Waits until the watch of `what` sees a change. If the API server refuses the list, treats it as
+/// empty, so that other kinds are still reconciled.
 async fn changed_if_any<K>(
     events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
     what: &str,
@@ -472,9 +472,9 @@ impl Reconciler {
             (name.clone(), Wanted { node_selector, bandwidth, label })
         });
         published.want(wanted.collect(), nodes.all());
-        let pools = networks.all().filter_map(|judged| {
-            let (name, spec) = judged.judgement.result.as_ref().ok()?;
-            cluster_pools::pool(name, spec, judged.object.metadata.uid.as_deref()?)
+        let pools = networks.all().filter_map(|reviewed| {
+            let (name, spec) = reviewed.review.result.as_ref().ok()?;
+            cluster_pools::pool(name, spec, reviewed.object.metadata.uid.as_deref()?)
         });
         let pools = pools.collect();
         let (good, all) = (accepted(networks).count(), networks.all().count());
@@ -577,16 +577,16 @@ impl Reconciler {
 
 /// Returns the accepted ClaimNetworks.
 fn accepted(networks: &Catalog<Acceptance>) -> impl Iterator<Item = &(NetworkName, ClaimNetworkSpec)> {
-    networks.all().filter_map(|judged| judged.judgement.result.as_ref().ok())
+    networks.all().filter_map(|reviewed| reviewed.review.result.as_ref().ok())
 }
 
 /// Returns what the ClaimNetworks draw from, and the accepted pools.
 fn demand(known: &Known) -> Demand {
-    let pools = known.address_pools.catalog().all().map(|judged| &judged.judgement);
+    let pools = known.address_pools.catalog().all().map(|reviewed| &reviewed.review);
     let pools = pools.filter_map(|pool| Some((&pool.name, pool.result.as_ref().ok()?)));
-    let networks = known.networks.catalog().all().filter_map(|judged| match &judged.judgement.result {
+    let networks = known.networks.catalog().all().filter_map(|reviewed| match &reviewed.review.result {
         Ok((name, spec)) => Some((name.clone(), Some(spec))),
-        Err(_) => judged.object.name_any().parse().ok().map(|name| (name, None)),
+        Err(_) => reviewed.object.name_any().parse().ok().map(|name| (name, None)),
     });
     let nodes_of = |name: &NetworkName| {
         let Some(nodes) = known.published.of(name) else { return Default::default() };
@@ -599,11 +599,11 @@ fn demand(known: &Known) -> Demand {
 
 /// Returns with which ranges and ClaimNetworks each pool was looked through last, as the statuses say.
 fn surveyed(known: &Known) -> BTreeMap<PoolKey, i64> {
-    let of_pools = known.address_pools.catalog().all().map(|judged| &judged.judgement);
+    let of_pools = known.address_pools.catalog().all().map(|reviewed| &reviewed.review);
     let of_pools = of_pools.filter_map(|pool| Some((PoolKey::Pool(pool.name.clone()), pool.surveyed()?)));
-    let of_networks = known.networks.catalog().all().filter_map(|judged| {
-        let (name, _) = judged.judgement.result.as_ref().ok()?;
-        Some((PoolKey::Network(name.clone()), judged.judgement.surveyed()?))
+    let of_networks = known.networks.catalog().all().filter_map(|reviewed| {
+        let (name, _) = reviewed.review.result.as_ref().ok()?;
+        Some((PoolKey::Network(name.clone()), reviewed.review.surveyed()?))
     });
     of_pools.chain(of_networks).collect()
 }

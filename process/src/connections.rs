@@ -43,8 +43,8 @@ where
     }
 }
 
-/// Returns which of the connections from these addresses, oldest first, makes room for a new one: the oldest
-/// of the address that has the most with the new one, and of several such addresses the oldest of all.
+/// Returns the index of the connection to close for a new one: the oldest of the address that has the most
+/// connections, counting the new one. If several addresses have as many, it is the oldest of all of these.
 fn surplus(oldest_first: impl Iterator<Item = IpAddr> + Clone, new: IpAddr) -> usize {
     let mut counts = HashMap::from([(new, 1_usize)]);
     for address in oldest_first.clone() {

@@ -185,7 +185,8 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let invalid = |problem: &str| Invalid::new("", format!("{text:?} {problem}"));
-        let form = "is not an address, CIDR or FIRST-LAST, such as 10.0.0.7, 10.0.0.0/28 or 10.0.0.7-10.0.0.9";
+        let form =
+            "is not an address, CIDR or FIRST-LAST, such as 10.0.0.7, 10.0.0.0/28 or 10.0.0.7-10.0.0.9";
         if let Some((first, last)) = text.split_once('-') {
             let ip = |text: &str| text.trim().parse::<IpAddr>().map_err(|_| invalid(form));
             return Self::new(ip(first)?, ip(last)?)

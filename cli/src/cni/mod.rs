@@ -46,7 +46,7 @@ pub struct Args {
 pub enum Operation {
     /// Attaches a network namespace to a network, and prints the result
     Add(Target),
-    /// Detaches it.
+    /// Detaches a network namespace from a network.
     ///
     /// Until every plugin has succeeded, addresses stay taken and the attachment stays known.
     Del {

@@ -233,7 +233,8 @@ fn route(value: &Value, dropped: &mut Vec<Invalid>, at: &str) -> Result<IpamRout
 fn fixed_address(value: &Value, dropped: &mut Vec<Invalid>, at: &str) -> Result<Fixed, Invalid> {
     let mut fields = Fields::new(value)?;
     let text = fields.take::<String>("address")?.unwrap_or_default();
-    let net = cidr(&text).ok_or_else(|| quoted("address", &text, "is not an address with a prefix length"))?;
+    let net =
+        cidr(&text).ok_or_else(|| quoted("address", &text, "is not an address with a prefix length"))?;
     if fields.take::<String>("gateway")?.is_some() {
         dropped.push(Invalid::new(format!("{at}.gateway"), "the gateway of the range is used"));
     }

@@ -10,7 +10,7 @@ use netclaim_api::addresses::{AddressPool, AddressPoolSpec, AddressPoolStatus, A
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use serde_json::Value;
 
-use crate::objects::catalog::Judgement;
+use crate::objects::catalog::Review;
 use crate::objects::conditions::{Finding, find, named, stored_status};
 use crate::objects::nodes::{NodeFacts, Nodes};
 
@@ -25,7 +25,7 @@ pub(crate) struct PoolAcceptance {
     before: AddressPoolStatus,
 }
 
-impl Judgement for PoolAcceptance {
+impl Review for PoolAcceptance {
     type Kind = AddressPool;
     type Status = AddressPoolStatus;
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::addresses::leasing::Supply;
 use crate::networks::nodes::NetworkNodes;
-use crate::objects::catalog::Judgement;
+use crate::objects::catalog::Review;
 use crate::objects::conditions::{Finding, find, named, stored_status};
 
 const ACCEPTED: &str = AcceptedReason::TYPE;
@@ -44,7 +44,7 @@ pub(crate) struct Acceptance {
     before: ClaimNetworkStatus,
 }
 
-impl Judgement for Acceptance {
+impl Review for Acceptance {
     type Kind = ClaimNetwork;
     type Status = ClaimNetworkStatus;
 

@@ -73,7 +73,7 @@ impl Wanted {
         let is_current = match (&self.sandbox, id) {
             (Known::Sandbox(sandbox), Some(id)) => sandbox.id == id,
             (_, None) => !lives(),
-            // Of a pod that nothing is known of, any sandbox may be the recorded one.
+            // Until the runtime has reported the pod, any sandbox may be the one in the journal.
             (Known::Unknown, Some(id)) => {
                 records.iter().any(|record| record.phase.sandbox().is_some_and(|sandbox| sandbox.id == id))
             }

@@ -163,7 +163,7 @@ impl Demand {
         decision: &mut Decision,
     ) {
         for block in blocks {
-            // Of a block that nobody has reported on, everybody believes that it is empty.
+            // Other components treat a block without a report as empty.
             let reported = u64::try_from(block.reported_used.unwrap_or_default()).unwrap_or_default();
             let off = reported.abs_diff(block.used);
             let settled = match block.reported_used {

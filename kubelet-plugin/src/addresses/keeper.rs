@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::demand::{BlockNow, Demand, Report};
 use super::metrics::AddressMetrics;
-use crate::addresses::plan::Turn;
+use crate::addresses::plan::PlanLock;
 use crate::addresses::reservations::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::pods::owner::{Addresses, Owner, Plan, Record};
@@ -51,7 +51,7 @@ pub(crate) struct BlockKeeper {
     /// What the node has.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Excludes plans of blocks that are given back.
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) plan_lock: Arc<PlanLock>,
     /// The gauges of addresses.
     pub(crate) metrics: AddressMetrics,
     /// What `host-local` has handed out.
@@ -258,7 +258,7 @@ impl BlockKeeper {
                 continue;
             }
             // From here on no plan names the block, so that what is counted now can only become less.
-            self.turn.lock().await.retired.insert(block.uid.clone());
+            self.plan_lock.lock().await.retired.insert(block.uid.clone());
             let held = held(attacher);
             let network = block.spec.network.as_str();
             if let Some(of_block) = uses(&held).remove(&(network.to_owned(), block.spec.cidr)) {
@@ -285,7 +285,7 @@ impl BlockKeeper {
                 None => done &= self.remove_finalizer(name, block, finalizer).await,
             }
         }
-        let back: Vec<&String> = self.turn.lock().await.come_back(own).collect();
+        let back: Vec<&String> = self.plan_lock.lock().await.come_back(own).collect();
         for name in back {
             done &= self.give_back(name, own, "it had been given back before etcd was restored").await;
         }
@@ -296,7 +296,7 @@ impl BlockKeeper {
             };
             own.values().any(|block| block.uid == *uid) || inventory.addresses.values().any(listed)
         };
-        self.turn.lock().await.retired.retain(is_known);
+        self.plan_lock.lock().await.retired.retain(is_known);
         done
     }
 

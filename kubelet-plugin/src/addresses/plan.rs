@@ -53,9 +53,9 @@ impl Book {
     }
 }
 
-/// Held while it is looked at what others have, until it is journalled; with what is to be known of addresses
-/// then.
-pub type Turn = tokio::sync::Mutex<Book>;
+/// Serialises planning, from reading what other claims have until the new plan is journalled, and has what is
+/// known of addresses meanwhile.
+pub type PlanLock = tokio::sync::Mutex<Book>;
 
 /// What the node has given away of its blocks.
 #[derive(Debug, Clone, Default)]

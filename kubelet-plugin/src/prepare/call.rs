@@ -35,7 +35,7 @@ use super::metrics::{CallMetrics, KubeletCall};
 use super::plan::{Node, Taken, asks_for_namespace, is_offered, networks, plans};
 use super::revise::Mend;
 use crate::addresses::leases::{LeaseError, Leases};
-use crate::addresses::plan::{self as addresses, Book, ForeignAddresses, TakenAddresses, Turn};
+use crate::addresses::plan::{self as addresses, Book, ForeignAddresses, PlanLock, TakenAddresses};
 use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists};
 use crate::devices::{self, Held};
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
@@ -141,7 +141,7 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) reports: mpsc::UnboundedSender<Update>,
     /// Held from the look at what others have (names, ids, links, addresses) until it is journalled what this
     /// claim has.
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) plan_lock: Arc<PlanLock>,
     /// Addresses that claims ask for.
     pub(crate) leases: Arc<Leases>,
     /// Prepares that have not ended.
@@ -263,7 +263,7 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         self.calls.end(&claim.uid);
         // A Prepare that has its turn now journals before the release; one that comes to it later sees that
         // it is over.
-        drop(self.turn.lock().await);
+        drop(self.plan_lock.lock().await);
         let result = self.attacher.release(&claim.uid).await.map_err(|failure| CallFailure::of(&failure));
         self.metrics.call(KubeletCall::Unprepare, result.is_ok());
         if let Err(error) = &result {
@@ -382,7 +382,7 @@ impl<N: Plugins> NodeAgent<N> {
         loop {
             let mut changes = self.attacher.changes();
             let foreign = self.foreign_addresses(&claim, &inventory).await;
-            let book = self.turn.lock().await.clone();
+            let book = self.plan_lock.lock().await.clone();
             let made = match self.plan(&claim, None, &inventory, &labels, (&foreign, &book)) {
                 Ok(made) => made,
                 // The controller may be about to lease another block, or an attachment to end.
@@ -409,7 +409,7 @@ impl<N: Plugins> NodeAgent<N> {
                     .map_err(|source| refuse(PrepareError::Lease { claim: claim.object.clone(), source }))?;
             }
             let other = {
-                let turn = Arc::clone(&self.turn).lock_owned().await;
+                let turn = Arc::clone(&self.plan_lock).lock_owned().await;
                 if call.is_over() || self.attacher.plans_of(&claim.object.uid) != known {
                     return Err(PrepareError::Unprepared(claim.object.clone()));
                 }
@@ -668,7 +668,7 @@ impl<N: Plugins> NodeAgent<N> {
         let claim = self.read_once(&ClaimRef { namespace, name, uid }, read).await.ok()?;
         let labels = self.namespace_labels(&claim, &inventory).await.ok()?;
         let foreign = self.foreign_addresses(&claim, &inventory).await;
-        let book = self.turn.lock().await.clone();
+        let book = self.plan_lock.lock().await.clone();
         let planned = self.plan(&claim, Some(before.index), &inventory, &labels, (&foreign, &book));
         let planned = planned.ok()?.into_iter().find(|plan| plan.index == before.index)?;
         let planned = self.settle(vec![planned]).await.ok()?.pop()?;
@@ -993,7 +993,7 @@ mod tests {
                 pods: Arc::new(NodePods::new(api_server(Arc::clone(&claims)), "node0", Arc::default())),
                 events: Events::new(api_server(Arc::clone(&claims)), "netclaim.dev", "node0"),
                 reports,
-                turn: Arc::default(),
+                plan_lock: Arc::default(),
                 leases: Arc::new(Leases::new(api_server(Arc::clone(&claims)), "node0")),
                 calls: Calls::default(),
                 reservations: Reservations::default(),
@@ -1008,7 +1008,7 @@ mod tests {
                 attacher: Arc::downgrade(&node.attacher),
                 inventory: node.inventory.clone(),
                 blocks: own,
-                turn: Arc::clone(&node.turn),
+                plan_lock: Arc::clone(&node.plan_lock),
                 leases: Arc::clone(&node.leases),
                 reservations: Reservations::default(),
                 node_name: "node0".into(),
@@ -1150,9 +1150,9 @@ mod tests {
         agent.runs("p");
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(agent.prepare(&two).await.expect_err("the pod is busy").contains("not ready within"));
-        assert!(agent.node.turn.try_lock().is_err(), "its plan is on the way");
+        assert!(agent.node.plan_lock.try_lock().is_err(), "its plan is on the way");
         agent.node.plugins.1.add_permits(1000);
-        drop(agent.node.turn.lock().await);
+        drop(agent.node.plan_lock.lock().await);
         assert_eq!(agent.pods(&two), ["p"]);
     }
 

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::plan::keeps_segment;
 use crate::addresses::leases::Leases;
 use crate::addresses::plan::{
-    self as addresses, Book, ForeignAddresses, Now, TakenAddresses, Turn, blocks_of,
+    self as addresses, Book, ForeignAddresses, Now, PlanLock, TakenAddresses, blocks_of,
 };
 use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists};
 use crate::gate::keeper::{GateKeeper, Revise};
@@ -37,7 +37,7 @@ pub(crate) struct Reviser<N> {
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
     /// Excludes other choices of addresses.
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) plan_lock: Arc<PlanLock>,
     /// Addresses that claims ask for.
     pub(crate) leases: Arc<Leases>,
     /// What `host-local` has handed out.
@@ -93,7 +93,7 @@ impl<N: Attach> Reviser<N> {
             }
             _ => {}
         }
-        let mut turn = Arc::clone(&self.turn).lock_owned().await;
+        let mut turn = Arc::clone(&self.plan_lock).lock_owned().await;
         let foreign = self.foreign(&known, &network).await?;
         let (known, taken) = (self.known().unwrap_or(known), self.taken(record, foreign, turn.clone())?);
         let revised = addresses::revised(plan, self.now(&known, &network), &taken);
