@@ -439,6 +439,9 @@ impl Reconciler {
         }
         let Changes { networks, places, agents } = self.known.published.take_changes();
         networks.iter().for_each(|name| self.known.networks.mark(name.as_ref(), Cause::Nodes));
+        if !changed_nodes.is_empty() || !agents.is_empty() {
+            self.known.policies.mark_all(Cause::Nodes);
+        }
         for node in changed_nodes.union(&agents) {
             let labels = self.known.nodes.all().get(node).map(|facts| &facts.labels);
             self.abandoned.see(node, labels, self.known.published.has_agent(node), Instant::now());
@@ -527,7 +530,7 @@ impl Reconciler {
 
     /// Writes each status that is wrong, as far as it is due. Returns whether all writes succeeded.
     async fn write_statuses(&mut self) -> bool {
-        let Known { networks, address_pools, policies, published, overlaps, leased, .. } = &mut self.known;
+        let Known { networks, address_pools, policies, nodes, published, overlaps, leased } = &mut self.known;
         let (events, writes) = (&self.events, &self.metrics.status_writes);
         let now = || Time(Timestamp::now());
         let of_network = |name: &str, network: &Acceptance| {
@@ -542,7 +545,9 @@ impl Reconciler {
             let totals = leased.totals.get(&PoolKey::Pool(name.to_owned())).copied();
             pool.status(totals, &overlaps.of_pool(pool, networks.catalog(), leased), &now())
         };
-        let of_policy = |_: &str, policy: &PolicyAcceptance| policy.status(&now());
+        let of_policy = |_: &str, policy: &PolicyAcceptance| {
+            policy.status(nodes.all(), |node| published.has_agent(node), &now())
+        };
         done & address_pools.write(events, writes, of_pool).await
             & policies.write(events, writes, of_policy).await
     }

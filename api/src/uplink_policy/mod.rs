@@ -41,6 +41,7 @@ pub use selector::{LinkFacts, LinkSelector, Pattern};
         printcolumn = r#"{"name":"Publish","type":"string","jsonPath":".spec.publish"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether nodes follow the policy"}"#,
         printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
+        printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes.following","description":"number of nodes that follow the policy"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
@@ -85,11 +86,24 @@ pub struct UplinkPolicyStatus {
     /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// Numbers of nodes. It is not set while the spec is invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<PolicyNodes>,
     /// `Accepted` is True if nodes follow the policy, and False, with every problem, if the spec is invalid.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
+}
+
+/// Numbers of nodes of a policy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PolicyNodes {
+    /// Nodes that `spec.nodeSelector` selects.
+    pub selected: i64,
+    /// Selected nodes with an agent that publishes devices: these follow the policy.
+    pub following: i64,
 }
 
 /// Whether links become devices.
