@@ -50,8 +50,8 @@ impl Review for PolicyAcceptance {
 }
 
 impl PolicyAcceptance {
-    /// Returns the status that the policy should have, or `None` if it has it. `has_agent` says whether a node's
-    /// agent publishes devices.
+    /// Returns the status that the policy should have, or `None` if it has it. `has_agent` says whether a
+    /// node's agent publishes devices.
     pub(crate) fn status(
         &self,
         nodes: &Nodes,
@@ -61,9 +61,8 @@ impl PolicyAcceptance {
         let Self { finding, selects, generation, before } = self;
         let nodes = selects.as_ref().map(|selector| {
             let selected = nodes.iter().filter(|(_, facts)| selects_node(selector.as_ref(), &facts.labels));
-            selected.fold(PolicyNodes::default(), |PolicyNodes { selected, following }, (node, _)| PolicyNodes {
-                selected: selected + 1,
-                following: following + i64::from(has_agent(node)),
+            selected.fold(PolicyNodes::default(), |PolicyNodes { selected, following }, (node, _)| {
+                PolicyNodes { selected: selected + 1, following: following + i64::from(has_agent(node)) }
             })
         });
         let condition = finding.clone().condition(&before.conditions, *generation, now);

@@ -15,9 +15,8 @@ use serde_json::{Map, Value};
 use super::availability::Unavailable;
 use super::candidate::{Candidate, networks};
 use super::held::{self, Held, settled};
-use super::places::{Place, places};
-use super::segments::segments;
-use super::{bandwidth, offer};
+use super::offer;
+use super::sharing::{self, Place, Shares, places};
 use crate::dra::DeviceHealth;
 use crate::inventory::{Inventory, Uplink, selects};
 
@@ -46,8 +45,7 @@ pub(super) fn pools(
 ) -> (Vec<Pool>, Vec<DeviceHealth>) {
     let Sources { node, inventory: wanted, unavailable, held, counts } = from;
     let inventory = &*settled(wanted, held);
-    let bandwidth = bandwidth::shares(inventory, held);
-    let segments = segments(inventory, held);
+    let sharing::Amounts { bandwidth, segments } = sharing::Amounts::of(inventory, held);
     let mut candidates: Vec<Candidate> = Vec::new();
     for (name, spec) in networks(inventory) {
         let amounts = Amounts {
@@ -132,7 +130,7 @@ pub(crate) fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value
             network.map(device).collect()
         }
         _ => {
-            let shares = bandwidth::Shares::default();
+            let shares = Shares::default();
             let devices = |uplink| {
                 offer::allowed(uplink, inventory)
                     .map(|link_use| uplink_device(uplink, link_use, &shares))
@@ -148,7 +146,7 @@ pub(crate) fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value
     }
 }
 
-fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &bandwidth::Shares) -> Candidate {
+fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &Shares) -> Candidate {
     let device = DeviceName::of_link(link_use, &uplink.name);
     let facts = Facts { mode: link_use.to_string(), ..link_facts(uplink) };
     let amounts = Amounts { bandwidth: shares.of_mode(uplink, link_use), ..Amounts::default() };

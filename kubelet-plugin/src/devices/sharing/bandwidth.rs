@@ -18,26 +18,26 @@ use netclaim_api::device::DeviceName;
 use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 
-use super::candidate::networks;
-use super::held::Held;
+use crate::devices::candidate::networks;
+use crate::devices::held::Held;
 use crate::inventory::{Inventory, Uplink};
 
 /// The bandwidth of each device.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(in crate::devices) struct Shares {
     networks: BTreeMap<NetworkName, Quantity>,
     left: BTreeMap<(IfName, LinkUse), Quantity>,
 }
 
 impl Shares {
     /// Returns the bandwidth of a ClaimNetwork; `None` where it declares none, or its uplink's is unknown.
-    pub(super) fn of_network(&self, network: &NetworkName) -> Option<Quantity> {
+    pub(in crate::devices) fn of_network(&self, network: &NetworkName) -> Option<Quantity> {
         self.networks.get(network).copied()
     }
 
     /// Returns the bandwidth of the uplink's own device for this use. A device that takes the whole link has
     /// all of it.
-    pub(super) fn of_mode(&self, uplink: &Uplink, link_use: LinkUse) -> Option<Quantity> {
+    pub(in crate::devices) fn of_mode(&self, uplink: &Uplink, link_use: LinkUse) -> Option<Quantity> {
         match link_use {
             LinkUse::Nic => uplink.bandwidth,
             _ => self.left.get(&(uplink.name.clone(), link_use)).copied(),
@@ -73,7 +73,7 @@ impl Ledger {
 }
 
 /// Divides the bandwidth of every uplink after deducting what `held` was granted.
-pub(super) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
+pub(in crate::devices) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
     let mut shares = Shares::default();
     let mut by_uplink: BTreeMap<&IfName, Vec<(&NetworkName, &ClaimNetworkSpec)>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {

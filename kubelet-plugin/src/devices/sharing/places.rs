@@ -18,17 +18,17 @@ use netclaim_api::device::{DeviceName, link_pool};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse};
 
-use super::candidate::Candidate;
 use super::counters;
-use super::held::Held;
+use crate::devices::candidate::Candidate;
+use crate::devices::held::Held;
 use crate::inventory::Inventory;
 
 /// The devices of one pool.
-pub(super) struct Place {
+pub(in crate::devices) struct Place {
     /// The name of a link's pool; `None` for the node's.
-    pub(super) link_pool: Option<String>,
-    pub(super) candidates: Vec<Candidate>,
-    pub(super) counters: Vec<CounterSet>,
+    pub(in crate::devices) link_pool: Option<String>,
+    pub(in crate::devices) candidates: Vec<Candidate>,
+    pub(in crate::devices) counters: Vec<CounterSet>,
 }
 
 /// How a device or an attachment uses its link.
@@ -55,7 +55,7 @@ impl Candidate {
 }
 
 /// Returns the pools of `node`, its own first. `counts` says whether the scheduler handles counters.
-pub(super) fn places(
+pub(in crate::devices) fn places(
     mut candidates: Vec<Candidate>,
     node: &str,
     held: &[Held],

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use netclaim_api::NetworkName;
 use netclaim_api::network::ClaimNetworkSpec;
 
-use super::candidate::{networks, space_of_link};
-use super::held::Held;
+use crate::devices::candidate::{networks, space_of_link};
+use crate::devices::held::Held;
 use crate::inventory::Inventory;
 
 /// Returns the space in which each id exists once: the ClaimNetwork's uplink, or the ClaimNetwork itself.

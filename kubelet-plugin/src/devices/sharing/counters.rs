@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use netclaim_api::device::link_label;
 use netclaim_api::{IfName, LinkUse};
 
-use super::candidate::Candidate;
+use crate::devices::candidate::Candidate;
 
 /// Value of a counter: more than a link can have devices, so that one exclusive device outweighs all others.
 const K: u64 = 1024;
@@ -45,7 +45,7 @@ struct Exclusion {
 
 /// Gives the candidates their counters, and returns the sets. Drops devices for which a link has no counter
 /// left: they would not be protected from each other.
-pub(super) fn consume(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
+pub(in crate::devices) fn consume(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
     let links: BTreeSet<IfName> = candidates.iter().filter_map(|candidate| candidate.link.clone()).collect();
     let mut sets = Vec::new();
     for link in links {
