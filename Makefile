@@ -153,6 +153,7 @@ bench-peers: tools ## Plain pods, Multus, DRANET and netclaim on one node in tur
 .PHONY: lint
 lint: tools deny
 	cargo fmt --all --check
+	tests/width.sh
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@# All targets are not those of the slow lanes, which cargo test leaves out. One package alone would have other features,
 	@# and its dependencies be checked again.

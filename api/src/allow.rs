@@ -11,8 +11,8 @@ use crate::attachment_config::arg_name_problem;
 use crate::invalid::first_of;
 use crate::{AttachmentConfig, Invalid, ParameterRule, Setting};
 
-/// What claims may set in their `AttachmentConfig`. By default, a claim may set the name of the interface only. The rules do
-/// not apply to DeviceClasses, which the admin writes.
+/// What claims may set in their `AttachmentConfig`. By default, a claim may set the name of the interface
+/// only. The rules do not apply to DeviceClasses, which the admin writes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Allow {
@@ -25,14 +25,15 @@ pub struct Allow {
     /// Claims may limit their rates (`bandwidth`), up to the bandwidth that they were granted as capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Allowed>,
-    /// Claims may map ports of the node (`portMappings`) from 1024, except the ports of Kubernetes, of netclaim and of
-    /// NodePorts (2379, 2380, 6443, 9177 to 9179, 10248 to 10260, 30000 to 32767).
+    /// Claims may map ports of the node (`portMappings`) from 1024, except the ports of Kubernetes, of
+    /// netclaim and of NodePorts (2379, 2380, 6443, 9177 to 9179, 10248 to 10260, 30000 to 32767).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port_mappings: Option<Allowed>,
     /// CNI_ARGS that claims may pass to the plugins (`args`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<AllowedArgs>,
-    /// Parameters that claims may set: a JSON schema by name. The configuration uses a parameter as `${parameters.NAME}`.
+    /// Parameters that claims may set: a JSON schema by name. The configuration uses a parameter as
+    /// `${parameters.NAME}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = MAX_PARAMETERS))]
     pub parameters: BTreeMap<String, ParameterRule>,
@@ -61,8 +62,8 @@ pub(crate) const MAX_PARAMETERS: usize = 64;
 /// How many parameters a message names.
 pub(crate) const NAMED_PARAMETERS: usize = 10;
 
-/// Host ports that no claim gets: privileged ports, and ports on which a Kubernetes node listens (etcd, API server,
-/// netclaim's metrics, kubelet to cloud-controller-manager, NodePorts).
+/// Host ports that no claim gets: privileged ports, and ports on which a Kubernetes node listens (etcd, API
+/// server, netclaim's metrics, kubelet to cloud-controller-manager, NodePorts).
 const NODE_PORTS: [RangeInclusive<u16>; 6] =
     [0..=1023, 2379..=2380, 6443..=6443, 9177..=9179, 10248..=10260, 30000..=32767];
 
@@ -92,7 +93,8 @@ fn arg_problem(key: &str) -> Option<String> {
 }
 
 impl AttachmentConfig {
-    /// Returns every setting that no claim may have, whatever the admin allows; paths are relative to the configuration.
+    /// Returns every setting that no claim may have, whatever the admin allows; paths are relative to the
+    /// configuration.
     pub fn never_of_claims(&self) -> Vec<Invalid> {
         let ports = self.port_mappings.iter().enumerate().filter_map(|(i, mapping)| {
             Some(Invalid::new(format!("portMappings[{i}].hostPort"), host_port_problem(mapping.host_port)?))
@@ -125,8 +127,8 @@ impl Allow {
         *allowed = Some(Allowed {});
     }
 
-    /// Refuses the first field of a claim's configuration that the admin does not allow. `owner` names the object with these
-    /// rules, for the message.
+    /// Refuses the first field of a claim's configuration that the admin does not allow. `owner` names the
+    /// object with these rules, for the message.
     pub(crate) fn permits(&self, config: &AttachmentConfig, owner: &str) -> Result<(), Invalid> {
         if let Some((field, setting)) = config.settings().find(|(_, setting)| !self.allows(*setting)) {
             let problem = format!(
@@ -157,7 +159,8 @@ impl Allow {
         Ok(())
     }
 
-    /// Returns a warning for each parameter that the conflist in `field` does not use; paths are relative to the object.
+    /// Returns a warning for each parameter that the conflist in `field` does not use; paths are relative to
+    /// the object.
     pub(crate) fn unused(&self, conflist: &Map<String, Value>, field: &str) -> Vec<Invalid> {
         let text = Value::Object(conflist.clone()).to_string();
         let is_unused = |name: &&String| !text.contains(&format!("${{parameters.{name}}}"));

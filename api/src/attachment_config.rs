@@ -12,29 +12,31 @@ use crate::{IfName, Invalid, IpRequest, MacAddr, Quantity};
 
 /// Opaque device configuration of a DeviceClass or a ResourceClaim: the settings of an attachment.
 ///
-/// Several may apply to one request. They are merged field by field in the order of the allocation, those of the class
-/// first; a later one wins. The admin decides in `allow` what a claim may set.
+/// Several may apply to one request. They are merged field by field in the order of the allocation, those of
+/// the class first; a later one wins. The admin decides in `allow` what a claim may set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AttachmentConfig {
-    /// Name of the interface in the pod. By default, interfaces are called `net1`, `net2` and so on, in the alphabetical order of
-    /// the ResourceClaims' names, and in a claim in the order of its requests.
+    /// Name of the interface in the pod. By default, interfaces are called `net1`, `net2` and so on, in the
+    /// alphabetical order of the ResourceClaims' names, and in a claim in the order of its requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<IfName>,
-    /// Addresses of the interface. Of a ClaimNetwork with `addresses`, they are in its `reserved` part, without a prefix length, such
-    /// as `10.20.0.5`. Otherwise plugins get them as they are, as the CNI capability `ips`, such as `10.20.0.5/24`.
+    /// Addresses of the interface. Of a ClaimNetwork with `addresses`, they are in its `reserved` part,
+    /// without a prefix length, such as `10.20.0.5`. Otherwise plugins get them as they are, as the CNI
+    /// capability `ips`, such as `10.20.0.5/24`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpRequest>,
-    /// Addresses of the first replica of a StatefulSet, such as `10.20.0.5`; replica N gets the Nth address after each. So claims
-    /// from one template have addresses of their own that stay. The ClaimNetwork must have them in `addresses.reserved`.
+    /// Addresses of the first replica of a StatefulSet, such as `10.20.0.5`; replica N gets the Nth address
+    /// after each. So claims from one template have addresses of their own that stay. The ClaimNetwork must
+    /// have them in `addresses.reserved`.
     #[serde(default, deserialize_with = "ips", skip_serializing_if = "Vec::is_empty", rename = "replicaIPs")]
     #[schemars(with = "Vec<String>")]
     pub replica_ips: Vec<IpAddr>,
     /// MAC address of the interface, such as `02:00:5e:10:00:01`. Plugins get it as the CNI capability `mac`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
-    /// Limits of the rate in each direction. Plugins get them as the CNI capability `bandwidth`. By default, the limit of
-    /// both directions is the bandwidth that the claim was granted as capacity.
+    /// Limits of the rate in each direction. Plugins get them as the CNI capability `bandwidth`. By default,
+    /// the limit of both directions is the bandwidth that the claim was granted as capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
     /// Ports of the node that lead to the pod. Plugins get them as the CNI capability `portMappings`.
@@ -85,7 +87,8 @@ pub struct PortMapping {
     /// Protocol of the ports. By default, it is TCP.
     #[serde(default)]
     pub protocol: Protocol,
-    /// Address of the node to listen on, such as `192.0.2.10`. By default, the node listens on all of its addresses.
+    /// Address of the node to listen on, such as `192.0.2.10`. By default, the node listens on all of its
+    /// addresses.
     #[serde(default, deserialize_with = "ip", skip_serializing_if = "Option::is_none", rename = "hostIP")]
     #[schemars(with = "Option<String>")]
     pub host_ip: Option<IpAddr>,

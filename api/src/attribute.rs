@@ -1,5 +1,5 @@
-//! Attributes that people declare: of uplinks in an [`UplinkPolicy`](crate::uplink_policy) or a file on the node, of
-//! networks in a [`ClaimNetwork`](crate::network).
+//! Attributes that people declare: of uplinks in an [`UplinkPolicy`](crate::uplink_policy) or a file on the
+//! node, of networks in a [`ClaimNetwork`](crate::network).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,15 +12,15 @@ use crate::{Invalid, attributes};
 /// Declared attributes by name.
 pub type DeclaredAttributes = BTreeMap<AttributeName, AttributeValue>;
 
-/// The most declared attributes of a device: it has room for 32 attributes and capacities, of which the driver uses 17
-/// (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+/// The most declared attributes of a device: it has room for 32 attributes and capacities, of which the
+/// driver uses 17 (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 pub const MAX_DECLARED: usize = 15;
 
 /// The longest text that an attribute may hold, in bytes (`DeviceAttributeMaxValueLength`).
 pub const MAX_TEXT: usize = 64;
 
-/// The name of an attribute: an identifier of up to 32 letters, digits and `_`, with a domain and `/` in front or in the
-/// driver's own domain (`QualifiedName` of resource.k8s.io).
+/// The name of an attribute: an identifier of up to 32 letters, digits and `_`, with a domain and `/` in
+/// front or in the driver's own domain (`QualifiedName` of resource.k8s.io).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -109,7 +109,7 @@ pub fn problems(declared: &DeclaredAttributes) -> Vec<Invalid> {
                 format!("is longer than {MAX_TEXT} bytes")
             }
             AttributeValue::Version(text) if !is_version(text) => {
-                format!("{text:?} is no version: write MAJOR.MINOR.PATCH")
+                format!("{text:?} is not a version: write MAJOR.MINOR.PATCH")
             }
             _ => continue,
         };

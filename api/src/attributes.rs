@@ -1,11 +1,11 @@
 //! Names of the attributes and capacities of devices. Selectors of DeviceClasses use them, so they are API.
 //!
-//! Every device has every attribute of the driver's domain. If one does not apply, it is empty, `0` or `false`: a CEL
-//! selector that reads a missing attribute stops the scheduling of its pods. Attributes of other domains
-//! (`resource.kubernetes.io/…`) are left out if they do not apply.
+//! Every device has every attribute of the driver's domain. If one does not apply, it is empty, `0` or
+//! `false`: a CEL selector that reads a missing attribute stops the scheduling of its pods. Attributes of
+//! other domains (`resource.kubernetes.io/…`) are left out if they do not apply.
 //!
-//! The scheduler makes a map of all attributes of a device each time that it looks at one. There are eight, because a map of
-//! eight keys is cheap.
+//! The scheduler makes a map of all attributes of a device each time that it looks at one. There are eight,
+//! because a map of eight keys is cheap.
 
 use crate::reasons::paragraph;
 
@@ -80,7 +80,8 @@ impl Capacity {
 }
 
 /// Defines the names of attributes with their types, and a table of them. The docstring of each is what
-/// `docs/reference/devices.md` says of it: the first paragraph is what it means, the second which devices it says something of.
+/// `docs/reference/devices.md` says of it: the first paragraph is what it means, the second which devices it
+/// says something of.
 macro_rules! attributes {
     ($($(#[doc = $doc:literal])+ $constant:ident = $name:literal: $value:ident,)+) => {
         $($(#[doc = $doc])+ pub const $constant: &str = $name;)+
@@ -91,7 +92,8 @@ macro_rules! attributes {
     };
 }
 
-/// Defines the names of capacities, and a table of them. The third paragraph of a docstring is what a claim takes.
+/// Defines the names of capacities, and a table of them. The third paragraph of a docstring is what a claim
+/// takes.
 macro_rules! capacities {
     ($($(#[doc = $doc:literal])+ $constant:ident = $name:literal,)+) => {
         $($(#[doc = $doc])+ pub const $constant: &str = $name;)+
@@ -130,11 +132,13 @@ attributes! {
     ///
     /// devices with an uplink
     DRIVER = "driver": String,
-    /// Name of the link that an SR-IOV virtual function belongs to, and its PCI address while a pod has it; empty for other links.
+    /// Name of the link that an SR-IOV virtual function belongs to, and its PCI address while a pod has it;
+    /// empty for other links.
     ///
     /// devices on a virtual function
     PHYSICAL_FUNCTION = "physicalFunction": String,
-    /// PCI root complex, as other drivers of Kubernetes name it (KEP-4381): a claim can ask for devices that are close to each other.
+    /// PCI root complex, as other drivers of Kubernetes name it (KEP-4381): a claim can ask for devices that
+    /// are close to each other.
     ///
     /// devices on a PCI card
     PCIE_ROOT = "resource.kubernetes.io/pcieRoot": String,
@@ -163,7 +167,8 @@ capacities! {
     ADDRESSES = "addresses",
     /// Interfaces that may exist at once.
     ///
-    /// ClaimNetworks with `capacity.interfaces`. On Kubernetes 1.37 also 4096 of each shared device that counts nothing ([why](kubernetes-versions.md))
+    /// ClaimNetworks with `capacity.interfaces`. On Kubernetes 1.37 also 4096 of each shared device that
+    /// counts nothing ([why](kubernetes-versions.md))
     ///
     /// 1 or more
     INTERFACES = "interfaces",
@@ -181,7 +186,8 @@ capacities! {
     SEGMENT_ID = "segmentID",
 }
 
-/// Returns the capacity of one segmentation id, if claims choose. A claim requests `1` of the id that it takes.
+/// Returns the capacity of one segmentation id, if claims choose. A claim requests `1` of the id that it
+/// takes.
 pub fn segment(id: u32) -> String {
     format!("segment{id}")
 }

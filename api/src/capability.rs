@@ -6,8 +6,9 @@ use serde_json::{Map, Value};
 use crate::conflist::declares;
 use crate::{AttachmentConfig, Bandwidth, Invalid, PortMapping, Quantity, Setting};
 
-/// Returns the capability arguments that `config` asks for. `granted` is the bandwidth in bit/s that the scheduler charged
-/// for the device: the most that `config` may ask for, and the limit of a direction for which it asks nothing.
+/// Returns the capability arguments that `config` asks for. `granted` is the bandwidth in bit/s that the
+/// scheduler charged for the device: the most that `config` may ask for, and the limit of a direction for
+/// which it asks nothing.
 ///
 /// # Errors
 /// Names the first field that no plugin of the conflist takes, or the rate that is more than was granted.
@@ -63,8 +64,8 @@ impl Bandwidth {
     }
 }
 
-/// The bandwidth plugin refuses a rate without a burst, so each rate gets a burst of a tenth of a second. Older versions
-/// of the plugin have 32 bits for it.
+/// The bandwidth plugin refuses a rate without a burst, so each rate gets a burst of a tenth of a second.
+/// Older versions of the plugin have 32 bits for it.
 fn bandwidth_arg(limits: Bandwidth) -> BandwidthArg {
     let rate = |limit: Option<Quantity>| limit.map(Quantity::value).filter(|rate| *rate > 0);
     let burst = |rate: u64| (rate / 10).clamp(1_000_000, u64::from(u32::MAX) / 2);

@@ -19,8 +19,8 @@ pub struct CniConfig {
     /// Name of the interface in the pod, unless the claim sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<IfName>,
-    /// A CNI network configuration list (`plugins`) or the configuration of one plugin (`type`), with placeholders such as
-    /// `${uplink.name}`.
+    /// A CNI network configuration list (`plugins`) or the configuration of one plugin (`type`), with
+    /// placeholders such as `${uplink.name}`.
     pub config: Map<String, Value>,
     /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]
@@ -28,8 +28,8 @@ pub struct CniConfig {
 }
 
 impl CniConfig {
-    /// Returns every problem; none means that an uplink can be attached with it. Paths are relative to the configuration, and lead
-    /// through `plugins` also where a single plugin is written.
+    /// Returns every problem; none means that an uplink can be attached with it. Paths are relative to the
+    /// configuration, and lead through `plugins` also where a single plugin is written.
     pub fn problems(&self) -> Vec<Invalid> {
         let many = self.too_much();
         if !many.is_empty() {

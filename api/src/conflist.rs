@@ -1,4 +1,5 @@
-//! CNI configurations: what a chain of plugins does with the links of the node, and the chains for uplinks alone.
+//! CNI configurations: what a chain of plugins does with the links of the node, and the chains for uplinks
+//! alone.
 
 use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
 use netclaim_cni::{BANDWIDTH_PLUGIN, PluginConf};
@@ -81,8 +82,8 @@ pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool 
     plugins(conflist).any(|plugin| takes(plugin) == Some(true))
 }
 
-/// Returns the problems of a configuration that names whereabouts: as an IPAM plugin, or anywhere in what a plugin passes on to
-/// plugins that it calls. Claims may set the parameters of `allow`.
+/// Returns the problems of a configuration that names whereabouts: as an IPAM plugin, or anywhere in what a
+/// plugin passes on to plugins that it calls. Claims may set the parameters of `allow`.
 pub(crate) fn whereabouts_problems(config: &Map<String, Value>, allow: &Allow) -> Vec<Invalid> {
     let mut problems = Vec::new();
     for (key, value) in config {
@@ -134,7 +135,8 @@ const MAX_PLUGINS: usize = 32;
 /// The most placeholders of a configuration, `$${` included.
 const MAX_PLACEHOLDERS: usize = 256;
 
-/// Returns what there is too much of in a configuration to check the rest of it. Paths are relative to the configuration.
+/// Returns what there is too much of in a configuration to check the rest of it. Paths are relative to the
+/// configuration.
 pub(crate) fn too_much(config: &Map<String, Value>) -> Vec<Invalid> {
     let plugins = config.get("plugins").and_then(Value::as_array).map_or(0, Vec::len);
     let placeholders: usize = config.values().map(placeholders).sum();
@@ -168,8 +170,8 @@ pub(crate) fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
     list
 }
 
-/// Returns what attaches an uplink device whose class has no configuration: layer 2 only, no address. `limited` adds the
-/// bandwidth plugin.
+/// Returns what attaches an uplink device whose class has no configuration: layer 2 only, no address.
+/// `limited` adds the bandwidth plugin.
 pub(crate) fn plain_conflist(link_use: LinkUse, limited: bool) -> Map<String, Value> {
     let plugin = match link_use {
         LinkUse::Nic => json!({"type": "host-device", "device": "${uplink.name}"}),

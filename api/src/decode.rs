@@ -1,6 +1,7 @@
 //! Decodes what people write, strictly, and says everything that is wrong with it at once.
 //!
-//! Admission policies and most decoders see only the last of repeated keys, so such a document could mean two things.
+//! Admission policies and most decoders see only the last of repeated keys, so such a document could mean two
+//! things.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +95,8 @@ pub(crate) fn parse(text: &str) -> Result<Value, Invalid> {
 /// What has been taken out of a document.
 #[derive(Debug, Default)]
 pub(crate) struct Removed {
-    /// How many items of each list, by its path as written. They are decoded in order, so all come before the next error.
+    /// How many items of each list, by its path as written. They are decoded in order, so all come before the
+    /// next error.
     items: BTreeMap<String, usize>,
 }
 

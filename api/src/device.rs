@@ -6,8 +6,8 @@
 //! | `macvlan-LINK`, `ipvlan-LINK` | a child of the link in each pod | yes |
 //! | `net-NETWORK` | a [`ClaimNetwork`](crate::network::ClaimNetwork) | yes, unless its plugin takes the whole link |
 //!
-//! If a link's name is not a DNS label (`eth0.100`, `ETH1`), `-` replaces every other character, and eight hex digits of
-//! the name's SHA-256 follow. Two links therefore never share a device name.
+//! If a link's name is not a DNS label (`eth0.100`, `ETH1`), `-` replaces every other character, and eight
+//! hex digits of the name's SHA-256 follow. Two links therefore never share a device name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +21,8 @@ use crate::{IfName, Invalid, LinkUse, NetworkName};
 /// The name of a device in netclaim's pools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceName {
-    /// One use of a link, with the link's [label](link_label). The link's name cannot always be read from the label.
+    /// One use of a link, with the link's [label](link_label). The link's name cannot always be read from the
+    /// label.
     Link(LinkUse, String),
     /// A ClaimNetwork.
     Network(NetworkName),
@@ -78,14 +79,14 @@ const OF_CLUSTER: &str = "networks";
 /// Longest name of a pool (`PoolNameMaxLength`).
 const MAX_POOL: usize = 253;
 
-/// Returns the name of the pool in which the controller publishes a ClaimNetwork of scope `Cluster`. A node's pool has the
-/// node's name, which never contains `/`.
+/// Returns the name of the pool in which the controller publishes a ClaimNetwork of scope `Cluster`. A node's
+/// pool has the node's name, which never contains `/`.
 pub fn cluster_pool(network: &NetworkName) -> String {
     format!("{OF_CLUSTER}/{network}")
 }
 
-/// Returns the name of the pool of one link, in which a node publishes devices that exclude each other. `None` where the
-/// node's name leaves no room for it, or would make it a pool of the controller.
+/// Returns the name of the pool of one link, in which a node publishes devices that exclude each other.
+/// `None` where the node's name leaves no room for it, or would make it a pool of the controller.
 pub fn link_pool(node: &str, link: &IfName) -> Option<String> {
     let name = format!("{node}/{}", link_label(link));
     (node != OF_CLUSTER && name.len() <= MAX_POOL).then_some(name)

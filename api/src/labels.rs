@@ -7,12 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Invalid, NetworkName, names::is_dns_label};
 
-/// Prefix of the labels of Nodes that say which ClaimNetworks of scope `Cluster` they serve. The rest of the key is the ClaimNetwork's name.
+/// Prefix of the labels of Nodes that say which ClaimNetworks of scope `Cluster` they serve. The rest of the
+/// key is the ClaimNetwork's name.
 pub const NETWORK_LABELS: &str = "network.netclaim.dev/";
 /// The value of these labels.
 pub const SERVED: &str = "up";
 
-/// Returns the key of the label that a Node has while pods there can be attached to this ClaimNetwork of scope `Cluster`.
+/// Returns the key of the label that a Node has while pods there can be attached to this ClaimNetwork of
+/// scope `Cluster`.
 pub fn network_label(network: &NetworkName) -> String {
     format!("{NETWORK_LABELS}{network}")
 }
@@ -168,7 +170,8 @@ pub fn has_all(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, Stri
 }
 
 /// Whether a node with this value of a label or field meets a requirement of Kubernetes' `NodeSelector`
-/// (`component-helpers/scheduling/corev1/nodeaffinity`). What that refuses as invalid nothing meets.
+/// (`component-helpers/scheduling/corev1/nodeaffinity`). A requirement that
+/// Kubernetes rejects as invalid matches no node.
 pub fn meets_node_requirement(operator: &str, values: &[String], value: Option<&str>) -> bool {
     let is_listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
     let numbers = || match values {

@@ -10,7 +10,8 @@
 //!
 //! Invariants:
 //! * Nothing here does IO. The agent, the controller and the command line use the same functions.
-//! * Decoding is strict: an unknown field or a repeated key is an error that names it. Only [`stored`] is lenient.
+//! * Decoding is strict: an unknown field or a repeated key is an error that names it. Only [`stored`] is
+//!   lenient.
 //! * A parsed value is valid: [`IfName`], [`MacAddr`] and [`Quantity`] cannot hold an invalid one.
 //! * The admin's [`Allow`] alone decides what a tenant may set, see [`merge`].
 
@@ -56,7 +57,8 @@ pub use parameter::{Format, ItemRule, ItemType, ParameterRule, ParameterType};
 pub use quantity::Quantity;
 pub use setting::Setting;
 
-/// The driver's name, if `--driver-name` does not set another one. It is also the domain of the driver's attributes.
+/// The driver's name, if `--driver-name` does not set another one. It is also the domain of the driver's
+/// attributes.
 pub const DRIVER_NAME: &str = "netclaim.dev";
 
 /// The API group of netclaim's objects.

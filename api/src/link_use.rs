@@ -1,6 +1,7 @@
 //! How pods use a link of the node, as the field `modes`, the attribute `mode` and device names spell it.
 //!
-//! The kernel gives a link one receive handler: a link has macvlan children or ipvlan children, or is moved as a whole.
+//! The kernel gives a link one receive handler: a link has macvlan children or ipvlan children, or is moved
+//! as a whole.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +15,8 @@ use crate::Invalid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum LinkUse {
-    /// The whole link, moved into one pod: device `nic-LINK`. A macvlan in mode `passthru` takes all of it, too, and leaves it
-    /// on the node.
+    /// The whole link, moved into one pod: device `nic-LINK`. A macvlan in mode `passthru` takes all of it,
+    /// too, and leaves it on the node.
     Nic,
     /// A macvlan child in each pod: device `macvlan-LINK`.
     Macvlan,
@@ -36,8 +37,9 @@ impl LinkUse {
         }
     }
 
-    /// Whether two uses of one link exclude each other; `None` is what is stacked on the link without taking its receive
-    /// handler, such as a VLAN, or what passes through it as a port. It goes with the link when that is moved.
+    /// Whether two uses of one link exclude each other; `None` is what is stacked on the link without taking
+    /// its receive handler, such as a VLAN, or what passes through it as a port. It goes with the link when
+    /// that is moved.
     pub fn exclude(one: Option<Self>, other: Option<Self>) -> bool {
         match (one, other) {
             (Some(Self::Nic), _) | (_, Some(Self::Nic)) => true,
@@ -46,7 +48,8 @@ impl LinkUse {
         }
     }
 
-    /// The use that a CNI plugin of this type makes of its link; `None` if it leaves the receive handler alone.
+    /// The use that a CNI plugin of this type makes of its link; `None` if it leaves the receive handler
+    /// alone.
     pub fn of_plugin(plugin_type: &str) -> Option<Self> {
         match plugin_type {
             "host-device" => Some(Self::Nic),
@@ -69,7 +72,7 @@ impl FromStr for LinkUse {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let named = Self::ALL.into_iter().find(|link_use| link_use.as_str() == text);
         named.ok_or_else(|| {
-            Invalid::new("", format!("{text:?} is no use of a link: write nic, macvlan or ipvlan"))
+            Invalid::new("", format!("{text:?} is not a use of a link: write nic, macvlan or ipvlan"))
         })
     }
 }

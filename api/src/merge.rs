@@ -116,7 +116,8 @@ struct Template {
     field: &'static str,
 }
 
-/// Merges `layers` over `base`. `granted` is the bandwidth in bit/s that the scheduler charged for the device.
+/// Merges `layers` over `base`. `granted` is the bandwidth in bit/s that the scheduler charged for the
+/// device.
 ///
 /// # Errors
 /// The first problem: in which configuration and field it is, and what to change.
@@ -151,7 +152,8 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
     Ok(Merged { if_name: interface_name, parameters, args, capability_args, asked, template })
 }
 
-/// Takes the addresses out of the settings that the ClaimNetwork's `addresses` serve: no plugin has to take them.
+/// Takes the addresses out of the settings that the ClaimNetwork's `addresses` serve: no plugin has to take
+/// them.
 fn asked(base: Base<'_>, settings: &mut AttachmentConfig) -> Result<Asked, Invalid> {
     let is_served = matches!(base, Base::Network(_, spec) if spec.addresses.is_some());
     if !is_served {
@@ -182,7 +184,8 @@ pub fn cni_of_network(network: &str) -> String {
 /// What is wrong with two ways to ask for addresses.
 pub const EITHER_IPS: &str = "set either ips or replicaIPs";
 
-/// Returns the conflist of a device and what claims may set in it. `limited` says that bandwidth was granted or asked for.
+/// Returns the conflist of a device and what claims may set in it. `limited` says that bandwidth was granted
+/// or asked for.
 fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Template, Allow), Invalid> {
     let mut class_config = None;
     for layer in layers {
@@ -230,12 +233,12 @@ fn refused(findings: Vec<Finding>, path: &str) -> Result<(), String> {
 }
 
 impl Merged {
-    /// Returns the conflist with every placeholder filled from `scope` and the parameters. Its name is `name` unless the
-    /// configuration has one.
+    /// Returns the conflist with every placeholder filled from `scope` and the parameters. Its name is `name`
+    /// unless the configuration has one.
     ///
     /// # Errors
-    /// Names the path in the conflist and the placeholder without a value, or everything that the runtime or a plugin will
-    /// refuse with these values.
+    /// Names the path in the conflist and the placeholder without a value, or everything that the runtime or
+    /// a plugin will refuse with these values.
     pub fn resolve(&self, name: &str, mut scope: template::Scope) -> Result<NetworkList, Invalid> {
         let Template { conflist, owner, field } = &self.template;
         scope.extend(self.parameters.iter().map(|(key, value)| (format!("parameters.{key}"), value.clone())));
@@ -557,7 +560,7 @@ mod tests {
             merged.resolve("netclaim-storage", template::Scope::new()).expect_err("refused").to_string();
         assert_eq!(
             error,
-            "ClaimNetwork \"storage\": spec.cni.plugins[0].ipam.addresses[0].address: \"10.0.0.5000/24\" is no network \
+            "ClaimNetwork \"storage\": spec.cni.plugins[0].ipam.addresses[0].address: \"10.0.0.5000/24\" is not a network \
              in CIDR notation; write address and prefix length, such as 10.0.0.0/24 or fd00::/64; spec.cni.plugins[0].vlanId: 5000 is \
              out of range; write a number from 0 to 4094"
         );

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Invalid;
 
-/// Name of a [`ClaimNetwork`](crate::network::ClaimNetwork): a DNS label of at most 58 bytes, because `net-NAME` is the
-/// name of its device, and that must be a DNS label.
+/// Name of a [`ClaimNetwork`](crate::network::ClaimNetwork): a DNS label of at most 58 bytes, because
+/// `net-NAME` is the name of its device, and that must be a DNS label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NetworkName(String);
@@ -41,8 +41,9 @@ impl TryFrom<String> for NetworkName {
     }
 }
 
-/// Name of an object or of its namespace, as Kubernetes has them: a DNS subdomain. Requests put names into URLs as they are, so
-/// that only a name of this type may come from a field of an object: a `/` or `?` in it would make another request.
+/// Name of an object or of its namespace, as Kubernetes has them: a DNS subdomain. Requests put names into
+/// URLs as they are, so that only a name of this type may come from a field of an object: a `/` or `?` in it
+/// would make another request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ObjectName(String);
@@ -104,7 +105,8 @@ impl JsonSchema for NetworkName {
     }
 }
 
-/// Whether `text` is what may stand between two dots of a DNS subdomain. Kubernetes does not limit its length.
+/// Whether `text` is what may stand between two dots of a DNS subdomain. Kubernetes does not limit its
+/// length.
 fn is_part(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     let edge = |c: Option<&u8>| c.is_some_and(|c| *c != b'-');

@@ -10,8 +10,8 @@ use serde_json::json;
 use crate::Invalid;
 use crate::labels::LabelSelector;
 
-/// Selects nodes by their labels: a [`LabelSelector`] that is not empty. An empty one selects no node: it is what is left of a selector
-/// whose fields are misspelt.
+/// Selects nodes by their labels: a [`LabelSelector`] that is not empty. An empty one selects no node: it is
+/// what is left of a selector whose fields are misspelt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeSelector(pub LabelSelector);

@@ -1,9 +1,11 @@
-//! Devices in ResourceSlices: the same attribute keys in every pool, and request policies that the API server accepts.
+//! Devices in ResourceSlices: the same attribute keys in every pool, and request policies that the API server
+//! accepts.
 //!
-//! The scheduler needs these rules: every device has the same attribute keys; a capacity that every claim takes has the
-//! minimum 1 (with a default alone, a claim may request 0); amounts are whole; an exhausted capacity has no policy, whose
-//! default would be more than is there, and its device is tainted. Where claims can ask for reserved addresses, `addresses` has
-//! the minimum 0 instead: if none is left, its default keeps off all claims but those that request 0.
+//! The scheduler needs these rules: every device has the same attribute keys; a capacity that every claim
+//! takes has the minimum 1 (with a default alone, a claim may request 0); amounts are whole; an exhausted
+//! capacity has no policy, whose default would be more than is there, and its device is tainted. Where claims
+//! can ask for reserved addresses, `addresses` has the minimum 0 instead: if none is left, its default keeps
+//! off all claims but those that request 0.
 
 use std::collections::BTreeMap;
 
@@ -73,8 +75,9 @@ pub enum Segments {
     Listed(Vec<u32>),
 }
 
-/// Returns the device with these attributes and capacities. A `shared` device can be allocated many times; only such
-/// devices have request policies. Declared attributes for which there is no room are left out, the last by name first.
+/// Returns the device with these attributes and capacities. A `shared` device can be allocated many times;
+/// only such devices have request policies. Declared attributes for which there is no room are left out, the
+/// last by name first.
 pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Device {
     // Destructured, so that a new fact cannot be forgotten.
     let Facts {
@@ -153,8 +156,8 @@ fn capacity(amount: Quantity, least: Least, shared: bool) -> DeviceCapacity {
 /// More interfaces than the pods of a node can have.
 const INTERFACES_OF_A_NODE: u64 = 4096;
 
-/// Gives a shared device that counts nothing a capacity of which every claim takes one, so that the scheduler has a record of
-/// its claims.
+/// Gives a shared device that counts nothing a capacity of which every claim takes one, so that the scheduler
+/// has a record of its claims.
 pub fn record_claims(device: &mut Device) {
     let counted = [attributes::ADDRESSES, attributes::INTERFACES, attributes::SEGMENTS];
     let is_counted =
@@ -231,7 +234,8 @@ mod tests {
             attributes.map(|(key, _)| key.clone()).filter(|key| !key.contains('/')).collect::<Vec<_>>()
         };
         assert_eq!(ours(&bare), ours(&full));
-        // Go's maps hold eight keys in one group, and the scheduler makes such a map for each device that it looks at.
+        // Go's maps hold eight keys in one group, and the scheduler makes such a map for each device that it
+        // looks at.
         assert!(ours(&bare).len() <= 8, "{:?}", ours(&bare));
         let network = full
             .attributes

@@ -14,15 +14,15 @@ use crate::Invalid;
 /// A non-negative whole amount, written as Kubernetes writes quantities: `10G`, `500M`, `1Gi`, `64`.
 ///
 /// Bandwidth is in bits per second; other quantities are numbers of things. Parsing refuses fractions of one;
-/// [`rounded_up`](Self::rounded_up) rounds them up as Kubernetes does. Compare values, never texts: the scheduler may write
-/// `1G` as `1000000000` or `1e9`.
+/// [`rounded_up`](Self::rounded_up) rounds them up as Kubernetes does. Compare values, never texts: the
+/// scheduler may write `1G` as `1000000000` or `1e9`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "String")]
 pub struct Quantity(u64);
 
 /// What people write in YAML: `10G` or a plain number.
 #[derive(Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "is no amount: write for example 10G, 500M or 64")]
+#[serde(untagged, expecting = "is not an amount: write for example 10G, 500M or 64")]
 #[allow(dead_code, reason = "the variants are read by TryFrom and described to schemars")]
 enum Written {
     Whole(u64),
@@ -42,7 +42,8 @@ impl Quantity {
         self.0
     }
 
-    /// Parses a quantity that Kubernetes has accepted, and rounds fractions of one up, as `Quantity.Value` does.
+    /// Parses a quantity that Kubernetes has accepted, and rounds fractions of one up, as `Quantity.Value`
+    /// does.
     ///
     /// # Errors
     /// Refuses texts that are not quantities, and negative or too large ones.
@@ -74,7 +75,7 @@ const SUFFIXES: [(&str, u32, i32); 16] = [
 /// Billionths of one: the finest unit that the API server keeps.
 pub const ONE: i128 = 1_000_000_000;
 
-/// Why a text is no quantity.
+/// Why a text is not a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Neither a known suffix nor an exponent.
@@ -129,7 +130,8 @@ pub fn billionths(text: &str) -> Result<i128, Malformed> {
     Ok(if text.starts_with('-') { -amount } else { amount })
 }
 
-/// Returns the rule by which the API server refuses a field that is no amount, a negative one, or 0 if `least` is 1.
+/// Returns the rule by which the API server refuses a field that is not an amount, a negative one, or 0 if
+/// `least` is 1.
 pub(crate) fn amount_rule(field: &str, least: u8, message: &str) -> Value {
     let text = format!("string(self.{field})");
     json!({

@@ -1,7 +1,7 @@
 //! Reasons of events and conditions. Users search for them and programs compare them, so they are API.
 //!
-//! The docstring of a reason is what `docs/reference/events-and-conditions.md` says of it: the first paragraph is what it
-//! means, the second what to do.
+//! The docstring of a reason is what `docs/reference/events-and-conditions.md` says of it: the first
+//! paragraph is what it means, the second what to do.
 
 /// A reason of an event or of a condition.
 pub trait Reason: Copy + 'static {
@@ -65,17 +65,19 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Reasons of `Accepted`, the condition of ClaimNetworks, AddressPools and UplinkPolicies. The last two are also reasons of the
-    /// controller's events.
+    /// Reasons of `Accepted`, the condition of ClaimNetworks, AddressPools and UplinkPolicies. The last two
+    /// are also reasons of the controller's events.
     AcceptedReason {
         /// The object is in force.
         Accepted,
         /// The object is in force, but may not mean what its author intended.
         ///
-        /// Read the message: it names each field and what is likely to be wrong. Nothing has to be done if it is meant.
+        /// Read the message: it names each field and what is likely to be wrong. Nothing has to be done if it
+        /// is meant.
         AcceptedWithWarnings,
-        /// The object cannot be used as it is written. Pods cannot claim such a ClaimNetwork. Nodes keep the blocks of addresses that
-        /// they have of such a pool, and follow the last good version of such a policy.
+        /// The object cannot be used as it is written. Pods cannot claim such a ClaimNetwork. Nodes keep the
+        /// blocks of addresses that they have of such a pool, and follow the last good version of such a
+        /// policy.
         ///
         /// Correct every field that the message names.
         Invalid,
@@ -85,19 +87,19 @@ reasons! {
 reasons! {
     /// Reasons of `Available`, which says where an accepted ClaimNetwork can be used now.
     AvailableReason {
-        /// Every node that should have the ClaimNetwork takes new pods: the nodes that `spec.nodeSelector` selects, and all that
-        /// publish it.
+        /// Every node that should have the ClaimNetwork takes new pods: the nodes that `spec.nodeSelector`
+        /// selects, and all that publish it.
         Everywhere,
         /// Some nodes take new pods, and some that should do not. `status.nodes` counts both.
         ///
-        /// The message names the nodes with the taints of their devices and the DeviceTaintRules, and the nodes without an
-        /// uplink. See [what each taint means](../architecture.md#devices-and-counters).
+        /// The message names the nodes with the taints of their devices and the DeviceTaintRules, and the
+        /// nodes without an uplink. See [what each taint means](../architecture.md#devices-and-counters).
         NotEverywhere,
         /// No node that the ClaimNetwork selects has its uplink.
         ///
-        /// Compare `spec.uplink` and `spec.nodeSelector` with the links of the nodes. An event on the Node (`UplinkOfTheNode`) says
-        /// why a link that the ClaimNetwork names is not offered. See
-        /// [which links are published](../architecture.md#which-links-are-published).
+        /// Compare `spec.uplink` and `spec.nodeSelector` with the links of the nodes. An event on the Node
+        /// (`UplinkOfTheNode`) says why a link that the ClaimNetwork names is not offered. See [which links
+        /// are published](../architecture.md#which-links-are-published).
         NoNode,
         /// Every node that publishes the ClaimNetwork has a problem, so new pods stay Pending.
         ///
@@ -113,7 +115,8 @@ reasons! {
         Free,
         /// A node needs a block of addresses, and none is free.
         ///
-        /// Add a range to the ClaimNetwork's `addresses` or to its AddressPool. `kubectl get addressblocks.netclaim.dev` shows which nodes have what.
+        /// Add a range to the ClaimNetwork's `addresses` or to its AddressPool. `kubectl get
+        /// addressblocks.netclaim.dev` shows which nodes have what.
         Exhausted,
         /// All addresses are reserved, so that nodes need no blocks: only claims get one that ask for it.
         ///
@@ -133,22 +136,24 @@ reasons! {
         Attached,
         /// An ADD has failed. The agent retries it, and the pod's containers wait.
         ///
-        /// Read the message: it is the plugin's. See [NetclaimAttachFailing](../runbooks.md#netclaimattachfailing).
+        /// Read the message: it is the plugin's. See
+        /// [NetclaimAttachFailing](../runbooks.md#netclaimattachfailing).
         AttachFailed,
-        /// A DEL has failed. The agent retries it. Until it succeeds, the claim stays prepared, its addresses stay taken and the pod
-        /// may stay Terminating.
+        /// A DEL has failed. The agent retries it. Until it succeeds, the claim stays prepared, its addresses
+        /// stay taken and the pod may stay Terminating.
         ///
-        /// Read the message: it is the plugin's. See [NetclaimDetachFailing](../runbooks.md#netclaimdetachfailing).
+        /// Read the message: it is the plugin's. See
+        /// [NetclaimDetachFailing](../runbooks.md#netclaimdetachfailing).
         DetachFailed,
         /// A CHECK found the attachment different from what the ADD made. The pod is not touched.
         ///
-        /// Read the message. If the pod has lost its network, delete the pod. The condition is `True` again when a later CHECK
-        /// succeeds.
+        /// Read the message. If the pod has lost its network, delete the pod. The condition is `True` again
+        /// when a later CHECK succeeds.
         CheckFailed,
         /// The claim cannot be prepared on its node.
         ///
-        /// Correct what the message names: a field of the claim or of its class, or a ClaimNetwork that is gone. The kubelet retries
-        /// after 60 to 90 s.
+        /// Correct what the message names: a field of the claim or of its class, or a ClaimNetwork that is
+        /// gone. The kubelet retries after 60 to 90 s.
         Refused,
     }
 }
@@ -156,8 +161,8 @@ reasons! {
 reasons! {
     /// Reasons of events on pods: the first is the controller's, the others are the agent's.
     PodEvent {
-        /// No node can serve the networks that the pod's claims ask for, so the pod stays Pending. The message says what the claims
-        /// cannot have on which nodes.
+        /// No node can serve the networks that the pod's claims ask for, so the pod stays Pending. The
+        /// message says what the claims cannot have on which nodes.
         ///
         /// See [Why is my pod Pending?](../troubleshooting.md#why-is-my-pod-pending).
         NetworkNotAllocated,
@@ -173,10 +178,11 @@ reasons! {
         ///
         /// As for the condition `CheckFailed`.
         NetworkCheckFailed,
-        /// The agent has given up a DEL, or a link of the host has not come back as it was. Something may be left on the node.
+        /// The agent has given up a DEL, or a link of the host has not come back as it was. Something may be
+        /// left on the node.
         ///
-        /// Remove what the message names. The agent keeps looking for a link, and gives it to nobody until it is as it was. See
-        /// [NetclaimDetachGivenUp](../runbooks.md#netclaimdetachgivenup) and
+        /// Remove what the message names. The agent keeps looking for a link, and gives it to nobody until it
+        /// is as it was. See [NetclaimDetachGivenUp](../runbooks.md#netclaimdetachgivenup) and
         /// [NetclaimStrayLink](../runbooks.md#netclaimstraylink).
         NetworkDetachGivenUp,
     }
@@ -185,21 +191,25 @@ reasons! {
 reasons! {
     /// Reasons of the agent's events on the Node.
     NodeEvent {
-        /// A ClaimNetwork names a link that carries the node's own traffic, or a link that it does not get. The message says whether
-        /// pods share the link, or why not. It also says if another ClaimNetwork hands out the same addresses on the link under another
-        /// name of it, or if a link that pods could have has got a default route or the node's address, and is not offered any more.
+        /// A ClaimNetwork names a link that carries the node's own traffic, or a link that it does not get.
+        /// The message says whether pods share the link, or why not. It also says if another ClaimNetwork
+        /// hands out the same addresses on the link under another name of it, or if a link that pods could
+        /// have has got a default route or the node's address, and is not offered any more.
         ///
-        /// Nothing, if that is meant. Otherwise name another link, write the UplinkPolicy that the message names, or take the route
-        /// or address from the link.
+        /// Nothing, if that is meant. Otherwise name another link, write the UplinkPolicy that the message
+        /// names, or take the route or address from the link.
         UplinkOfTheNode,
-        /// The API server does not store what devices need, so that nothing is published; or its scheduler cannot work with counters.
+        /// The API server does not store what devices need, so that nothing is published; or its scheduler
+        /// cannot work with counters.
         ///
         /// Switch the feature gate on that the message names, or upgrade Kubernetes. See
         /// [Kubernetes versions](kubernetes-versions.md).
         ServerLacksFeatures,
-        /// A device is not published, because the API server or the scheduler would refuse the whole pool with it.
+        /// A device is not published, because the API server or the scheduler would refuse the whole pool
+        /// with it.
         ///
-        /// Read the message: it names the device and the value. Correct the ClaimNetwork or the UplinkPolicy that the value is from.
+        /// Read the message: it names the device and the value. Correct the ClaimNetwork or the UplinkPolicy
+        /// that the value is from.
         DeviceLeftOut,
     }
 }

@@ -11,8 +11,8 @@ use crate::Invalid;
 /// The largest id: a VNI has 24 bits (RFC 7348). Plugins that take a VLAN id have a lower limit.
 pub const MAX_ID: u32 = (1 << 24) - 1;
 
-/// The most ids that a ClaimNetwork may list if claims choose: each id is a capacity of its device, which has room for 32
-/// attributes and capacities.
+/// The most ids that a ClaimNetwork may list if claims choose: each id is a capacity of its device, which has
+/// room for 32 attributes and capacities.
 pub const MAX_CHOICES: usize = 12;
 
 /// The most entries of `ids`.
@@ -22,13 +22,13 @@ const MAX_RANGES: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Segmentation {
-    /// Ids and ranges of ids, such as `100` and `200-299`. If several ClaimNetworks list an id for one uplink, the first ClaimNetwork
-    /// by name has it there.
+    /// Ids and ranges of ids, such as `100` and `200-299`. If several ClaimNetworks list an id for one
+    /// uplink, the first ClaimNetwork by name has it there.
     #[schemars(length(min = 1, max = MAX_RANGES))]
     pub ids: Vec<IdRange>,
-    /// Who chooses the id of an attachment. `Node`: the node takes the lowest free id, and the device's capacity `segments`
-    /// counts the ids. `Claim`: the claim requests the capacity of an id, such as `segment150: 1`, and the scheduler finds a
-    /// node where that id is free.
+    /// Who chooses the id of an attachment. `Node`: the node takes the lowest free id, and the device's
+    /// capacity `segments` counts the ids. `Claim`: the claim requests the capacity of an id, such as
+    /// `segment150: 1`, and the scheduler finds a node where that id is free.
     #[serde(default)]
     pub chosen_by: ChosenBy,
 }
@@ -53,7 +53,7 @@ pub struct IdRange {
 
 /// What people write in YAML: `100` or `200-299`.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "is no id or range of ids: write for example 100 or 200-299")]
+#[serde(untagged, expecting = "is not an id or range of ids: write for example 100 or 200-299")]
 enum Text {
     Number(u32),
     Text(String),
@@ -82,7 +82,9 @@ impl TryFrom<Text> for IdRange {
             Text::Text(text) => text,
         };
         let wrong = || {
-            format!("{text:?} is no id or range of ids: write for example 100 or 200-299, from 1 to {MAX_ID}")
+            format!(
+                "{text:?} is not an id or range of ids: write for example 100 or 200-299, from 1 to {MAX_ID}"
+            )
         };
         let (first, last) = text.split_once('-').unwrap_or((&text, &text));
         let id = |text: &str| {

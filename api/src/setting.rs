@@ -19,7 +19,8 @@ impl Setting {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Ips, Self::Mac, Self::Bandwidth, Self::PortMappings];
 
-    /// The name of the field in `allow` and in an [`AttachmentConfig`], of CNI's capability, and of Multus' key.
+    /// The name of the field in `allow` and in an [`AttachmentConfig`], of CNI's capability, and of Multus'
+    /// key.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ips => "ips",

@@ -1,7 +1,7 @@
 //! Reads objects that the API server has stored, which may be of a newer version of netclaim.
 //!
-//! New objects are decoded strictly. After a rollback, objects of the newer version are still there. It is better to ignore
-//! an unknown field than to ignore the whole object.
+//! New objects are decoded strictly. After a rollback, objects of the newer version are still there. It is
+//! better to ignore an unknown field than to ignore the whole object.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

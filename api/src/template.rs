@@ -1,7 +1,7 @@
 //! Placeholders such as `${uplink.name}` in a CNI configuration: typed, without logic.
 //!
-//! A string that is only a placeholder becomes the value itself (`"${parameters.vlan}"` -> `100`); in a longer string,
-//! scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
+//! A string that is only a placeholder becomes the value itself (`"${parameters.vlan}"` -> `100`); in a
+//! longer string, scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
 
 use serde_json::{Map, Value};
 
@@ -59,8 +59,8 @@ fn unknown(name: &str, parameters: Option<String>) -> UnknownPlaceholder {
     }
 }
 
-/// Returns everything that is wrong with a configuration whose parameters are not known: any `${parameters.NAME}` is
-/// accepted.
+/// Returns everything that is wrong with a configuration whose parameters are not known: any
+/// `${parameters.NAME}` is accepted.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
     validate_template(json, &|name| {
         let parameter = name.strip_prefix("parameters.").map(|_| PlaceholderValue::Any);

@@ -27,7 +27,7 @@ impl TryFrom<String> for Net {
 
     fn try_from(text: String) -> Result<Self, String> {
         let wrong = |_| {
-            format!("{text:?} is no network in CIDR notation: write for example 10.20.0.0/22 or fd00::/64")
+            format!("{text:?} is not a network in CIDR notation: write for example 10.20.0.0/22 or fd00::/64")
         };
         text.parse().map(Self).map_err(wrong)
     }

@@ -32,7 +32,8 @@ fn crds() -> [(&'static str, CustomResourceDefinition); 5] {
     ]
 }
 
-/// Returns a CRD in which `null` is no third state of a field (it is pruned), and each list says how it is merged.
+/// Returns a CRD in which `null` is not a third state of a field (it is pruned), and each list says how it is
+/// merged.
 fn conventional(crd: &CustomResourceDefinition) -> CustomResourceDefinition {
     fn mend(schema: &mut Value) {
         match schema {
@@ -124,7 +125,8 @@ fn every_field_of_the_crds_and_schemas_has_a_description() {
     }
 }
 
-/// Collects the paths of the amounts that no rule of their object looks at, and returns how many amounts there are.
+/// Collects the paths of the amounts that no rule of their object looks at, and returns how many amounts
+/// there are.
 fn unchecked_amounts(schema: &Value, path: &str, found: &mut Vec<String>) -> usize {
     let properties = schema["properties"].as_object();
     let rules: Vec<&str> = schema["x-kubernetes-validations"]

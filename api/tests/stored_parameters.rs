@@ -1,6 +1,7 @@
-//! Classes and claims keep the opaque parameters that somebody wrote once, as long as the objects exist: the API server stores
-//! them as they are. The `parameters` of each file in `stored/` are such a text. They are read for ever and mean the same:
-//! a later version adds files, and may give another spelling to `means`, but changes no `parameters` (decision 20).
+//! Classes and claims keep the opaque parameters that somebody wrote once, as long as the objects exist: the
+//! API server stores them as they are. The `parameters` of each file in `stored/` are such a text. They are
+//! read for ever and mean the same: a later version adds files, and may give another spelling to `means`, but
+//! changes no `parameters` (decision 20).
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};

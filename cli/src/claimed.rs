@@ -5,8 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::reasons::{ConditionReason as _, ReadyReason};
 
-/// Returns the devices that are attached for the claim: a result with admin access attaches nothing. Each with what an agent
-/// reports of it, if one has reported.
+/// Returns the devices that are attached for the claim: a result with admin access attaches nothing. Each
+/// with what an agent reports of it, if one has reported.
 pub(crate) fn devices(
     claim: &ResourceClaim,
 ) -> impl Iterator<Item = (&DeviceRequestAllocationResult, Option<&AllocatedDeviceStatus>)> {

@@ -16,10 +16,12 @@ use crate::proxy::{InvalidProxy, proxy};
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
 
-/// The flags that choose a cluster, and as whom to ask it. They are accepted before the command, too, as kubectl's are.
+/// The flags that choose a cluster, and as whom to ask it. They are accepted before the command, too, as
+/// kubectl's are.
 #[derive(Debug, Default, clap::Args)]
 pub struct Connection {
-    /// The kubeconfig file [default: $KUBECONFIG, or ~/.kube/config; without one, in a pod, its service account]
+    /// The kubeconfig file [default: $KUBECONFIG, or ~/.kube/config; without one, in a pod, its service
+    /// account]
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig [default: the current one]
@@ -154,7 +156,8 @@ impl Connection {
         Client::try_from(self.config().await?).map_err(ReadError::Client)
     }
 
-    /// As [`Self::client`], but repeats no request that is answered with 503, as an agent that is not ready answers.
+    /// As [`Self::client`], but repeats no request that is answered with 503, as an agent that is not ready
+    /// answers.
     ///
     /// # Errors
     /// As [`Self::client`].
@@ -193,7 +196,8 @@ impl Connection {
     }
 }
 
-/// Merges the files of a list, as client-go does: one that does not exist is left out. `None` if the list is empty.
+/// Merges the files of a list, as client-go does: one that does not exist is left out. `None` if the list is
+/// empty.
 ///
 /// # Errors
 /// A file cannot be used, or none of them exists.
@@ -258,9 +262,11 @@ pub async fn list_kept<K: Clone + Debug + DeserializeOwned>(
     .await
 }
 
-/// Lists objects page by page and hands each to `add`, which may break off the list. Only one page is in memory at a time.
+/// Lists objects page by page and hands each to `add`, which may break off the list. Only one page is in
+/// memory at a time.
 ///
-/// If the API server forgets the list between two pages, it is read once more from the beginning, with a new `begin`.
+/// If the API server forgets the list between two pages, it is read once more from the beginning, with a new
+/// `begin`.
 ///
 /// # Errors
 /// Fails with what the API server says.

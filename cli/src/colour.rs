@@ -23,7 +23,8 @@ pub(crate) enum Mark {
 }
 
 impl Colours {
-    /// Colours for standard output if it is a terminal that can show them, and neither `NO_COLOR` nor `TERM=dumb` is set.
+    /// Colours for standard output if it is a terminal that can show them, and neither `NO_COLOR` nor
+    /// `TERM=dumb` is set.
     pub fn of_stdout() -> Self {
         match AutoStream::choice(&io::stdout()) {
             ColorChoice::Never => Self::Off,

@@ -1,8 +1,8 @@
 //! Completion for shells: scripts, and the answers of kubectl's plugin.
 //!
-//! `kubectl netclaim …` is completed by kubectl. It runs a program named `kubectl_complete-netclaim` with the words after
-//! `netclaim`, the last of which is the one to complete, and reads one candidate a line. The last line has a number that says what the
-//! shell does with them (Cobra's `ShellCompDirective`).
+//! `kubectl netclaim …` is completed by kubectl. It runs a program named `kubectl_complete-netclaim` with the
+//! words after `netclaim`, the last of which is the one to complete, and reads one candidate a line. The last
+//! line has a number that says what the shell does with them (Cobra's `ShellCompDirective`).
 
 use std::env;
 use std::ffi::OsString;

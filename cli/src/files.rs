@@ -78,11 +78,11 @@ fn directory(path: &Path, recursive: bool, found: &mut Vec<File>) {
 fn objects(text: io::Result<String>) -> Result<Vec<Value>, String> {
     let text = text.map_err(|error| format!("cannot be read: {error}"))?;
     let documents =
-        documents::read(&text).map_err(|problem| format!("is no valid YAML or JSON: {problem}"))?;
+        documents::read(&text).map_err(|problem| format!("is not valid YAML or JSON: {problem}"))?;
     let mut objects = Vec::new();
     for (index, document) in documents.into_iter().enumerate() {
         if !document.is_object() {
-            return Err(format!("document {} is no object", index + 1));
+            return Err(format!("document {} is not an object", index + 1));
         }
         add(document, &mut objects);
     }

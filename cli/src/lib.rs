@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Invariants:
-//! * Standard output has results only, so that programs can read them; messages for people go to standard error.
+//! * Standard output has results only, so that programs can read them; messages for people go to standard
+//!   error.
 //! * `netclaimctl cni` accepts the command line and environment of cnitool, and prints what cnitool prints.
 
 use std::io::Write;
@@ -81,8 +82,8 @@ pub enum Command {
     /// Lists which networks pods have now, with addresses, nodes, and what is not ready.
     #[command(after_help = exit_codes!("the attachments are printed, or there are none", "the claims or the pod cannot be read"))]
     Attachments(attachments::Args),
-    /// Packs what a maintainer needs to find a bug into an archive: objects, events, logs and versions. Secrets are removed as far as
-    /// they are recognised.
+    /// Packs what a maintainer needs to find a bug into an archive: objects, events, logs and versions.
+    /// Secrets are removed as far as they are recognised.
     #[command(after_help = exit_codes!(
         "the archive is written; its README says what could not be read",
         "nothing can be read, or the archive cannot be written"
@@ -144,7 +145,8 @@ impl Command {
     }
 }
 
-/// Returns the definition of the command line. A command that says no exit codes of its own has those of its parent.
+/// Returns the definition of the command line. A command that says no exit codes of its own has those of its
+/// parent.
 pub fn command() -> clap::Command {
     with_exit_codes(Cli::command(), None)
 }

@@ -1,5 +1,6 @@
-//! The program `netclaimctl`, which is a plugin of kubectl under the name `kubectl-netclaim`, and completes that plugin's command line
-//! under the name `kubectl_complete-netclaim`. Exits with 0 on success, 1 on failure, 2 on a wrong command line, and 130 if interrupted.
+//! The program `netclaimctl`, which is a plugin of kubectl under the name `kubectl-netclaim`, and completes
+//! that plugin's command line under the name `kubectl_complete-netclaim`. Exits with 0 on success, 1 on
+//! failure, 2 on a wrong command line, and 130 if interrupted.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,7 +25,8 @@ async fn main() -> ExitCode {
     }
     let cli = netclaim_cli::Cli::from_command_line();
     let is_cni = matches!(cli.command, Command::Cni(_));
-    // CNI plugins must not inherit the caller's open files. Other commands may read them: `-f <(helm template …)`.
+    // CNI plugins must not inherit the caller's open files. Other commands may read them: `-f <(helm template
+    // …)`.
     if is_cni && let Err(error) = netclaim_cni::close_inherited_descriptors() {
         eprintln!("netclaimctl: cannot close inherited descriptors: {error}");
         return ExitCode::FAILURE;
@@ -45,7 +47,8 @@ async fn main() -> ExitCode {
         code = netclaim_cli::run(cli, &mut out, &mut err, Colours::of_stdout()) => code,
         () = interrupted => {
             if is_cni {
-                // Plugins have their own process groups, so the terminal does not interrupt them; the drop of `run` kills them.
+                // Plugins have their own process groups, so the terminal does not interrupt them; the drop of
+                // `run` kills them.
                 eprintln!("netclaimctl: interrupted; what was begun is not finished: `cni attachments` shows what to `cni del`");
                 tokio::time::sleep(KILLED).await;
             } else {

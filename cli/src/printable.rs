@@ -7,7 +7,8 @@ use netclaim_api::shorten;
 /// The most bytes of a text that are shown.
 const MAX: usize = 1024;
 
-/// Returns the text in one line, without what moves a terminal's cursor or turns its direction, and not too long.
+/// Returns the text in one line, without what moves a terminal's cursor or turns its direction, and not too
+/// long.
 pub(crate) fn printable(text: &str) -> String {
     shorten(escaped(text), MAX)
 }
@@ -19,7 +20,8 @@ pub(crate) fn escaped(text: impl Display) -> String {
     text.to_string().chars().map(escaped).collect()
 }
 
-/// Whether the character makes a terminal show what follows in another order (Unicode's explicit directional formatting).
+/// Whether the character makes a terminal show what follows in another order (Unicode's explicit directional
+/// formatting).
 fn is_direction(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,7 +1,8 @@
 //! Which proxy leads to a cluster, as kubectl decides it. Pure.
 //!
-//! A kubeconfig's own `proxy-url` is always used. Without one, the environment says the proxy, and for which hosts there is none
-//! (`golang.org/x/net/http/httpproxy`). kube reads these variables too, but compares `NO_PROXY` with the proxy's host.
+//! A kubeconfig's own `proxy-url` is always used. Without one, the environment says the proxy, and for which
+//! hosts there is none (`golang.org/x/net/http/httpproxy`). kube reads these variables too, but compares
+//! `NO_PROXY` with the proxy's host.
 
 use std::net::IpAddr;
 
@@ -68,8 +69,8 @@ fn is_direct(cluster: &Uri, without: &str) -> bool {
         || without.split(',').any(|entry| is_named(host, ip, port, &entry.trim().to_ascii_lowercase()))
 }
 
-/// Whether an entry of `NO_PROXY` names the host: all, a network, an address, a domain with its subdomains, or after `.` or `*.`
-/// only the subdomains. A port may follow.
+/// Whether an entry of `NO_PROXY` names the host: all, a network, an address, a domain with its subdomains,
+/// or after `.` or `*.` only the subdomains. A port may follow.
 fn is_named(host: &str, ip: Option<IpAddr>, port: u16, entry: &str) -> bool {
     if entry == "*" {
         return true;

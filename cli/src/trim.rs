@@ -1,4 +1,5 @@
-//! What is kept of objects of which a big cluster has tens of thousands. The rest of a page is freed before the next one comes.
+//! What is kept of objects of which a big cluster has tens of thousands. The rest of a page is freed before
+//! the next one comes.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
@@ -43,7 +44,8 @@ fn failing(devices: Vec<AllocatedDeviceStatus>) -> Vec<AllocatedDeviceStatus> {
     devices.map(|device| AllocatedDeviceStatus { data: None, network_data: None, ..device }).collect()
 }
 
-/// Keeps what says whether the node takes pods, what device plugins have there, and its versions. A node lists all its images.
+/// Keeps what says whether the node takes pods, what device plugins have there, and its versions. A node
+/// lists all its images.
 pub(crate) fn node(node: Node) -> Option<Node> {
     let mut node = whole(node)?;
     node.metadata.annotations = None;

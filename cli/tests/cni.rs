@@ -19,7 +19,8 @@ if test -e "$d/$CNI_COMMAND"; then echo '{"code": 123, "msg": "told to fail", "d
 test "$CNI_COMMAND" != ADD || echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.0.0.9/24","interface":0}]}'
 "#;
 
-/// A node with plugins, configurations, a cache, and links to this test's own network namespace, which no plugin enters.
+/// A node with plugins, configurations, a cache, and links to this test's own network namespace, which no
+/// plugin enters.
 struct Node(TempDir);
 
 impl Node {

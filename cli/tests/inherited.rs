@@ -43,7 +43,8 @@ fn a_signal_ends_a_command_that_waits_for_standard_input() {
     }
 }
 
-/// Sends a signal to a command that waits for a server which never answers. Returns exit code and standard error.
+/// Sends a signal to a command that waits for a server which never answers. Returns exit code and standard
+/// error.
 fn ended_by(signal: &str, command: &[&str]) -> (Option<i32>, String) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = tempfile::tempdir().unwrap();

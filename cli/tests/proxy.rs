@@ -1,4 +1,5 @@
-//! The way to the cluster through a proxy, which kubectl takes too. The proxy is a fake that refuses everything.
+//! The way to the cluster through a proxy, which kubectl takes too. The proxy is a fake that refuses
+//! everything.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -7,7 +8,8 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// Returns the first line that the proxy gets if the kubeconfig has this server, and `PROXY` in it and in variables is the proxy.
+/// Returns the first line that the proxy gets if the kubeconfig has this server, and `PROXY` in it and in
+/// variables is the proxy.
 fn first_line(server: &str, own: Option<&str>, variables: &[(&str, &str)]) -> String {
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = proxy.local_addr().unwrap().to_string();

@@ -15,7 +15,7 @@ use crate::names::is_hex;
 #[cfg_attr(feature = "schemars", schemars(with = "String", extend("pattern" = "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$")))]
 pub struct MacAddr([u8; 6]);
 
-/// A text that is no [`MacAddr`].
+/// A text that is not a [`MacAddr`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MacAddrError {
     /// Not six bytes.
@@ -73,7 +73,7 @@ pub enum IpRequest {
     Cidr(IpNet),
 }
 
-/// A text that is no [`IpRequest`].
+/// A text that is not an [`IpRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an IP address: write for example 10.20.0.5 or 10.20.0.5/24")]
 pub struct IpRequestError(pub String);

@@ -10,14 +10,14 @@ use crate::trace_context::TraceContext;
 
 /// The parameters of one attachment (specification, section 3, "Attachment Parameters").
 ///
-/// Identified by [`container_id`](Self::container_id) and [`if_name`](Self::if_name). DEL and CHECK must be given
-/// the same parameters as ADD was, so the value can be stored as JSON and read back.
+/// Identified by [`container_id`](Self::container_id) and [`if_name`](Self::if_name). DEL and CHECK must be
+/// given the same parameters as ADD was, so the value can be stored as JSON and read back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attachment {
     /// The container, in Kubernetes the pod's sandbox.
     pub container_id: ContainerId,
-    /// Path of the network namespace. `None` means that the namespace is gone: plugins get an empty `CNI_NETNS`, which
-    /// only DEL allows.
+    /// Path of the network namespace. `None` means that the namespace is gone: plugins get an empty
+    /// `CNI_NETNS`, which only DEL allows.
     pub netns: Option<PathBuf>,
     /// The interface to create or to adjust in the namespace.
     pub if_name: IfName,

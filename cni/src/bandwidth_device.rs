@@ -1,7 +1,8 @@
-//! A network name for the reference plugin `bandwidth` (release 1.9.1) with which two attachments of one container do
-//! not collide.
+//! A network name for the reference plugin `bandwidth` (release 1.9.1) with which two attachments of one
+//! container do not collide.
 //!
-//! The plugin is recognised by its type. Another plugin of that name still gets calls that the specification allows.
+//! The plugin is recognised by its type. Another plugin of that name still gets calls that the specification
+//! allows.
 
 use sha2::{Digest as _, Sha512};
 
@@ -15,11 +16,12 @@ const DEVICE_NAME: usize = 15;
 
 /// Returns the network name for this plugin in this attachment, or `None` for the network's own.
 ///
-/// `bandwidth` names its device on the host after network and container, not the interface: a second attachment of a
-/// container to one network fails, and the DEL of one takes the other's device away. It uses the name for nothing else.
+/// `bandwidth` names its device on the host after network and container, not the interface: a second
+/// attachment of a container to one network fails, and the DEL of one takes the other's device away. It uses
+/// the name for nothing else.
 ///
-/// `prev` is the attachment's result. If it has a device of the plugin's usual name, another runtime made it, and the
-/// plugin must get the network's own name.
+/// `prev` is the attachment's result. If it has a device of the plugin's usual name, another runtime made it,
+/// and the plugin must get the network's own name.
 pub(crate) fn network_name_for(
     list: &NetworkList,
     plugin: &PluginConf,

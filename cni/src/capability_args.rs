@@ -15,8 +15,9 @@ macro_rules! capability_args {
         ///
         /// The fields are the capabilities of CNI's
         /// [conventions](https://www.cni.dev/docs/conventions/#dynamic-plugin-specific-fields-capabilities--runtime-configuration);
-        /// [`other`](Self::other) holds all others. A value from JSON is typed only if the type writes the same JSON
-        /// again: a malformed one, or one with more members, stays in `other` and reaches the plugin unchanged.
+        /// [`other`](Self::other) holds all others. A value from JSON is typed only if the type writes the
+        /// same JSON again: a malformed one, or one with more members, stays in `other` and reaches the
+        /// plugin unchanged.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(from = "Map<String, Value>", into = "Map<String, Value>")]
         pub struct CapabilityArgs {

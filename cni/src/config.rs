@@ -1,8 +1,8 @@
 //! Network configurations (specification, section 1), parsed from JSON and kept byte for byte.
 //!
-//! A [`NetworkList`] always has a valid name, a supported version and at least one plugin with a valid type. Plugins
-//! are not loaded from files beside the configuration, so `loadOnlyInlinedPlugins` is checked and otherwise has no
-//! effect.
+//! A [`NetworkList`] always has a valid name, a supported version and at least one plugin with a valid type.
+//! Plugins are not loaded from files beside the configuration, so `loadOnlyInlinedPlugins` is checked and
+//! otherwise has no effect.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,8 @@ use crate::version::{self, SpecVersion, VersionError};
 
 /// A network configuration list.
 ///
-/// Serialises as the JSON it was parsed from, through [`RawValue`]: use `serde_json`, and no flattened or internally
-/// tagged container around it.
+/// Serialises as the JSON it was parsed from, through [`RawValue`]: use `serde_json`, and no flattened or
+/// internally tagged container around it.
 #[derive(Clone, Debug)]
 pub struct NetworkList {
     name: ListName,
@@ -96,11 +96,11 @@ fn at(pointer: impl Into<String>, problem: impl Into<ConfProblem>) -> ConfError 
 }
 
 impl NetworkList {
-    /// Parses a network configuration list, or a single plugin's configuration (deprecated by the specification),
-    /// which becomes a list of one.
+    /// Parses a network configuration list, or a single plugin's configuration (deprecated by the
+    /// specification), which becomes a list of one.
     ///
-    /// The version chosen is the highest that this runtime supports of `cniVersion` and `cniVersions`; without both
-    /// it is 0.1.0.
+    /// The version chosen is the highest that this runtime supports of `cniVersion` and `cniVersions`;
+    /// without both it is 0.1.0.
     ///
     /// # Errors
     /// [`ConfError`] with pointer and problem.
@@ -192,8 +192,8 @@ impl NetworkList {
         self.raw.get()
     }
 
-    /// The same list that declares `version` only, in its JSON too, so that it is called with that version after it
-    /// was stored and read back.
+    /// The same list that declares `version` only, in its JSON too, so that it is called with that version
+    /// after it was stored and read back.
     ///
     /// # Errors
     /// [`ConfProblem::Json`] if the JSON cannot be rewritten.
@@ -269,7 +269,8 @@ impl PluginConf {
         self.object.get(key)
     }
 
-    /// The configuration that the plugin gets: without `capabilities` and without the keys that the runtime writes.
+    /// The configuration that the plugin gets: without `capabilities` and without the keys that the runtime
+    /// writes.
     pub(crate) fn passed_on(&self) -> Object {
         let mut object = self.object.clone();
         object.retain(|key| key != "capabilities" && !is_reserved(key));
@@ -329,7 +330,8 @@ fn ipam_type(plugin: &Object, pointer: &str) -> Result<Option<PluginType>, ConfE
     }
 }
 
-/// Names of the capabilities that are switched on. `null` is the same as not there, for the whole and for each.
+/// Names of the capabilities that are switched on. `null` is the same as not there, for the whole and for
+/// each.
 fn capabilities(raw: &RawValue, pointer: &str) -> Result<BTreeSet<String>, ConfError> {
     let Some(object) = typed::<Option<Object>>(raw, pointer, "an object")? else {
         return Ok(BTreeSet::new());

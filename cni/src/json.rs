@@ -1,7 +1,7 @@
 //! JSON objects that keep the bytes of their values, and a check for duplicate keys.
 //!
-//! `serde_json::Value` would sort keys and round large numbers, and plugins would get another configuration than the
-//! administrator wrote.
+//! `serde_json::Value` would sort keys and round large numbers, and plugins would get another configuration
+//! than the administrator wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -88,12 +88,14 @@ pub(crate) fn raw<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, ser
     serde_json::value::to_raw_value(value)
 }
 
-/// Reads one JSON document without keeping it, and refuses a key that occurs twice in one object, at any depth.
+/// Reads one JSON document without keeping it, and refuses a key that occurs twice in one object, at any
+/// depth.
 ///
-/// Two readers may pick different ones of two equal keys, so that a policy would see another value than the plugin.
+/// Two readers may pick different ones of two equal keys, so that a policy would see another value than the
+/// plugin.
 ///
 /// # Errors
-/// Names the key, or what is no JSON, with the line and column.
+/// Names the key, or what is not JSON, with the line and column.
 pub fn refuse_duplicate_keys(text: &str) -> Result<(), serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     Distinct.deserialize(&mut deserializer)?;

@@ -7,16 +7,16 @@ pub const PROTOCOL: [&str; 8] =
 /// Reserved for the runtime, which writes such keys itself (specification, section 1).
 const RESERVED_PREFIX: &str = "cni.dev/";
 
-/// Whether only the runtime may write this key of a plugin object. The prefix counts in any case, because plugins
-/// written in Go ignore case. Other misspelt keys are refused.
+/// Whether only the runtime may write this key of a plugin object. The prefix counts in any case, because
+/// plugins written in Go ignore case. Other misspelt keys are refused.
 pub fn is_reserved(key: &str) -> bool {
     let prefix = key.get(..RESERVED_PREFIX.len());
     matches!(key, "runtimeConfig" | "args" | "prevResult")
         || prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(RESERVED_PREFIX))
 }
 
-/// Whether a reader that folds case, as Go's `encoding/json` does, takes `found` for `known` although it is spelt
-/// differently.
+/// Whether a reader that folds case, as Go's `encoding/json` does, takes `found` for `known` although it is
+/// spelt differently.
 pub fn is_misspelt(found: &str, known: &str) -> bool {
     // U+017F and U+212A are the only other characters that Go folds into ASCII letters.
     let fold = |c: char| match c {

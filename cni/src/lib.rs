@@ -1,12 +1,12 @@
-//! A [CNI](https://www.cni.dev) runtime: it parses and validates network configurations, runs chains of plugins, and
-//! remembers the attachments that it made. Implements the [specification](https://www.cni.dev/docs/spec/) from
-//! version 0.1.0 to 1.1.0.
+//! A [CNI](https://www.cni.dev) runtime: it parses and validates network configurations, runs chains of
+//! plugins, and remembers the attachments that it made. Implements the
+//! [specification](https://www.cni.dev/docs/spec/) from version 0.1.0 to 1.1.0.
 //!
 //! The core is values and checks, without IO:
 //!
-//! * [`NetworkList`] is a network configuration, [`Attachment`] holds the parameters of one container interface, and
-//!   [`CniResult`] is the result of its ADD. They are parsed once, keep their JSON byte for byte, and can be stored
-//!   and read back.
+//! * [`NetworkList`] is a network configuration, [`Attachment`] holds the parameters of one container
+//!   interface, and [`CniResult`] is the result of its ADD. They are parsed once, keep their JSON byte for
+//!   byte, and can be stored and read back.
 //! * [`CapabilityArgs`] has a type for each capability of CNI's conventions.
 //! * [`Request`] is the environment and standard input of one plugin call.
 //! * [`validate`] finds everything that is wrong with a configuration at once.

@@ -1,7 +1,7 @@
 //! Names that the specification restricts, each a type that cannot hold a forbidden one.
 //!
-//! They become file names, environment values or kernel names: a value is never empty, never a path, and has at most
-//! 255 bytes (an interface name: 15).
+//! They become file names, environment values or kernel names: a value is never empty, never a path, and has
+//! at most 255 bytes (an interface name: 15).
 
 use std::fmt;
 use std::str::FromStr;
@@ -101,8 +101,8 @@ macro_rules! name {
 }
 
 name!(
-    /// Identifies a container towards plugins (specification, section 2, `CNI_CONTAINERID`): a letter or digit, then
-    /// letters, digits, `_`, `.` and `-`.
+    /// Identifies a container towards plugins (specification, section 2, `CNI_CONTAINERID`): a letter or
+    /// digit, then letters, digits, `_`, `.` and `-`.
     ContainerId,
     check_identifier
 );
@@ -112,8 +112,9 @@ name!(
     check_identifier
 );
 name!(
-    /// Name of a network interface: a letter or digit, then letters, digits, `_`, `.` and `-`, at most 15 bytes. The
-    /// kernel and the CNI specification ("Parameters") take more, but names end up in shells, logs and terminals.
+    /// Name of a network interface: a letter or digit, then letters, digits, `_`, `.` and `-`, at most 15
+    /// bytes. The kernel and the CNI specification ("Parameters") take more, but names end up in shells, logs
+    /// and terminals.
     #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
     #[cfg_attr(feature = "schemars", schemars(extend("minLength" = 1, "maxLength" = 15, "pattern" = r"^[A-Za-z0-9][A-Za-z0-9._-]*$")))]
     IfName,
@@ -166,7 +167,8 @@ fn check_length(value: &str) -> Result<(), &'static str> {
     if value.len() > MAX_LEN { Err("is longer than 255 bytes") } else { Ok(()) }
 }
 
-/// Whether the text has exactly this number of hexadecimal digits. Rust's number parser would also accept a sign.
+/// Whether the text has exactly this number of hexadecimal digits. Rust's number parser would also accept a
+/// sign.
 pub fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -95,8 +95,8 @@ pub struct Request {
 impl Request {
     /// ADD, DEL or CHECK of one attachment. `cni_path` is the value of `CNI_PATH`.
     ///
-    /// For ADD `prev` is the result of the plugin before this one, else the result of the whole ADD. DEL gets it from
-    /// version 0.4.0 on, as the specification introduced it there.
+    /// For ADD `prev` is the result of the plugin before this one, else the result of the whole ADD. DEL gets
+    /// it from version 0.4.0 on, as the specification introduced it there.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -149,8 +149,8 @@ impl Request {
         Self::network(Verb::Status, &base(list, plugin)?, cni_path)
     }
 
-    /// GC of one plugin. The attachments are sent under both names that plugins look for: the specification's, and
-    /// the one it had by mistake.
+    /// GC of one plugin. The attachments are sent under both names that plugins look for: the
+    /// specification's, and the one it had by mistake.
     ///
     /// # Errors
     /// [`RequestError::Json`].
@@ -167,7 +167,8 @@ impl Request {
         Self::network(Verb::Gc, &stdin, cni_path)
     }
 
-    /// VERSION. Plugins built with an early library require all variables, so they are set although they mean nothing.
+    /// VERSION. Plugins built with an early library require all variables, so they are set although they mean
+    /// nothing.
     pub fn version() -> Self {
         Self {
             verb: Verb::Version,

@@ -1,7 +1,7 @@
 //! Results of ADD in every version of the specification (section 5, and its earlier editions).
 //!
-//! A [`CniResult`] keeps the JSON that the plugin printed, unknown keys included, and passes exactly that on. Its
-//! accessors show every version in the form of 1.1.0. Conversions follow libcni's rules.
+//! A [`CniResult`] keeps the JSON that the plugin printed, unknown keys included, and passes exactly that on.
+//! Its accessors show every version in the form of 1.1.0. Conversions follow libcni's rules.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::version::{SpecVersion, VersionError};
 
 /// The result of a successful ADD.
 ///
-/// Serialises as its JSON, through [`RawValue`]: use `serde_json`, and no flattened or internally tagged container
-/// around it.
+/// Serialises as its JSON, through [`RawValue`]: use `serde_json`, and no flattened or internally tagged
+/// container around it.
 ///
 /// Clones share their content: an agent keeps the results of all its attachments in several places.
 #[derive(Clone, Debug)]
@@ -210,8 +210,8 @@ impl Content {
 }
 
 impl CniResult {
-    /// Parses a plugin's output. `config` is the version of the call; it counts if the result names none, as in libcni.
-    /// `null` is the empty result.
+    /// Parses a plugin's output. `config` is the version of the call; it counts if the result names none, as
+    /// in libcni. `null` is the empty result.
     ///
     /// # Errors
     /// See [`ResultError`].
@@ -296,8 +296,8 @@ impl CniResult {
         &self.0.dns
     }
 
-    /// The interface of `attachment`: it has the requested name and is in a namespace. `None` before 0.3.0, and if no
-    /// plugin created an interface.
+    /// The interface of `attachment`: it has the requested name and is in a namespace. `None` before 0.3.0,
+    /// and if no plugin created an interface.
     pub fn interface_of(&self, attachment: &Attachment) -> Option<&Interface> {
         self.index_of(attachment).and_then(|index| self.0.interfaces.get(index))
     }
@@ -375,8 +375,8 @@ impl CniResult {
         Ok(object)
     }
 
-    /// The first address of a family with the routes of that family, of which only destination and next hop exist
-    /// in the old shape.
+    /// The first address of a family with the routes of that family, of which only destination and next hop
+    /// exist in the old shape.
     fn one_ip(&self, v4: bool) -> Option<OneIp> {
         let ip = self.0.ips.iter().find(|ip| is_v4(ip) == v4)?;
         let bare = |r: &Route| Route {

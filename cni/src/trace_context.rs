@@ -1,5 +1,5 @@
-//! Trace context that plugins get: [W3C Trace Context](https://www.w3.org/TR/trace-context/) and Baggage, as the
-//! environment variables that OpenTelemetry gives them and libcni uses too.
+//! Trace context that plugins get: [W3C Trace Context](https://www.w3.org/TR/trace-context/) and Baggage, as
+//! the environment variables that OpenTelemetry gives them and libcni uses too.
 
 use std::env;
 use std::ffi::OsString;
@@ -24,8 +24,8 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Returns the trace of all operations on one interface of one container. One id finds what plugins log about its
-    /// ADD and its DEL, also after a restart of the caller.
+    /// Returns the trace of all operations on one interface of one container. One id finds what plugins log
+    /// about its ADD and its DEL, also after a restart of the caller.
     pub fn of_attachment(container_id: &ContainerId, if_name: &IfName) -> Self {
         // A slash is in neither name.
         let hash = Sha256::digest(format!("{container_id}/{if_name}"));
@@ -34,7 +34,8 @@ impl TraceContext {
         Self { parent, state: None, baggage: None }
     }
 
-    /// Parses another program's `traceparent`. `None` if it is malformed: a broken trace must not fail an attachment.
+    /// Parses another program's `traceparent`. `None` if it is malformed: a broken trace must not fail an
+    /// attachment.
     pub fn parse(parent: &str) -> Option<Self> {
         let mut parts = parent.split('-');
         let mut hex = |length: usize| {

@@ -64,7 +64,8 @@ impl SpecVersion {
     /// Reads a `cniVersion`; the empty one means 0.1.0, as in libcni.
     ///
     /// # Errors
-    /// [`VersionError`] if it is no released version. Plugins compare versions as text, so `1.1` is not `1.1.0`.
+    /// [`VersionError`] if it is not a released version. Plugins compare versions as text, so `1.1` is not
+    /// `1.1.0`.
     pub fn parse(text: &str) -> Result<Self, VersionError> {
         if text.is_empty() {
             return Ok(Self::V0_1_0);
@@ -103,8 +104,8 @@ impl From<SpecVersion> for String {
 
 /// Whether `text` is written as a version at all: up to three numbers with dots between them.
 ///
-/// A `cniVersions` entry of that form which is no released version is one this runtime does not know, and skips;
-/// anything else is a mistake in the configuration.
+/// A `cniVersions` entry of that form which is not a released version is one this runtime does not know, and
+/// skips; anything else is a mistake in the configuration.
 pub fn is_well_formed(text: &str) -> bool {
     text.is_empty()
         || (text.split('.').count() <= 3 && text.split('.').all(|part| part.parse::<u32>().is_ok()))

@@ -1,5 +1,5 @@
-//! A runtime that remembers, with shell scripts as plugins: what is on disk when, who waits for whom, and what is known
-//! of single plugins.
+//! A runtime that remembers, with shell scripts as plugins: what is on disk when, who waits for whom, and
+//! what is known of single plugins.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -21,7 +21,8 @@ use tempfile::TempDir;
 const LONG: Duration = Duration::from_secs(30);
 const RESULT: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.9/24"}]}"#;
 
-/// Notes its call, lists what is remembered at that moment, then does what the file of its name and verb says.
+/// Notes its call, lists what is remembered at that moment, then does what the file of its name and verb
+/// says.
 const SCRIPT: &str = r#"#!/bin/sh
 d=${0%/*/*}
 me=${0##*/}
@@ -349,7 +350,8 @@ async fn plugins_are_told_the_trace_of_each_operation() {
 #[ignore = "needs root"]
 async fn plugins_are_found_and_run_in_another_mount_namespace() {
     let dir = tempfile::tempdir().unwrap();
-    // A host whose plugin directory we do not see; a line on its standard input removes the plugin, the end ends it.
+    // A host whose plugin directory we do not see; a line on its standard input removes the plugin, the end
+    // ends it.
     let there = r#"mount -t tmpfs none "$0" && printf '#!/bin/sh\ncat >/dev/null\nreadlink /proc/self/ns/mnt >&2\nsleep ${SECONDS_TO_SLEEP:-0}\nexit 7\n' > "$0/p" && chmod 755 "$0/p" && echo ready && read -r _ && rm "$0/p" && read -r _"#;
     let mut host = std::process::Command::new("unshare")
         .args(["--mount", "sh", "-c", there])

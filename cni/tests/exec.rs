@@ -221,7 +221,7 @@ async fn a_plugin_that_has_ended_is_reaped_soon() {
         let plugins = Plugins::new().with("p", &format!("echo $$ > $D/pid; echo '{{}}'; {end}"));
         let _ = plugins.add(&network(&["p"]), LONG).await;
         let proc = Path::new("/proc").join(plugins.trace("pid").trim());
-        until("the plugin is no zombie any more", || !proc.exists()).await;
+        until("the plugin is not a zombie any more", || !proc.exists()).await;
     }
 }
 

@@ -1,9 +1,9 @@
-//! What every reference plugin does to the links of a host and a container, from ADD to the DEL of a container whose
-//! network namespace is gone; with what each is known to leave behind.
+//! What every reference plugin does to the links of a host and a container, from ADD to the DEL of a
+//! container whose network namespace is gone; with what each is known to leave behind.
 //!
-//! The links are looked at by iproute2, which needs to be there. Where the kernel lacks a kind of link its test says
-//! SKIPPED; `make test-qemu` runs all of them. Needs root and `NETCLAIM_CNI_BIN`, the directory of the plugins:
-//! `NETCLAIM_CNI_BIN=/opt/cni/bin cargo test -p netclaim-cni --test plugin_links -- --ignored`
+//! The links are looked at by iproute2, which needs to be there. Where the kernel lacks a kind of link its
+//! test says SKIPPED; `make test-qemu` runs all of them. Needs root and `NETCLAIM_CNI_BIN`, the directory of
+//! the plugins: `NETCLAIM_CNI_BIN=/opt/cni/bin cargo test -p netclaim-cni --test plugin_links -- --ignored`
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,5 +1,5 @@
-//! What `validate` calls an error is what the reference plugins refuse, in their own words; and what it only warns of
-//! is more than once taken.
+//! What `validate` calls an error is what the reference plugins refuse, in their own words; and what it only
+//! warns of is more than once taken.
 //!
 //! Needs root, and `NETCLAIM_CNI_BIN`, the directory of the plugins:
 //! `NETCLAIM_CNI_BIN=/opt/cni/bin cargo test -p netclaim-cni --test refusals -- --ignored`

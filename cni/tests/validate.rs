@@ -105,7 +105,7 @@ fn all_problems_are_reported_at_once() {
 #[test]
 fn text_that_is_no_object_is_one_finding() {
     for (text, problem) in
-        [("", "is no JSON: EOF"), ("[]", "must be an object, not a list"), ("{} x", "is no JSON: trailing")]
+        [("", "is not JSON: EOF"), ("[]", "must be an object, not a list"), ("{} x", "is not JSON: trailing")]
     {
         let findings = lines(validate(text.as_bytes()));
         assert!(
@@ -237,7 +237,7 @@ fn settings_that_exclude_each_other_are_found() {
             r#"error /mac: "01:00:5e:00:00:01" is a multicast address"#,
         ),
         (json!({"type": "macvlan", "master": "a-name-that-is-too-long"}), "warning /master: interface name"),
-        (json!({"type": "macvlan", "master": "eth1", "mtu": 20}), "warning /mtu: 20 is no possible MTU"),
+        (json!({"type": "macvlan", "master": "eth1", "mtu": 20}), "warning /mtu: 20 is not a possible MTU"),
         (
             json!({"type": "tuning", "sysctl": {"kernel.panic": "1"}}),
             "error /sysctl/kernel.panic: sysctl `kernel.panic` is not of a network namespace",
@@ -387,12 +387,12 @@ fn ranges_must_lie_in_their_subnets_and_apart() {
         (json!({"subnet": "10.0.0.5/24"}), vec!["error /ipam/subnet: 10.0.0.5/24 has host bits set"]),
         (
             json!({"subnet": "10.0.0.0"}),
-            vec![r#"error /ipam/subnet: "10.0.0.0" is no network in CIDR notation"#],
+            vec![r#"error /ipam/subnet: "10.0.0.0" is not a network in CIDR notation"#],
         ),
         (
             json!({"ranges": [[{"subnet": "10.0.0.0/24", "rangeStart": "10.0.1.1", "rangeEnd": "10.0.0.x", "gateway": "10.0.9.1"}]]}),
             vec![
-                r#"error /ipam/ranges/0/0/rangeEnd: "10.0.0.x" is no IP address"#,
+                r#"error /ipam/ranges/0/0/rangeEnd: "10.0.0.x" is not an IP address"#,
                 "error /ipam/ranges/0/0/rangeStart: 10.0.1.1 is not in 10.0.0.0/24",
                 "warning /ipam/ranges/0/0/gateway: gateway 10.0.9.1 is not in 10.0.0.0/24: routes through it fail",
             ],
@@ -515,14 +515,15 @@ fn a_placeholder_of_a_form_is_judged_by_all_values_of_the_form() {
     let address = || json!({"type": "macvlan", "master": "e", "ipam": {"type": "static", "routes": [], "addresses": [{"address": "${v}"}]}});
     assert_eq!(at(address(), CIDR), [""; 0]);
     for (format, example) in [(IPV4, "10.20.0.5"), (IPV6, "fd00::5"), (MAC, "02:00:5e:10:00:01")] {
-        let problem = format!("`${{v}}` may become {example:?}: {example:?} is no network in CIDR notation");
+        let problem =
+            format!("`${{v}}` may become {example:?}: {example:?} is not a network in CIDR notation");
         assert_eq!(at(address(), format), [format!("error /ipam/addresses/0/address: {problem}")]);
     }
     let mac = |format| at(json!({"type": "macvlan", "master": "e", "mac": "${v}"}), format);
     assert_eq!(mac(MAC), [""; 0]);
     assert_eq!(
         mac(IPV4),
-        [r#"error /mac: `${v}` may become "10.20.0.5": "10.20.0.5" is no hardware address"#]
+        [r#"error /mac: `${v}` may become "10.20.0.5": "10.20.0.5" is not a hardware address"#]
     );
     // A name may be one of those that the plugin knows.
     let mode = at(json!({"type": "macvlan", "master": "e", "mode": "${v}"}), HOSTNAME);
@@ -592,12 +593,12 @@ fn a_fault_in_a_replaced_value_is_only_a_warning() {
     let mac = |capabilities: Value| {
         of_plugin(&json!({"type": "macvlan", "master": "eth1", "mac": "x", "capabilities": capabilities}))
     };
-    assert_eq!(mac(json!({})), [r#"error /mac: "x" is no hardware address"#]);
-    assert_eq!(mac(json!({"mac": true})), [r#"warning /mac: "x" is no hardware address"#]);
+    assert_eq!(mac(json!({})), [r#"error /mac: "x" is not a hardware address"#]);
+    assert_eq!(mac(json!({"mac": true})), [r#"warning /mac: "x" is not a hardware address"#]);
     let ipam = json!({"type": "static", "addresses": [{"address": "10.0.0.5"}]});
     assert_eq!(
         of_plugin(&json!({"type": "bridge", "capabilities": {"ips": true}, "ipam": ipam})),
-        [r#"warning /ipam/addresses/0/address: "10.0.0.5" is no network in CIDR notation"#]
+        [r#"warning /ipam/addresses/0/address: "10.0.0.5" is not a network in CIDR notation"#]
     );
     assert_eq!(
         of_plugin(&json!({"type": "host-device", "device": "eth1", "kernelpath": "/sys/class"})),

@@ -1,5 +1,5 @@
-//! What `validate` says about network configurations, compared with the runtime and the real host-local. What it says
-//! of each fault is told by the tests of the `api` crate.
+//! What `validate` says about network configurations, compared with the runtime and the real host-local. What
+//! it says of each fault is told by the tests of the `api` crate.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -193,7 +193,8 @@ proptest! {
     }
 }
 
-/// Whether the reference IPAM plugin takes the configuration for an ADD; `None` where it does and has no address left.
+/// Whether the reference IPAM plugin takes the configuration for an ADD; `None` where it does and has no
+/// address left.
 fn is_taken(plugin: &str, conf: &Value, data: &std::path::Path) -> Option<bool> {
     let bin =
         std::env::var_os("NETCLAIM_CNI_BIN").expect("NETCLAIM_CNI_BIN must name the plugins' directory");
@@ -276,7 +277,8 @@ fn errors_in_ranges_are_what_host_local_refuses() {
     };
     let config = ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() };
     let cases = (version, sets, proptest::option::weighted(0.3, ranges()));
-    // The same cases every time: what a new seed finds is for a person to look at, not for whoever's change is tested.
+    // The same cases every time: what a new seed finds is for a person to look at, not for whoever's change
+    // is tested.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     TestRunner::new_with_rng(config, rng).run(&cases, compare).unwrap();
     let (yes, no) = counts.get();

@@ -11,16 +11,18 @@ use netclaim_process::log::LogArgs;
 #[command(version)]
 #[allow(missing_docs, reason = "each field's comment is its help text")]
 pub struct Args {
-    /// Kubeconfig to reach the API server with; by default $KUBECONFIG, ~/.kube/config or the pod's service account
+    /// Kubeconfig to reach the API server with; by default $KUBECONFIG, ~/.kube/config or the pod's service
+    /// account
     #[arg(long, env = "NETCLAIM_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Name of the DRA driver, as DeviceClasses and ResourceSlices spell it. For tests: the rights and policies of the manifests, and the
-    /// webhook's conditions, know netclaim.dev only
+    /// Name of the DRA driver, as DeviceClasses and ResourceSlices spell it. For tests: the rights and
+    /// policies of the manifests, and the webhook's conditions, know netclaim.dev only
     #[arg(long, env = "NETCLAIM_DRIVER_NAME", default_value = netclaim_api::DRIVER_NAME)]
     pub driver_name: String,
 
-    /// Namespace of the lease and of the webhook [default: that of the service account, or of the kubeconfig's context]
+    /// Namespace of the lease and of the webhook [default: that of the service account, or of the
+    /// kubeconfig's context]
     #[arg(long, env = "NETCLAIM_NAMESPACE")]
     pub namespace: Option<String>,
 
@@ -32,13 +34,13 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_IDENTITY")]
     pub identity: Option<String>,
 
-    /// Seconds for which a Node object must be gone before the addresses of its blocks are free; agents hand out addresses for
-    /// half of it after they last heard of their blocks, so it may not be less than theirs
+    /// Seconds for which a Node object must be gone before the addresses of its blocks are free; agents hand
+    /// out addresses for half of it after they last heard of their blocks, so it may not be less than theirs
     #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value_t = crate::addresses::leasing::SAFETY.as_secs())]
     pub node_gone_after: u64,
 
-    /// Whether to judge pods for which the scheduler finds no node: an event says what their claims cannot have where, and nodes
-    /// lease the addresses that one of them needs at once
+    /// Whether to judge pods for which the scheduler finds no node: an event says what their claims cannot
+    /// have where, and nodes lease the addresses that one of them needs at once
     #[arg(long, env = "NETCLAIM_EXPLAIN_PENDING_PODS", default_value = "true", action = clap::ArgAction::Set)]
     pub explain_pending_pods: bool,
 
@@ -50,13 +52,14 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_WEBHOOK_ADDRESS")]
     pub webhook_address: Option<SocketAddr>,
 
-    /// Name of the webhook's Service, of the Secret with its certificate and of the ValidatingWebhookConfiguration, in which the
-    /// controller keeps the webhook's path, which nobody can guess, and its CA bundle
+    /// Name of the webhook's Service, of the Secret with its certificate and of the
+    /// ValidatingWebhookConfiguration, in which the controller keeps the webhook's path, which nobody can
+    /// guess, and its CA bundle
     #[arg(long, env = "NETCLAIM_WEBHOOK_NAME", default_value = "netclaim-webhook")]
     pub webhook_name: String,
 
-    /// Directory with the webhook's tls.crt and tls.key, which are read again when they change [default: the controller makes a
-    /// certificate]
+    /// Directory with the webhook's tls.crt and tls.key, which are read again when they change [default: the
+    /// controller makes a certificate]
     #[arg(long, env = "NETCLAIM_WEBHOOK_CERTIFICATE_DIR")]
     pub webhook_certificate_dir: Option<PathBuf>,
 

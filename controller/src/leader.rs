@@ -1,13 +1,14 @@
 //! Leader election: one of several replicas holds a lease and does the work.
 //!
-//! Invariant: from [`Candidate::elected`] until [`Candidate::lost`] this process holds the lease, or cannot know yet
-//! that it does not. A lost lease is final: the process exits, because only an exit surely stops its work.
+//! Invariant: from [`Candidate::elected`] until [`Candidate::lost`] this process holds the lease, or cannot
+//! know yet that it does not. A lost lease is final: the process exits, because only an exit surely stops its
+//! work.
 //!
-//! The times in a lease are for people. Each replica measures with its own monotonic clock how long a lease has not
-//! changed, so replicas elect a leader even if their wall clocks differ by days.
+//! The times in a lease are for people. Each replica measures with its own monotonic clock how long a lease
+//! has not changed, so replicas elect a leader even if their wall clocks differ by days.
 //!
-//! Two leaders at once would do no harm, because all they write follows from what the API server stores. The lease
-//! keeps them from undoing each other's writes.
+//! Two leaders at once would do no harm, because all they write follows from what the API server stores. The
+//! lease keeps them from undoing each other's writes.
 
 use std::time::Duration;
 
@@ -35,8 +36,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between a failed request and the next try.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long a lease that does not exist is waited for. Manifests and chart bring it, and their installation fails if it appears
-/// between their look and their write.
+/// How long a lease that does not exist is waited for. Manifests and chart bring it, and their installation
+/// fails if it appears between their look and their write.
 const INSTALLATION: Duration = Duration::from_secs(5);
 
 /// A lease, and the name by which this replica holds it.

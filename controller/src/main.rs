@@ -1,5 +1,5 @@
-//! The program `netclaim-controller`. Exits with 0 after SIGTERM or SIGINT, with 1 when it fails or loses its lease, and with 2 on a
-//! wrong command line.
+//! The program `netclaim-controller`. Exits with 0 after SIGTERM or SIGINT, with 1 when it fails or loses its
+//! lease, and with 2 on a wrong command line.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -18,7 +18,8 @@ fn main() -> ExitCode {
         Err(error) => return failed(&error),
     };
     let outcome = runtime.block_on(netclaim_controller::run(args));
-    // A replica that has lost its lease ends at once. What runs in a thread of its own decides nothing: reviews and judgements.
+    // A replica that has lost its lease ends at once. What runs in a thread of its own decides nothing:
+    // reviews and judgements.
     runtime.shutdown_background();
     outcome.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }

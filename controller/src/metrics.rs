@@ -75,7 +75,8 @@ pub(crate) struct Metrics {
     pub(crate) ready: Ready,
 }
 
-/// Whether this replica leads or can take over; with a webhook, whether it can answer API servers. Clones share it.
+/// Whether this replica leads or can take over; with a webhook, whether it can answer API servers. Clones
+/// share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ready {
     is_synced: Arc<AtomicBool>,
@@ -88,7 +89,8 @@ impl Ready {
         self.is_synced.store(ready, Ordering::Relaxed);
     }
 
-    /// Makes readiness that of the webhook, which can answer or not: Services ask pods that are ready.
+    /// Makes this replica ready only while the webhook can answer, so that Services do not route to it
+    /// before.
     pub(crate) fn needs(&self, webhook: &Health) {
         self.webhook.get_or_init(|| webhook.clone());
     }
@@ -98,10 +100,12 @@ impl Ready {
     }
 }
 
-/// Whether a replica is ready that knows the cluster, or does not; `webhook` says whether its webhook answers, if it has one.
+/// Whether a replica is ready that knows the cluster, or does not; `webhook` says whether its webhook
+/// answers, if it has one.
 fn ready(is_synced: bool, webhook: Option<Result<(), NotServing>>) -> Result<(), NotReady> {
     match webhook {
-        // Reviews need nothing of the cluster: a replica that has just become the leader goes on answering them.
+        // Reviews need nothing of the cluster: a replica that has just become the leader goes on answering
+        // them.
         Some(answers) => Ok(answers?),
         None if is_synced => Ok(()),
         None => Err(NotReady::ApiServer),
@@ -136,7 +140,12 @@ impl Metrics {
             [is("published")],
             pools,
         );
-        registry.add("status_writes", "Status of ClaimNetworks written", [], status_writes);
+        registry.add(
+            "status_writes",
+            "Statuses of ClaimNetworks, AddressPools and UplinkPolicies written",
+            [],
+            status_writes,
+        );
         registry.add(
             "addresses",
             "Addresses of each ClaimNetwork's own ranges or AddressPool: size, leased to nodes, used by pods, free",

@@ -3,34 +3,40 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::DynamicObject;
 use netclaim_api::Invalid;
+use netclaim_api::node_selector::{NodeSelector, selects_node};
 use netclaim_api::reasons::AcceptedReason;
 use netclaim_api::stored::Stored;
-use netclaim_api::uplink_policy::{LinkSelector, UplinkPolicy, UplinkPolicySpec, UplinkPolicyStatus};
+use netclaim_api::uplink_policy::{
+    LinkSelector, PolicyNodes, UplinkPolicy, UplinkPolicySpec, UplinkPolicyStatus,
+};
 use serde_json::Value;
 
-use crate::objects::catalog::Judgement;
+use crate::objects::catalog::Review;
 use crate::objects::conditions::{Finding, Status as _, stored_status};
+use crate::objects::nodes::Nodes;
 
 /// Whether nodes follow one UplinkPolicy.
 #[derive(Debug)]
 pub(crate) struct PolicyAcceptance {
     finding: Finding<AcceptedReason>,
+    /// The nodes of a policy that is followed: `None` within for all.
+    selects: Option<Option<NodeSelector>>,
     generation: Option<i64>,
     /// The status in the API server.
     before: UplinkPolicyStatus,
 }
 
-impl Judgement for PolicyAcceptance {
+impl Review for PolicyAcceptance {
     type Kind = UplinkPolicy;
     type Status = UplinkPolicyStatus;
 
     fn of(policy: &DynamicObject) -> Self {
         let spec = policy.data.get("spec").unwrap_or(&Value::Null);
-        let finding = match UplinkPolicySpec::read(spec) {
-            Ok(stored) => accepted(&stored),
-            Err(problems) => Finding::new(AcceptedReason::Invalid, refusal(spec, &problems)),
+        let (finding, selects) = match UplinkPolicySpec::read(spec) {
+            Ok(stored) => (accepted(&stored), Some(stored.value.node_selector)),
+            Err(problems) => (Finding::new(AcceptedReason::Invalid, refusal(spec, &problems)), None),
         };
-        Self { finding, generation: policy.metadata.generation, before: stored_status(policy) }
+        Self { finding, selects, generation: policy.metadata.generation, before: stored_status(policy) }
     }
 
     fn before(&mut self) -> &mut UplinkPolicyStatus {
@@ -44,12 +50,27 @@ impl Judgement for PolicyAcceptance {
 }
 
 impl PolicyAcceptance {
-    /// Returns the status that the policy should have, or `None` if it has it.
-    pub(crate) fn status(&self, now: &Time) -> Option<UplinkPolicyStatus> {
-        let Self { finding, generation, before } = self;
+    /// Returns the status that the policy should have, or `None` if it has it. `has_agent` says whether a
+    /// node's agent publishes devices.
+    pub(crate) fn status(
+        &self,
+        nodes: &Nodes,
+        has_agent: impl Fn(&str) -> bool,
+        now: &Time,
+    ) -> Option<UplinkPolicyStatus> {
+        let Self { finding, selects, generation, before } = self;
+        let nodes = selects.as_ref().map(|selector| {
+            let selected = nodes.iter().filter(|(_, facts)| selects_node(selector.as_ref(), &facts.labels));
+            selected.fold(PolicyNodes::default(), |PolicyNodes { selected, following }, (node, _)| {
+                PolicyNodes { selected: selected + 1, following: following + i64::from(has_agent(node)) }
+            })
+        });
         let condition = finding.clone().condition(&before.conditions, *generation, now);
-        let same = before.accepted() == Some(&condition) && before.observed_generation == *generation;
-        (!same).then(|| UplinkPolicyStatus { observed_generation: *generation, conditions: vec![condition] })
+        let same = before.accepted() == Some(&condition)
+            && before.observed_generation == *generation
+            && before.nodes == nodes;
+        let conditions = vec![condition];
+        (!same).then_some(UplinkPolicyStatus { observed_generation: *generation, nodes, conditions })
     }
 }
 
@@ -91,6 +112,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::objects::nodes::NodeFacts;
 
     fn policy(spec: Value, status: Value) -> DynamicObject {
         serde_json::from_value(json!({
@@ -101,10 +123,10 @@ mod tests {
     }
 
     fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyStatus> {
-        PolicyAcceptance::of(policy).status(now)
+        PolicyAcceptance::of(policy).status(&Nodes::new(), |_| true, now)
     }
 
-    fn judged(spec: Value) -> (String, String) {
+    fn reviewed(spec: Value) -> (String, String) {
         let status = status(&policy(spec, Value::Null), &Time(Timestamp::UNIX_EPOCH)).unwrap();
         let condition = status.conditions.into_iter().next().unwrap();
         (condition.status, condition.message)
@@ -112,35 +134,35 @@ mod tests {
 
     #[test]
     fn a_policy_is_accepted_or_its_status_has_every_problem() {
-        assert_eq!(judged(json!({"links": {"names": ["eth*"]}})).0, "True");
+        assert_eq!(reviewed(json!({"links": {"names": ["eth*"]}})).0, "True");
         let (status, message) =
-            judged(json!({"links": {}, "publish": "Always", "capacity": {"bandwidth": 0}}));
+            reviewed(json!({"links": {}, "publish": "Always", "capacity": {"bandwidth": 0}}));
         assert_eq!(status, "False");
         assert!(
             message.contains("spec.links: ") && message.contains("spec.capacity.bandwidth: "),
             "{message}"
         );
         assert!(message.ends_with("and does without the policy if there is none"), "{message}");
-        let (status, message) = judged(json!({"links": {"nams": []}}));
+        let (status, message) = reviewed(json!({"links": {"nams": []}}));
         assert_eq!(status, "False");
         assert!(message.contains("spec.links.nams: unknown field"), "{message}");
     }
 
     #[test]
     fn a_policy_that_is_not_followed_says_what_nodes_do_instead() {
-        let (_, message) = judged(json!({"links": {"names": ["eth3"]}, "publish": "Never",
+        let (_, message) = reviewed(json!({"links": {"names": ["eth3"]}, "publish": "Never",
             "attributes": {"mtu": {"int": 1500}}}));
         let instead = "a node follows the last good version that its agent has seen, and publishes none of the links that it \
                        selects if there is none";
         assert!(message.contains("spec.attributes.mtu: ") && message.ends_with(instead), "{message}");
-        let (_, message) = judged(json!({"links": {"names": [7]}, "modes": ["macvlan"]}));
+        let (_, message) = reviewed(json!({"links": {"names": [7]}, "modes": ["macvlan"]}));
         assert!(message.ends_with("and publishes no link at all if there is none"), "{message}");
     }
 
     #[test]
     fn a_policy_of_a_newer_version_is_followed_as_far_as_it_is_known() {
         let (status, message) =
-            judged(json!({"links": {"names": ["eth3"]}, "publish": "Never", "drainFirst": true}));
+            reviewed(json!({"links": {"names": ["eth3"]}, "publish": "Never", "drainFirst": true}));
         assert_eq!(status, "True");
         assert!(message.ends_with("does not know: spec.drainFirst"), "{message}");
     }
@@ -148,12 +170,31 @@ mod tests {
     #[test]
     fn a_policy_with_a_probable_mistake_is_followed_with_a_warning() {
         let (status, message) =
-            judged(json!({"links": {"names": ["eth3"]}, "publish": "Never", "modes": ["nic"]}));
+            reviewed(json!({"links": {"names": ["eth3"]}, "publish": "Never", "modes": ["nic"]}));
         assert_eq!(status, "True");
         assert!(
             message.starts_with("nodes that it selects follow it, but look at spec.modes: has no effect"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn a_policy_counts_the_nodes_that_it_selects_and_those_with_an_agent() {
+        let rack = |rack: &str| NodeFacts {
+            labels: [("rack".to_owned(), rack.to_owned())].into(),
+            ..NodeFacts::default()
+        };
+        let nodes: Nodes =
+            [("n1", "a"), ("n2", "a"), ("n3", "b")].map(|(node, of)| (node.to_owned(), rack(of))).into();
+        let counts = |spec: Value| {
+            let policy = PolicyAcceptance::of(&policy(spec, Value::Null));
+            policy.status(&nodes, |node| node != "n2", &Time(Timestamp::UNIX_EPOCH)).unwrap().nodes
+        };
+        let all = json!({"links": {"names": ["eth1"]}});
+        assert_eq!(counts(all), Some(PolicyNodes { selected: 3, following: 2 }));
+        let of_rack = json!({"links": {"names": ["eth1"]}, "nodeSelector": {"matchLabels": {"rack": "a"}}});
+        assert_eq!(counts(of_rack), Some(PolicyNodes { selected: 2, following: 1 }));
+        assert_eq!(counts(json!({"links": 7})), None);
     }
 
     #[test]

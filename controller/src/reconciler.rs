@@ -1,5 +1,5 @@
-//! The loop of the leader: it derives the status of ClaimNetworks and UplinkPolicies, and the cluster's pools, from what
-//! the API server stores.
+//! The loop of the leader: it derives the status of ClaimNetworks and UplinkPolicies, and the cluster's
+//! pools, from what the API server stores.
 //!
 //! ```text
 //!   ClaimNetworks ──┬─> networks ─────┬─> status, and an event for warnings and refusals
@@ -10,9 +10,9 @@
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
-//! After a change, at most every [`GATHER`], what depends on it is derived anew: the change of one node costs the same in a
-//! small and in a large cluster. `schedule` says when a status may be written. What is correct is not written, so an idle
-//! cluster sees no writes. A restart loses no state that matters.
+//! After a change, at most every [`GATHER`], what depends on it is derived anew: the change of one node costs
+//! the same in a small and in a large cluster. `schedule` says when a status may be written. What is correct
+//! is not written, so an idle cluster sees no writes. A restart loses no state that matters.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -295,8 +295,8 @@ async fn changed<K>(
     }
 }
 
-/// Waits until the watch of `what` sees a change. Objects that the API server refuses to list are none: others do not need
-/// them.
+/// Waits until the watch of `what` sees a change. If the API server refuses the list, treats it as
+/// empty, so that other kinds are still reconciled.
 async fn changed_if_any<K>(
     events: &mut (impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin),
     what: &str,
@@ -406,7 +406,8 @@ impl Reconciler {
         next.into_iter().flatten().min()
     }
 
-    /// Takes in what has changed, hands on what the publisher and the blocks need, and marks each status that may be wrong.
+    /// Takes in what has changed, hands on what the publisher and the blocks need, and marks each status that
+    /// may be wrong.
     fn take_in(
         &mut self,
         networks: &Store<DynamicObject>,
@@ -438,6 +439,9 @@ impl Reconciler {
         }
         let Changes { networks, places, agents } = self.known.published.take_changes();
         networks.iter().for_each(|name| self.known.networks.mark(name.as_ref(), Cause::Nodes));
+        if !changed_nodes.is_empty() || !agents.is_empty() {
+            self.known.policies.mark_all(Cause::Nodes);
+        }
         for node in changed_nodes.union(&agents) {
             let labels = self.known.nodes.all().get(node).map(|facts| &facts.labels);
             self.abandoned.see(node, labels, self.known.published.has_agent(node), Instant::now());
@@ -471,9 +475,9 @@ impl Reconciler {
             (name.clone(), Wanted { node_selector, bandwidth, label })
         });
         published.want(wanted.collect(), nodes.all());
-        let pools = networks.all().filter_map(|judged| {
-            let (name, spec) = judged.judgement.result.as_ref().ok()?;
-            cluster_pools::pool(name, spec, judged.object.metadata.uid.as_deref()?)
+        let pools = networks.all().filter_map(|reviewed| {
+            let (name, spec) = reviewed.review.result.as_ref().ok()?;
+            cluster_pools::pool(name, spec, reviewed.object.metadata.uid.as_deref()?)
         });
         let pools = pools.collect();
         let (good, all) = (accepted(networks).count(), networks.all().count());
@@ -490,7 +494,8 @@ impl Reconciler {
         self.known.address_pools.mark_all(cause);
     }
 
-    /// Removes the labels of ClaimNetworks from nodes whose agent is gone. Returns whether all writes succeeded.
+    /// Removes the labels of ClaimNetworks from nodes whose agent is gone. Returns whether all writes
+    /// succeeded.
     async fn remove_labels(&mut self) -> bool {
         let mut done = true;
         for (node, labels) in self.abandoned.due(Instant::now()).into_iter().take(NODES_AT_ONCE) {
@@ -525,7 +530,7 @@ impl Reconciler {
 
     /// Writes each status that is wrong, as far as it is due. Returns whether all writes succeeded.
     async fn write_statuses(&mut self) -> bool {
-        let Known { networks, address_pools, policies, published, overlaps, leased, .. } = &mut self.known;
+        let Known { networks, address_pools, policies, nodes, published, overlaps, leased } = &mut self.known;
         let (events, writes) = (&self.events, &self.metrics.status_writes);
         let now = || Time(Timestamp::now());
         let of_network = |name: &str, network: &Acceptance| {
@@ -540,7 +545,9 @@ impl Reconciler {
             let totals = leased.totals.get(&PoolKey::Pool(name.to_owned())).copied();
             pool.status(totals, &overlaps.of_pool(pool, networks.catalog(), leased), &now())
         };
-        let of_policy = |_: &str, policy: &PolicyAcceptance| policy.status(&now());
+        let of_policy = |_: &str, policy: &PolicyAcceptance| {
+            policy.status(nodes.all(), |node| published.has_agent(node), &now())
+        };
         done & address_pools.write(events, writes, of_pool).await
             & policies.write(events, writes, of_policy).await
     }
@@ -575,16 +582,16 @@ impl Reconciler {
 
 /// Returns the accepted ClaimNetworks.
 fn accepted(networks: &Catalog<Acceptance>) -> impl Iterator<Item = &(NetworkName, ClaimNetworkSpec)> {
-    networks.all().filter_map(|judged| judged.judgement.result.as_ref().ok())
+    networks.all().filter_map(|reviewed| reviewed.review.result.as_ref().ok())
 }
 
 /// Returns what the ClaimNetworks draw from, and the accepted pools.
 fn demand(known: &Known) -> Demand {
-    let pools = known.address_pools.catalog().all().map(|judged| &judged.judgement);
+    let pools = known.address_pools.catalog().all().map(|reviewed| &reviewed.review);
     let pools = pools.filter_map(|pool| Some((&pool.name, pool.result.as_ref().ok()?)));
-    let networks = known.networks.catalog().all().filter_map(|judged| match &judged.judgement.result {
+    let networks = known.networks.catalog().all().filter_map(|reviewed| match &reviewed.review.result {
         Ok((name, spec)) => Some((name.clone(), Some(spec))),
-        Err(_) => judged.object.name_any().parse().ok().map(|name| (name, None)),
+        Err(_) => reviewed.object.name_any().parse().ok().map(|name| (name, None)),
     });
     let nodes_of = |name: &NetworkName| {
         let Some(nodes) = known.published.of(name) else { return Default::default() };
@@ -597,11 +604,11 @@ fn demand(known: &Known) -> Demand {
 
 /// Returns with which ranges and ClaimNetworks each pool was looked through last, as the statuses say.
 fn surveyed(known: &Known) -> BTreeMap<PoolKey, i64> {
-    let of_pools = known.address_pools.catalog().all().map(|judged| &judged.judgement);
+    let of_pools = known.address_pools.catalog().all().map(|reviewed| &reviewed.review);
     let of_pools = of_pools.filter_map(|pool| Some((PoolKey::Pool(pool.name.clone()), pool.surveyed()?)));
-    let of_networks = known.networks.catalog().all().filter_map(|judged| {
-        let (name, _) = judged.judgement.result.as_ref().ok()?;
-        Some((PoolKey::Network(name.clone()), judged.judgement.surveyed()?))
+    let of_networks = known.networks.catalog().all().filter_map(|reviewed| {
+        let (name, _) = reviewed.review.result.as_ref().ok()?;
+        Some((PoolKey::Network(name.clone()), reviewed.review.surveyed()?))
     });
     of_pools.chain(of_networks).collect()
 }
@@ -783,8 +790,8 @@ mod tests {
         watcher::Event::Apply(serde_json::from_value(slice).unwrap())
     }
 
-    /// Reconciles for `seconds`, as the loop does, after a change each second. Returns when the status was written, in
-    /// seconds, and the last status. Each write comes back by the watch of ClaimNetworks.
+    /// Reconciles for `seconds`, as the loop does, after a change each second. Returns when the status was
+    /// written, in seconds, and the last status. Each write comes back by the watch of ClaimNetworks.
     async fn written_after(
         changes: impl Fn(u64) -> watcher::Event<DevicesOfSlice>,
         seconds: u64,

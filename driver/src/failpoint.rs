@@ -1,7 +1,7 @@
 //! Places at which tests end the process, to see what the next one makes of what is left.
 //!
-//! They exist in builds with the feature `failpoints` only. A file in `$NETCLAIM_FAILPOINTS` that is called like a
-//! place arms it, once: who reaches the place removes the file and is gone by SIGKILL.
+//! They exist in builds with the feature `failpoints` only. A file in `$NETCLAIM_FAILPOINTS` that is called
+//! like a place arms it, once: who reaches the place removes the file and is gone by SIGKILL.
 
 /// A place between two things that a crash must not part. In the order of an attachment's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,8 @@
 //! * [`links`] reads the node's links, moves them back, and pins network namespaces.
 //! * [`nri`] follows the sandboxes of the container runtime.
 //!
-//! Invariant: no module knows an API server, a kubelet, a claim or netclaim's API. What an attachment is for is an opaque
-//! [`attach::Owner`].
+//! Invariant: no module knows an API server, a kubelet, a claim or netclaim's API. What an attachment is for
+//! is an opaque [`attach::Owner`].
 
 pub mod attach;
 pub mod failpoint;

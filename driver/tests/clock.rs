@@ -1,7 +1,7 @@
 //! Attachments while the wall clock is set: deadlines, retries and intervals ignore it.
 //!
-//! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a machine of its own, which `NETCLAIM_OWN_CLOCK`
-//! says it has: `make test-qemu`.
+//! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a machine of its own, which
+//! `NETCLAIM_OWN_CLOCK` says it has: `make test-qemu`.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -67,8 +67,8 @@ impl Observer for Silent {
 
 type Agent = Arc<Attacher<CniPlugins, Silent>>;
 
-/// The node of the test: `slow` is `ptp`, but an ADD takes two seconds more and a DEL one; with a file `fail` an ADD
-/// fails, with a file `hang` it does not end.
+/// The node of the test: `slow` is `ptp`, but an ADD takes two seconds more and a DEL one; with a file `fail`
+/// an ADD fails, with a file `hang` it does not end.
 struct Node {
     host: Host,
     pods: BTreeMap<String, Netns>,

@@ -1,5 +1,5 @@
-//! How operations of the node's pods go together, among themselves and with other programs: shell scripts stand for
-//! plugins.
+//! How operations of the node's pods go together, among themselves and with other programs: shell scripts
+//! stand for plugins.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::panic)]

@@ -1,7 +1,9 @@
-//! A claim of four devices that build on each other: two whole links, a bond of the two, and a VLAN on the bond. In network
-//! namespaces of the tests' own, with the real plugins except for `bond`: its stand-in (`plugin_host/bin/bond`) says why.
+//! A claim of four devices that build on each other: two whole links, a bond of the two, and a VLAN on the
+//! bond. In network namespaces of the tests' own, with the real plugins except for `bond`: its stand-in
+//! (`plugin_host/bin/bond`) says why.
 //!
-//! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a kernel with bonds and VLANs: `make test-qemu`.
+//! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a kernel with bonds and VLANs: `make
+//! test-qemu`.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -124,8 +126,8 @@ impl Node {
         self.until("failed", failed).await;
     }
 
-    /// The agent dies, then the namespace ends, and another agent comes. The kernel gives hardware back when its
-    /// namespace ends, as these links are by `hand`; virtual links it destroys.
+    /// The agent dies, then the namespace ends, and another agent comes. The kernel gives hardware back when
+    /// its namespace ends, as these links are by `hand`; virtual links it destroys.
     async fn lose_netns(self, by_hand: bool) -> Self {
         self.agent.drain().await;
         let here = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());

@@ -438,8 +438,8 @@ impl Pod {
         Self::new(host).with_link().await
     }
 
-    /// Ends while another link has the name of its link. Expects that this comes back under a free name, and is a stray until its
-    /// own is free.
+    /// Ends while another link has the name of its link. Expects that this comes back under a free name, and
+    /// is a stray until its own is free.
     async fn ends_while_its_name_is_taken(mut self) {
         run("ip link add up0 mtu 1280 type veth peer name sw1");
         let (other, before) = (state("up0"), links());
@@ -488,7 +488,8 @@ fn a_virtual_link_whose_del_always_fails_does_not_end_with_its_namespace() {
         run("ip link add card1 type veth peer name sw1");
         run("ip link property add dev up0 altname other0");
         let mut pod = Pod::new(host).with_link().await;
-        // The name of the pod's link is not to be had, and neither is one of its alternative names on the host.
+        // The name of the pod's link is not to be had, and neither is one of its alternative names on the
+        // host.
         run("ip link property add dev card1 altname other0");
         for failures in 0..5 {
             pod.del(failures).await.unwrap_err();

@@ -1,4 +1,5 @@
-//! Links and namespaces of a real kernel. Each test has a network namespace of its own. Needs root and iproute2.
+//! Links and namespaces of a real kernel. Each test has a network namespace of its own. Needs root and
+//! iproute2.
 
 #[cfg(test)]
 mod links {

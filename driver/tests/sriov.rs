@@ -1,8 +1,9 @@
-//! Virtual functions of real network cards: made, moved into pods by the real `host-device`, and destroyed, even while a
-//! pod has them.
+//! Virtual functions of real network cards: made, moved into pods by the real `host-device`, and destroyed,
+//! even while a pod has them.
 //!
-//! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a machine whose cards are this test's to change,
-//! which `NETCLAIM_OWN_CARDS` says: `make test-qemu`. The machine of `tests/qemu/vm.sh` has two (Intel 82576), on one wire.
+//! Needs root, `NETCLAIM_CNI_BIN`, the directory of the plugins, and a machine whose cards are this test's to
+//! change, which `NETCLAIM_OWN_CARDS` says: `make test-qemu`. The machine of `tests/qemu/vm.sh` has two
+//! (Intel 82576), on one wire.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -14,7 +14,8 @@ use crate::dra::Registration;
 #[command(version)]
 #[allow(missing_docs, reason = "each field's comment is its help text")]
 pub struct Args {
-    /// Kubeconfig to reach the API server with; by default $KUBECONFIG, ~/.kube/config or the pod's service account
+    /// Kubeconfig to reach the API server with; by default $KUBECONFIG, ~/.kube/config or the pod's service
+    /// account
     #[arg(long, env = "NETCLAIM_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -22,8 +23,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_NODE_NAME")]
     pub node_name: String,
 
-    /// Name of the DRA driver, as DeviceClasses and ResourceSlices spell it. For tests: the rights and policies of the manifests, and the
-    /// webhook's conditions, know netclaim.dev only
+    /// Name of the DRA driver, as DeviceClasses and ResourceSlices spell it. For tests: the rights and
+    /// policies of the manifests, and the webhook's conditions, know netclaim.dev only
     #[arg(long, env = "NETCLAIM_DRIVER_NAME", default_value = netclaim_api::DRIVER_NAME)]
     pub driver_name: String,
 
@@ -43,18 +44,20 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
 
-    /// Directory of CNI plugins; may be given several times, the first match is run. The agent's own plugins come last
+    /// Directory of CNI plugins; may be given several times, the first match is run. The agent's own plugins
+    /// come last
     #[arg(long, env = "NETCLAIM_CNI_BIN_DIR", default_value = "/opt/cni/bin", value_delimiter = ':')]
     pub cni_bin_dir: Vec<PathBuf>,
 
-    /// Mount namespace in which the agent finds and runs CNI plugins. Use /proc/1/ns/mnt, the host's, for plugins that need
-    /// programs or files of the host; a container needs hostPID, SYS_CHROOT and SYS_PTRACE for it [default: the agent's]
+    /// Mount namespace in which the agent finds and runs CNI plugins. Use /proc/1/ns/mnt, the host's, for
+    /// plugins that need programs or files of the host; a container needs hostPID, SYS_CHROOT and SYS_PTRACE
+    /// for it [default: the agent's]
     #[arg(long, env = "NETCLAIM_CNI_MOUNT_NAMESPACE")]
     pub cni_mount_namespace: Option<PathBuf>,
 
-    /// Environment of CNI plugins besides PATH, HOME and the proxies' variables, as NAME=VALUE; may be given several
-    /// times. The default saves processor time when many pods start at once: most plugins are Go programs, which
-    /// otherwise set themselves up for all processors
+    /// Environment of CNI plugins besides PATH, HOME and the proxies' variables, as NAME=VALUE; may be given
+    /// several times. The default saves processor time when many pods start at once: most plugins are Go
+    /// programs, which otherwise set themselves up for all processors
     #[arg(long, env = "NETCLAIM_CNI_ENV", default_value = "GOMAXPROCS=1", value_delimiter = ',', value_parser = variable)]
     pub cni_env: Vec<(String, String)>,
 
@@ -70,44 +73,49 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CHECK_PERIOD", default_value = "300", value_parser = interval)]
     pub check_period: Duration,
 
-    /// How often the agent asks the plugins of each network whether they can serve a pod (CNI STATUS), in seconds; 0: never
+    /// How often the agent asks the plugins of each network whether they can serve a pod (CNI STATUS), in
+    /// seconds; 0: never
     #[arg(long, env = "NETCLAIM_STATUS_PERIOD", default_value = "30", value_parser = interval)]
     pub status_period: Duration,
 
-    /// How long a pod must be gone, its object and its sandbox, before its claims are released without the kubelet, in
-    /// seconds; 0: never
+    /// How long a pod must be gone, its object and its sandbox, before its claims are released without the
+    /// kubelet, in seconds; 0: never
     #[arg(long, env = "NETCLAIM_ORPHAN_AFTER", default_value = "600", value_parser = interval)]
     pub orphan_after: Duration,
 
-    /// How long a Node object must be gone before other nodes may get its blocks of addresses, in seconds; as the controller has
-    /// it. An agent that has not heard of its blocks for half of that time gives out no addresses
+    /// How long a Node object must be gone before other nodes may get its blocks of addresses, in seconds; as
+    /// the controller has it. An agent that has not heard of its blocks for half of that time gives out no
+    /// addresses
     #[arg(long, env = "NETCLAIM_NODE_GONE_AFTER", default_value = "600", value_parser = delay)]
     pub node_gone_after: Duration,
 
-    /// How long a block of addresses must be empty, or the node have asked for too many, before the agent gives back what it does
-    /// not need, in seconds
+    /// How long a block of addresses must be empty, or the node have asked for too many, before the agent
+    /// gives back what it does not need, in seconds
     #[arg(long, env = "NETCLAIM_BLOCK_IDLE_AFTER", default_value = "300", value_parser = delay)]
     pub block_idle_after: Duration,
 
-    /// Whether the agent wakes pods that wait until the kubelet retries, after 10 to 90 s, by an annotation of theirs
+    /// Whether the agent wakes pods that wait until the kubelet retries, after 10 to 90 s, by an annotation
+    /// of theirs
     #[arg(long, env = "NETCLAIM_WAKE_PODS", default_value = "true", action = clap::ArgAction::Set)]
     pub wake_pods: bool,
 
-    /// Whether pods get their networks into the annotation k8s.v1.cni.cncf.io/network-status, for programs made for Multus
+    /// Whether pods get their networks into the annotation k8s.v1.cni.cncf.io/network-status, for programs
+    /// made for Multus
     #[arg(long, env = "NETCLAIM_ANNOTATE_PODS", default_value = "false", action = clap::ArgAction::Set)]
     pub annotate_pods: bool,
 
-    /// Directory of what must survive a reboot: the journal, the hook that the runtime executes, and the agent's own CNI
-    /// plugins. It has the same path inside and outside of the agent's container
+    /// Directory of what must survive a reboot: the journal, the hook that the runtime executes, and the
+    /// agent's own CNI plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
     pub state_dir: PathBuf,
 
-    /// Directory of what must not survive a reboot: the gate's socket, its markers, and the files that containers read
-    /// about their devices. It has the same path inside and outside of the agent's container
+    /// Directory of what must not survive a reboot: the gate's socket, its markers, and the files that
+    /// containers read about their devices. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
     pub run_dir: PathBuf,
 
-    /// The hook's executable, which the agent installs into STATE_DIR/bin [default: netclaim-hook beside this program]
+    /// The hook's executable, which the agent installs into STATE_DIR/bin [default: netclaim-hook beside this
+    /// program]
     #[arg(long, env = "NETCLAIM_HOOK")]
     pub hook: Option<PathBuf>,
 
@@ -119,8 +127,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_HEALTH_ADDRESS", default_value = "127.0.0.1:9179")]
     pub health_address: SocketAddr,
 
-    /// Distinguishes the sockets of this agent from those of another agent on the node during a rolling update; use the
-    /// pod's UID
+    /// Distinguishes the sockets of this agent from those of another agent on the node during a rolling
+    /// update; use the pod's UID
     #[arg(long, env = "NETCLAIM_INSTANCE")]
     pub instance: Option<String>,
 

@@ -1,4 +1,5 @@
-//! The node agent: a DRA driver for the kubelet, an NRI plugin for the container runtime, and a gate for containers.
+//! The node agent: a DRA driver for the kubelet, an NRI plugin for the container runtime, and a gate for
+//! containers.
 //!
 //! ```text
 //!  kubelet ── dra ──> prepare ───────────────┐                    ┌──> gate (CDI spec, marker, hook's socket)
@@ -26,7 +27,8 @@
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
 //!
 //! Invariants:
-//! * No container that names a claim starts before all of its pod's attachments are made, with the agent alive or dead.
+//! * No container that names a claim starts before all of its pod's attachments are made, with the agent
+//!   alive or dead.
 //! * NodeUnprepareResources succeeds only after every DEL that is owed.
 //! * The API server is never on a pod's path after NodePrepareResources.
 

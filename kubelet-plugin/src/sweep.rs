@@ -1,11 +1,11 @@
 //! The sweep, for what no event reports: GC of networks, CHECK of attachments, and pods that are gone.
 //!
 //! * Each of the three does one thing at a time. `netclaim_driver::attach::sweep` schedules it.
-//! * GC leaves a network alone in which a sandbox that lives has an address, and the journal knows nothing of it: somebody has
-//!   removed the state directory, and the address would go to another pod.
+//! * GC leaves a network alone in which a sandbox that lives has an address, and the journal knows nothing of
+//!   it: somebody has removed the state directory, and the address would go to another pod.
 //! * An idle node does not ask the API server: the agent only looks for pods whose sandbox is gone.
-//! * GC runs for networks that have had an attachment since the agent started, and for those of which an earlier agent has left
-//!   something on disk.
+//! * GC runs for networks that have had an attachment since the agent started, and for those of which an
+//!   earlier agent has left something on disk.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -162,7 +162,8 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
         }
     }
 
-    /// Whether the journal knows every sandbox that lives and has an address of the network. `forgotten` has the others.
+    /// Whether the journal knows every sandbox that lives and has an address of the network. `forgotten` has
+    /// the others.
     async fn knows_all(
         &self,
         network: &ListName,

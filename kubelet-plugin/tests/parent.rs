@@ -1,4 +1,5 @@
-//! The parent with a real agent that has no cluster: how it starts one again, when it gives up, and what it leaves running.
+//! The parent with a real agent that has no cluster: how it starts one again, when it gives up, and what it
+//! leaves running.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::fs::{self, File};

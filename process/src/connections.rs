@@ -11,8 +11,9 @@ use tokio::task::{AbortHandle, JoinSet};
 /// Time between failures to accept a connection, such as for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Serves each connection in a task of its own, until dropped. When there are `most`, a new connection ends the oldest one of
-/// the address that has the most, so that idle clients block nobody and one client does not end the connections of others.
+/// Serves each connection in a task of its own, until dropped. When there are `most`, a new connection ends
+/// the oldest one of the address that has the most, so that idle clients block nobody and one client does not
+/// end the connections of others.
 pub async fn accept<C>(listener: TcpListener, most: usize, serve: impl Fn(TcpStream) -> C) -> Infallible
 where
     C: Future<Output = ()> + Send + 'static,
@@ -42,8 +43,8 @@ where
     }
 }
 
-/// Returns which of the connections from these addresses, oldest first, makes room for a new one: the oldest of the address that
-/// has the most with the new one, and of several such addresses the oldest of all.
+/// Returns the index of the connection to close for a new one: the oldest of the address that has the most
+/// connections, counting the new one. If several addresses have as many, it is the oldest of all of these.
 fn surplus(oldest_first: impl Iterator<Item = IpAddr> + Clone, new: IpAddr) -> usize {
     let mut counts = HashMap::from([(new, 1_usize)]);
     for address in oldest_first.clone() {

@@ -7,7 +7,8 @@ use std::path::Path;
 /// The extension of a file that is being written.
 pub const UNFINISHED: &str = "tmp";
 
-/// Replaces the file at `path` atomically. A file with the same text stays, so a full disk is no error then.
+/// Replaces the file at `path` atomically. A file with the same text stays, so a full disk is not an error
+/// then.
 ///
 /// # Errors
 /// When the file does not have this text afterwards.

@@ -1,8 +1,8 @@
 //! Metrics and probes over HTTP, for everybody who reaches the address.
 //!
-//! Clients share bounded descriptors ([`CONNECTIONS`]), time ([`LIFE`]) and memory ([`BUFFER`]). When there are too many
-//! connections, a new one ends the oldest of the client that has the most, so idle clients block nobody. A connection
-//! serves one request, so none has a reason to stay.
+//! Clients share bounded descriptors ([`CONNECTIONS`]), time ([`LIFE`]) and memory ([`BUFFER`]). When there
+//! are too many connections, a new one ends the oldest of the client that has the most, so idle clients block
+//! nobody. A connection serves one request, so none has a reason to stay.
 
 use std::convert::Infallible;
 use std::fmt::Display;

@@ -29,8 +29,9 @@ pub enum ConfigError {
     Infer(#[source] InferConfigError),
 }
 
-/// Returns the configuration in `kubeconfig`; by default that of $KUBECONFIG, ~/.kube/config or the pod's service
-/// account. `program` is the name by which the API server's audit log and its metrics know who asks (`User-Agent`).
+/// Returns the configuration in `kubeconfig`; by default that of $KUBECONFIG, ~/.kube/config or the pod's
+/// service account. `program` is the name by which the API server's audit log and its metrics know who asks
+/// (`User-Agent`).
 ///
 /// # Errors
 /// See [`ConfigError`].
@@ -50,8 +51,8 @@ pub async fn config(program: &str, kubeconfig: Option<&Path>) -> Result<Config, 
     Ok(config)
 }
 
-/// Returns a client whose requests end: without a limit, an API server that does not answer, or whose answer does not end, would
-/// be waited for.
+/// Returns a client whose requests end: without a limit, an API server that does not answer, or whose answer
+/// does not end, would be waited for.
 ///
 /// # Errors
 /// The configuration makes no client.
@@ -71,8 +72,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 #[error("no answer within {} s", ANSWER.as_secs())]
 struct NoAnswer;
 
-/// Gives a request up that is not answered in time. kube waits for as long as the connection seems to live, which may be a
-/// quarter of an hour after the network is lost.
+/// Gives a request up that is not answered in time. kube waits for as long as the connection seems to live,
+/// which may be a quarter of an hour after the network is lost.
 ///
 /// # Errors
 /// Those of the request, and that there was no answer.
@@ -81,11 +82,11 @@ pub async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> kube
     answer.unwrap_or_else(|_| Err(kube::Error::Service(Box::new(NoAnswer))))
 }
 
-/// Returns a JSON patch that removes the value at `path`, if each of `tests` is the value at its path. The API server answers
-/// 422 if one is not.
+/// Returns a JSON patch that removes the value at `path`, if each of `tests` is the value at its path. The
+/// API server answers 422 if one is not.
 ///
 /// # Errors
-/// A path is no JSON pointer.
+/// A path is not a JSON pointer.
 pub fn removal(path: &str, tests: &[(&str, &str)]) -> kube::Result<Patch<()>> {
     let tests = tests.iter().map(|(path, value)| json!({"op": "test", "path": path, "value": value}));
     let operations: Value = tests.chain([json!({"op": "remove", "path": path})]).collect();

@@ -1,7 +1,7 @@
 //! The log: what is in it, and how a running program takes another filter.
 //!
-//! The filter may be in a file, which is read again and again. In a pod that is a mounted ConfigMap: nobody needs a port, a
-//! signal or a right of the program for it.
+//! The filter may be in a file, which is read again and again. In a pod that is a mounted ConfigMap: nobody
+//! needs a port, a signal or a right of the program for it.
 
 use std::io::{IsTerminal as _, stderr};
 use std::path::PathBuf;
@@ -29,8 +29,8 @@ pub struct LogArgs {
     #[arg(long, env = "NETCLAIM_LOG", default_value = FALLBACK)]
     pub log: String,
 
-    /// File of a filter like that of --log, instead of which it is used. It is read again every 5 s; the agent's parent does
-    /// without it
+    /// File of a filter like that of --log, instead of which it is used. It is read again every 5 s; the
+    /// agent's parent does without it
     #[arg(long, env = "NETCLAIM_LOG_FILTER_FILE")]
     pub log_filter_file: Option<PathBuf>,
 
@@ -43,7 +43,7 @@ pub struct LogArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     /// A word that would be taken for a module, so that nothing else is logged.
-    #[error("{0:?} is no level ({levels}): for a module, write MODULE=LEVEL", levels = LEVELS.join(", "))]
+    #[error("{0:?} is not a level ({levels}): for a module, write MODULE=LEVEL", levels = LEVELS.join(", "))]
     NoLevel(String),
     /// It makes no sense.
     #[error("cannot parse it")]
@@ -68,8 +68,8 @@ fn filter(quiet: &str, text: &str) -> Result<EnvFilter, FilterError> {
 /// What else gets the program's spans, besides the log. Its filter is its own.
 pub type SpanLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Starts to log to standard error. `quiet` are directives that come before those of the flags. `spans` gets what it wants whatever
-/// the log's filter is, and the log does not get longer by it.
+/// Starts to log to standard error. `quiet` are directives that come before those of the flags. `spans` gets
+/// what it wants whatever the log's filter is, and the log does not get longer by it.
 pub fn init(args: &LogArgs, quiet: &'static str, spans: Option<SpanLayer>) {
     let first = filter(quiet, &args.log);
     let refused = first.as_ref().err().map(ToString::to_string);
@@ -173,7 +173,7 @@ mod tests {
             assert!(filter("", good).is_ok(), "{good}");
         }
         let error = filter("", "info,debgu").unwrap_err().to_string();
-        assert!(error.starts_with("\"debgu\" is no level (off, error,"), "{error}");
+        assert!(error.starts_with("\"debgu\" is not a level (off, error,"), "{error}");
         assert!(matches!(filter("", "a=loud"), Err(FilterError::Parse(_))));
     }
 

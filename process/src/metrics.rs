@@ -1,5 +1,5 @@
-//! A registry of metrics that describes what it has: the reference is generated from it, and tests compare it with what is
-//! served.
+//! A registry of metrics that describes what it has: the reference is generated from it, and tests compare it
+//! with what is served.
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::TypedMetric;
@@ -84,7 +84,8 @@ impl Registry {
         metric
     }
 
-    /// Registers a metric of seconds and returns it. Its name ends with `_seconds`, which is not part of `name`.
+    /// Registers a metric of seconds and returns it. Its name ends with `_seconds`, which is not part of
+    /// `name`.
     pub fn add_seconds<M: Metric + TypedMetric + Clone>(
         &mut self,
         name: &'static str,
@@ -174,8 +175,8 @@ pub mod testing {
     /// The values that each label of a metric has.
     type Seen = BTreeMap<String, BTreeSet<String>>;
 
-    /// Calls what moves each metric, by its name. Panics unless every metric of the registry is in the table and moves, with
-    /// exactly the labels and values of its description.
+    /// Calls what moves each metric, by its name. Panics unless every metric of the registry is in the table
+    /// and moves, with exactly the labels and values of its description.
     pub fn assert_all_move(registry: &Registry, moves: &[(&str, &dyn Fn())]) {
         let described: BTreeSet<&str> = registry.descriptions().iter().map(|d| d.name.as_str()).collect();
         let moved: BTreeSet<&str> = moves.iter().map(|(name, _)| *name).collect();

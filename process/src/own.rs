@@ -54,7 +54,8 @@ pub(crate) const ALL: [Own; 6] = [
     }),
 ];
 
-/// Parts of a second in which the kernel counts time for programs (`USER_HZ`), on all architectures of the images.
+/// Parts of a second in which the kernel counts time for programs (`USER_HZ`), on all architectures of the
+/// images.
 const TICKS: f64 = 100.0;
 
 #[derive(Debug)]

@@ -53,8 +53,8 @@ where
     }
 }
 
-/// Refuses a peer that is neither root nor the program's user. The mode of a socket that is a file keeps it out already; anybody can
-/// have an abstract one.
+/// Refuses a peer that is neither root nor the program's user. The mode of a socket that is a file keeps it
+/// out already; anybody can have an abstract one.
 pub(crate) fn check_peer(stream: &UnixStream) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     if may_be_peer(peer, nix::unistd::geteuid().as_raw()) {

@@ -1,5 +1,6 @@
-//! Limits the time of each request to the API server, its answer included. kube waits for as long as the connection seems to
-//! live: for a quarter of an hour after the network is lost, and for ever for an answer that does not end.
+//! Limits the time of each request to the API server, its answer included. kube waits for as long as the
+//! connection seems to live: for a quarter of an hour after the network is lost, and for ever for an answer
+//! that does not end.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -65,7 +65,8 @@ impl Cluster {
     /// Waits until the agents' rollout is complete, on all nodes that are powered on.
     pub fn agent_ready(&self) -> Result<()> {
         self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"])?;
-        // The rollout waits only for nodes whose kubelets have registered them, and not for the end of the agents before.
+        // The rollout waits only for nodes whose kubelets have registered them, and not for the end of the
+        // agents before.
         eventually(60, "every node has one agent, which is ready", || {
             let pods = self.get(&["pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
             for node in self.nodes() {
@@ -91,8 +92,8 @@ impl Cluster {
         self.kubectl(&[&["set", "env", "-n", SYSTEM, AGENT], settings].concat()).map(drop)
     }
 
-    /// Makes the kubelets look at the pods of a program (`agent` or `controller`) now, by an annotation, and so bring files of
-    /// ConfigMaps and Secrets up to date.
+    /// Makes the kubelets look at the pods of a program (`agent` or `controller`) now, by an annotation, and
+    /// so bring files of ConfigMaps and Secrets up to date.
     pub fn wake(&self, program: &str) -> Result<()> {
         let label = format!("app.kubernetes.io/name=netclaim-{program}");
         self.kubectl(&["annotate", "--overwrite", "pods", "-n", SYSTEM, "-l", &label, &waking()?]).map(drop)
@@ -103,7 +104,8 @@ impl Cluster {
         self.kubectl(&["delete", "pods", "-n", SYSTEM, "-l", AGENT_PODS]).map(drop)
     }
 
-    /// Kills the first node's agent with SIGKILL; its parent starts the next one. The harness expects this death.
+    /// Kills the first node's agent with SIGKILL; its parent starts the next one. The harness expects this
+    /// death.
     pub fn kill_agent(&self) -> Result<()> {
         self.kill_agent_on("node0")
     }
@@ -179,8 +181,8 @@ impl Cluster {
         self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", &patch]).map(drop)
     }
 
-    /// Makes the next agent in the present container read `id` as the kernel's boot id: a file is mounted over the
-    /// kernel's. An agent in another container reads the kernel's own id.
+    /// Makes the next agent in the present container read `id` as the kernel's boot id: a file is mounted
+    /// over the kernel's. An agent in another container reads the kernel's own id.
     pub fn agent_reads_boot_id(&self, id: &str) -> Result<()> {
         std::fs::write(self.node().path("/run/netclaim/boot_id"), format!("{id}\n"))?;
         let mount = ["/opt/cni/bin/busybox", "mount", "-o", "bind"];
@@ -190,7 +192,8 @@ impl Cluster {
         self.replace_agent()
     }
 
-    /// Makes the agent run CNI plugins in the node's mounts, as `deploy/host-mounts` does, or in its own again.
+    /// Makes the agent run CNI plugins in the node's mounts, as `deploy/host-mounts` does, or in its own
+    /// again.
     pub fn plugins_see_the_node(&self, yes: bool) -> Result<()> {
         let variable = "NETCLAIM_CNI_MOUNT_NAMESPACE";
         if yes {

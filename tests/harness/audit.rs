@@ -121,7 +121,8 @@ impl AuditLog {
         self.count(resource, true)
     }
 
-    /// Returns when each successful write of a resource was answered, by the API server's clock since midnight, with its verb.
+    /// Returns when each successful write of a resource was answered, by the API server's clock since
+    /// midnight, with its verb.
     pub fn write_times(&self, resource: &str) -> Result<Vec<(Duration, String)>> {
         let written = self.requests()?.filter(|event| is_write(event, resource, false));
         Ok(written
@@ -129,8 +130,8 @@ impl AuditLog {
             .collect())
     }
 
-    /// Returns when each successful write of a resource was answered, by the object's name and the API server's clock since
-    /// midnight.
+    /// Returns when each successful write of a resource was answered, by the object's name and the API
+    /// server's clock since midnight.
     pub fn write_times_by_name(&self, resource: &str) -> Result<BTreeMap<String, Vec<Duration>>> {
         let mut times: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
         for event in self.requests()?.filter(|event| is_write(event, resource, false)) {

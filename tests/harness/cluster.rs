@@ -40,7 +40,8 @@ pub fn project(path: &str) -> PathBuf {
 }
 
 impl Cluster {
-    /// Starts what does not run yet of the cluster of so many nodes in `dir`, and installs netclaim from `deploy/`.
+    /// Starts what does not run yet of the cluster of so many nodes in `dir`, and installs netclaim from
+    /// `deploy/`.
     pub fn start(dir: &Path, nodes: usize) -> Result<Self> {
         let image = image()?;
         let cluster = Self::up(dir, &[("NETCLAIM_NODES", &nodes.to_string())])?;
@@ -81,7 +82,8 @@ impl Cluster {
         Ok(std::fs::read_to_string(self.dir.join("kubernetes"))?.trim().to_owned())
     }
 
-    /// Replaces services by those of another version of Kubernetes, one after the other (`tests/node/upgrade.sh`).
+    /// Replaces services by those of another version of Kubernetes, one after the other
+    /// (`tests/node/upgrade.sh`).
     pub fn replace_kubernetes(&self, version: &str, services: &[&str]) -> Result<()> {
         self.script("upgrade.sh", &[&[version], services].concat()).map(drop)
     }
@@ -244,7 +246,8 @@ impl Cluster {
         self.deaths.expect_power_loss();
     }
 
-    /// Powers a node off (`tests/node/power.sh`). It stays off until [`Self::power_on`], or until the scenario has ended.
+    /// Powers a node off (`tests/node/power.sh`). It stays off until [`Self::power_on`], or until the
+    /// scenario has ended.
     pub fn power_off(&self, name: &str) -> Result<()> {
         self.deaths.expect_power_loss();
         self.node_named(name)?.set_off();
@@ -261,8 +264,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Cuts a node off from the API server and from other nodes' pods (`tests/node/link.sh`), until [`Self::reconnect`], or until the
-    /// scenario has ended. Its programs go on.
+    /// Cuts a node off from the API server and from other nodes' pods (`tests/node/link.sh`), until
+    /// [`Self::reconnect`], or until the scenario has ended. Its programs go on.
     pub fn cut_off(&self, name: &str) -> Result<()> {
         self.node_named(name)?.set_cut_off(true);
         self.script("link.sh", &["--node", name, "down"]).map(drop)
@@ -275,8 +278,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes a CNI plugin into every node's `/opt/cni/bin`. Its shell is the static busybox there: the agent's image has
-    /// none.
+    /// Writes a CNI plugin into every node's `/opt/cni/bin`. Its shell is the static busybox there: the
+    /// agent's image has none.
     pub(crate) fn plugin(&self, name: &str, script: &str) -> Result<()> {
         self.program(name, format!("#!/opt/cni/bin/busybox sh\n{script}\n").as_bytes())
     }
@@ -304,8 +307,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Restores the nodes as after the installation: every service and the agents run, without counted restarts, which
-    /// would make the kubelets delay the next one.
+    /// Restores the nodes as after the installation: every service and the agents run, without counted
+    /// restarts, which would make the kubelets delay the next one.
     pub(crate) fn repair(&self) -> Result<()> {
         let mut services = vec!["apiserver".to_owned()];
         for node in self.all_nodes() {

@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process::signal;
 
-/// No program of a scenario takes as long. One that waits for ever would keep the lane from its end, and from a report.
+/// No program of a scenario takes as long. One that waits for ever would keep the lane from its end, and from
+/// a report.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// Runs `command` to its end, or kills it after ten minutes, and returns its standard output.
@@ -39,8 +40,8 @@ pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits for the end of `child`, which leads a process group, and kills the group after `limit`: a script's own children hold its
-/// output open. Returns the output, and whether it was killed.
+/// Waits for the end of `child`, which leads a process group, and kills the group after `limit`: a script's
+/// own children hold its output open. Returns the output, and whether it was killed.
 fn end_of(mut child: Child, input: &str, limit: Duration) -> Result<(Output, bool)> {
     let pid: i32 = child.id().try_into()?;
     let (ended, end) = channel::<()>();

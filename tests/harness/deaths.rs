@@ -1,7 +1,7 @@
 //! Deaths and bugs of netclaim's programs, which the agent's parent process and the kubelet would hide.
 //!
-//! The parent restarts the agent within moments, and the agent survives a panic of one task. A scenario fails for each
-//! of these that it did not cause.
+//! The parent restarts the agent within moments, and the agent survives a panic of one task. A scenario fails
+//! for each of these that it did not cause.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -87,8 +87,8 @@ impl Deaths {
         Ok(())
     }
 
-    /// Whether a node has lost its power since the last call: its kubelet may report only later that it has restarted
-    /// containers.
+    /// Whether a node has lost its power since the last call: its kubelet may report only later that it has
+    /// restarted containers.
     pub(crate) fn take_power_loss(&self) -> bool {
         std::mem::take(&mut self.lock().power_lost)
     }
@@ -117,7 +117,8 @@ pub(crate) fn container_restarts(cluster: &Cluster) -> Result<u64> {
     restarts.split_whitespace().map(|count| Ok(count.parse::<u64>()?)).sum()
 }
 
-/// The id of the container of a node's agent, how often the parent has restarted the agent, and the refused moves.
+/// The id of the container of a node's agent, how often the parent has restarted the agent, and the refused
+/// moves.
 fn metrics(cluster: &Cluster, node: &Node) -> Result<(String, u64, u64)> {
     let container = node.agent()?.context("no agent runs")?.id;
     let answer = cluster.ask_agent_of(&node.name(), "/metrics")?;

@@ -24,7 +24,8 @@ impl<'a> Helm<'a> {
         Ok(Self { cluster, program: program()? })
     }
 
-    /// Installs or upgrades the chart with more arguments and the image of the tests, and waits until all pods are ready.
+    /// Installs or upgrades the chart with more arguments and the image of the tests, and waits until all
+    /// pods are ready.
     pub fn release(&self, verb: &str, args: &[&str]) -> Result<String> {
         self.release_of(&chart(), "dev", verb, &[&["--wait", "--timeout=120s"], args].concat())
     }

@@ -16,14 +16,16 @@ const CNI_TIMEOUT: u32 = 10;
 /// Seconds between STATUS calls of a plugin. Most scenarios' networks have a CNI version without STATUS.
 const STATUS_PERIOD: u32 = 3;
 
-/// Seconds after which the blocks of addresses of a deleted node go to others: scenarios cannot wait for 10 minutes.
+/// Seconds after which the blocks of addresses of a deleted node go to others: scenarios cannot wait for 10
+/// minutes.
 const NODE_GONE_AFTER: u32 = 40;
 
 /// What docs/install.md says for a cluster with IPv6 alone.
 pub const FOR_IPV6: &str =
     "agent.metricsAddress=[::]:9177,controller.metricsAddress=[::]:9178,webhook.address=[::]:9443";
 
-/// Whether netclaim runs as users have it (`$NETCLAIM_AS_RELEASED`): without fail points, and with its own times.
+/// Whether netclaim runs as users have it (`$NETCLAIM_AS_RELEASED`): without fail points, and with its own
+/// times.
 fn as_released() -> bool {
     std::env::var_os("NETCLAIM_AS_RELEASED").is_some()
 }
@@ -126,7 +128,8 @@ impl Cluster {
     }
 }
 
-/// Returns the image archive: `$NETCLAIM_IMAGE`, or one built with Cargo's profile `$NETCLAIM_PROFILE` (`quick`).
+/// Returns the image archive: `$NETCLAIM_IMAGE`, or one built with Cargo's profile `$NETCLAIM_PROFILE`
+/// (`quick`).
 pub(crate) fn image() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
         return Ok(path.into());
@@ -144,8 +147,8 @@ pub(crate) fn image() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds the image of a version that is checked out in this folder as an archive, with Cargo's profile `$NETCLAIM_PROFILE`
-/// (`quick`) and these environment variables.
+/// Builds the image of a version that is checked out in this folder as an archive, with Cargo's profile
+/// `$NETCLAIM_PROFILE` (`quick`) and these environment variables.
 pub fn build_image(version: &Path, archive: &Path, name: &str, settings: &[(&str, &str)]) -> Result<()> {
     eprintln!("==> building the image {}", archive.display());
     let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());

@@ -45,7 +45,8 @@ fn open_to_others(dir: &Path) -> Result<Vec<String>> {
 }
 
 impl Node {
-    /// Makes sure that the node has nothing of pods that are gone. `claims` are the UIDs of claims that pods have.
+    /// Makes sure that the node has nothing of pods that are gone. `claims` are the UIDs of claims that pods
+    /// have.
     pub fn is_clean(&self, claims: &BTreeSet<String>) -> Result<()> {
         let mut left = Vec::new();
         let tasks = self.tasks()?;
@@ -112,8 +113,8 @@ impl Node {
         Ok(left)
     }
 
-    /// Network namespaces without a pod go to `left`. Returns how many are in use, and the names of those that a killed
-    /// runtime may have left behind.
+    /// Network namespaces without a pod go to `left`. Returns how many are in use, and the names of those
+    /// that a killed runtime may have left behind.
     fn namespaces_left(
         &self,
         in_use: &BTreeSet<u64>,
@@ -125,8 +126,8 @@ impl Node {
         for name in names(&dir)? {
             match fs::metadata(dir.join(&name)) {
                 Ok(file) if file.dev() != plain && in_use.contains(&file.ino()) => count += 1,
-                // A runtime that was killed may have created the file only, or have called no plugin yet. Then nobody
-                // else knows the namespace.
+                // A runtime that was killed may have created the file only, or have called no plugin yet.
+                // Then nobody else knows the namespace.
                 Ok(file) if file.dev() == plain || self.is_unused(&dir.join(&name))? => {
                     unused.insert(name);
                 }
@@ -206,8 +207,8 @@ impl Node {
         Ok(left)
     }
 
-    /// Firewall rules of plugins like `portmap` and `firewall` for pods that are gone: they contain the id of the sandbox,
-    /// or its address.
+    /// Firewall rules of plugins like `portmap` and `firewall` for pods that are gone: they contain the id of
+    /// the sandbox, or its address.
     fn firewall_left(
         &self,
         sandboxes: &BTreeSet<&str>,

@@ -4,11 +4,12 @@
 //! suite: one Cluster ──> for each scenario a Test (its own namespace) ──> afterwards the nodes must be clean
 //! ```
 //!
-//! * Nothing here trusts what netclaim reports: interfaces are read in the pods' network namespaces, and leftovers are
-//!   looked for on the node.
+//! * Nothing here trusts what netclaim reports: interfaces are read in the pods' network namespaces, and
+//!   leftovers are looked for on the node.
 //! * A scenario also fails if a netclaim program died or logged a bug that the scenario did not cause.
 //! * Every wait has a deadline and a sentence that says what it waits for.
-//! * An error fails the scenario. What a function promises and does not find is an error, with what it found instead.
+//! * An error fails the scenario. What a function promises and does not find is an error, with what it found
+//!   instead.
 
 mod agent;
 mod audit;

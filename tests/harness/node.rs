@@ -211,7 +211,8 @@ impl Node {
         Ok(self.interfaces_of(&self.netns())?.into_keys().collect())
     }
 
-    /// Lists host-local's leases, as `NETWORK/IP` with the sandbox, but for those of the runtime's own network.
+    /// Lists host-local's leases, as `NETWORK/IP` with the sandbox, but for those of the runtime's own
+    /// network.
     pub fn leases(&self) -> Result<Vec<(String, String)>> {
         let mut leases = Vec::new();
         let dir = self.path("/var/lib/cni/networks");

@@ -15,14 +15,15 @@ use crate::runtime::Runtime;
 use crate::test::Test;
 use crate::wait::{eventually, holds};
 
-/// Seconds until a pod runs that lacks nothing. The kubelet retries a refused container after 10 to 15 s, but a refused
-/// claim only after 60 to 90 s, see [`Test::wake`].
+/// Seconds until a pod runs that lacks nothing. The kubelet retries a refused container after 10 to 15 s, but
+/// a refused claim only after 60 to 90 s, see [`Test::wake`].
 const SOON: u64 = 60;
 /// Seconds for which a pod must stay without a node: more than publishing a change of devices takes.
 const UNSCHEDULED: u64 = 3;
 /// The reason of the kubelet's event about a claim that was refused.
 const REFUSED_CLAIM: &str = "FailedPrepareDynamicResources";
-/// Seconds for which a pod that is refused must stay without a container: more than the kubelet's first retries take.
+/// Seconds for which a pod that is refused must stay without a container: more than the kubelet's first
+/// retries take.
 const REFUSED: u64 = 3;
 
 impl Test<'_> {
@@ -80,8 +81,8 @@ impl Test<'_> {
         self.kubectl(&["delete", "pod", name, "--grace-period=0", "--force", "--timeout=60s"]).map(drop)
     }
 
-    /// Makes the kubelet retry a pod's refused claim now, by an annotation, for scenarios that are not about the wait of
-    /// 60 to 90 s.
+    /// Makes the kubelet retry a pod's refused claim now, by an annotation, for scenarios that are not about
+    /// the wait of 60 to 90 s.
     pub fn wake(&self, pod: &str) -> Result<()> {
         self.kubectl(&["annotate", "--overwrite", "pod", pod, &waking()?]).map(drop)
     }
@@ -134,7 +135,8 @@ impl Test<'_> {
         object["spec"]["nodeName"].as_str().map(str::to_owned).with_context(|| format!("{pod} has no node"))
     }
 
-    /// Waits until no node has the devices that a pod requests, and makes sure that the pod stays without a node.
+    /// Waits until no node has the devices that a pod requests, and makes sure that the pod stays without a
+    /// node.
     pub fn is_unschedulable(&self, pod: &str) -> Result<()> {
         self.event(pod, &["FailedScheduling", "cannot allocate all claims"])?;
         // The scheduler may have looked before the device was published, and retries when it is.
@@ -166,8 +168,8 @@ impl Test<'_> {
         Ok(of_pod.map(|event| format!("{}: {}", text(&event["reason"]), text(&event["message"]))).collect())
     }
 
-    /// Makes sure that no call of the kubelet for a pod's claims was refused, by netclaim or by the API server
-    /// (`deploy/manifests/kubelets-rbac.yaml`): its retry would take 60 to 90 s.
+    /// Makes sure that no call of the kubelet for a pod's claims was refused, by netclaim or by the API
+    /// server (`deploy/manifests/kubelets-rbac.yaml`): its retry would take 60 to 90 s.
     pub fn claim_was_not_refused(&self, pod: &str) -> Result<()> {
         let events = self.events(pod)?;
         let refused = events.iter().any(|event| event.contains(REFUSED_CLAIM));

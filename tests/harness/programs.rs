@@ -11,7 +11,8 @@ use crate::test::Test;
 /// The status of the script where the Go proxy does not serve the modules of a program.
 const NOT_SERVED: i32 = 3;
 
-/// Returns the path of a program, which is built where it is missing, or `None` if the Go proxy does not serve its modules.
+/// Returns the path of a program, which is built where it is missing, or `None` if the Go proxy does not
+/// serve its modules.
 pub fn built(name: &str) -> Result<Option<PathBuf>> {
     let script = project("tests/programs/build.sh");
     let built = Command::new(&script).arg(name).stderr(Stdio::inherit()).output()?;

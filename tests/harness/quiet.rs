@@ -1,4 +1,5 @@
-//! Scenarios that measure time have the machine to themselves, also where lanes run side by side (`tests/lanes.sh`).
+//! Scenarios that measure time have the machine to themselves, also where lanes run side by side
+//! (`tests/lanes.sh`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,13 +8,14 @@ use anyhow::{Context as _, Result};
 
 use crate::cluster::project;
 
-/// The file whose lock all lanes of a work tree share. `tests/lanes.sh` holds it, too, for tests without a cluster.
+/// The file whose lock all lanes of a work tree share. `tests/lanes.sh` holds it, too, for tests without a
+/// cluster.
 pub(crate) fn lock_file() -> PathBuf {
     project("target/quiet.lock")
 }
 
-/// Waits until nobody measures, or to measure until no other scenario of any lane runs; holds for as long as the file is open. Who
-/// measures may wait until the other lanes have ended.
+/// Waits until nobody measures, or to measure until no other scenario of any lane runs; holds for as long as
+/// the file is open. Who measures may wait until the other lanes have ended.
 pub(crate) fn turn(lock: &Path, measures: bool) -> Result<File> {
     let open = || -> std::io::Result<File> {
         let file = File::create(lock)?;

@@ -1,7 +1,7 @@
 //! The container runtimes that a node can have, and how they differ on the node.
 //!
-//! Running containers are found in the files that a runtime keeps for its own restart, and in the kernel: that works
-//! while the runtime is down, too.
+//! Running containers are found in the files that a runtime keeps for its own restart, and in the kernel:
+//! that works while the runtime is down, too.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,8 +1,9 @@
 //! Runs scenarios on one cluster, with the command line and the output of `cargo test`.
 //!
-//! `$NETCLAIM_TEST_CLUSTER` ([`Lane`] has others) is the folder of a cluster that keeps running; it is started if it does
-//! not run. By default the suite starts a new cluster and ends it. `$NETCLAIM_IMAGE` is an image archive, instead of building one.
-//! `$NETCLAIM_PART` is `beside` or `alone`: only the scenarios that may run beside others, or only the others.
+//! `$NETCLAIM_TEST_CLUSTER` ([`Lane`] has others) is the folder of a cluster that keeps running; it is
+//! started if it does not run. By default the suite starts a new cluster and ends it. `$NETCLAIM_IMAGE` is an
+//! image archive, instead of building one. `$NETCLAIM_PART` is `beside` or `alone`: only the scenarios that
+//! may run beside others, or only the others.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -135,8 +136,8 @@ pub fn run_on(lane: &Lane, mut scenarios: Vec<Scenario>) -> ExitCode {
     if finish(&dir, keep, conclusion.has_failed()) { conclusion.exit_code() } else { ExitCode::FAILURE }
 }
 
-/// Writes down what netclaim has asked the API server for, when all scenarios of a lane or its part have run: the test `rights` compares
-/// it with what the manifests grant.
+/// Writes down what netclaim has asked the API server for, when all scenarios of a lane or its part have run:
+/// the test `rights` compares it with what the manifests grant.
 fn note_accesses(cluster: &Cluster, name: &str) -> Result<()> {
     let accesses = AuditLog::from_the_beginning(cluster).accesses()?;
     let lines = accesses.iter().map(|access| {
@@ -216,7 +217,8 @@ fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Resul
         let died = died.err().map(|died| format!("{died:#}\n")).unwrap_or_default();
         bail!("{error}\n{died}{report}");
     }
-    // Leftovers are looked for before the repair, because a new agent would clean up. Nodes without power are left out.
+    // Leftovers are looked for before the repair, because a new agent would clean up. Nodes without power are
+    // left out.
     let lost_power = cluster.nodes().len() < cluster.all_nodes().len();
     let (ended, repaired) = (end(), repair());
     // A kubelet looks once a minute for claims whose pods are gone.

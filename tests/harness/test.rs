@@ -202,7 +202,8 @@ impl<'a> Test<'a> {
         Ok(name)
     }
 
-    /// Creates an UplinkPolicy by which these links are offered in these modes, whatever ClaimNetworks are on them.
+    /// Creates an UplinkPolicy by which these links are offered in these modes, whatever ClaimNetworks are on
+    /// them.
     pub fn modes(&self, links: &[&str], modes: &[&str]) -> Result<String> {
         let name = self.name("modes");
         self.create([objects::policy(&name, json!({"links": {"names": links}, "modes": modes}))])?;
@@ -223,7 +224,8 @@ impl<'a> Test<'a> {
         })
     }
 
-    /// Waits until the condition of an object of the cluster fits: it is of this type and of the newest generation.
+    /// Waits until the condition of an object of the cluster fits: it is of this type and of the newest
+    /// generation.
     pub fn condition(
         &self,
         seconds: u64,
@@ -279,7 +281,8 @@ impl<'a> Test<'a> {
         Ok(lease)
     }
 
-    /// Waits until the first node has `count` leases and as many files in the journal. Other scenarios must not run.
+    /// Waits until the first node has `count` leases and as many files in the journal. Other scenarios must
+    /// not run.
     pub fn node_has_leases(&self, count: usize) -> Result<()> {
         eventually(20, &format!("the node has {count} leases"), || {
             let (leases, journal) = (self.cluster.node().leases()?, self.cluster.node().journal()?);

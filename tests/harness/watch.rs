@@ -1,4 +1,5 @@
-//! When pods started and when slices were written, measured by watches: objects' timestamps are whole seconds.
+//! When pods started and when slices were written, measured by watches: objects' timestamps are whole
+//! seconds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::BufReader;
@@ -51,7 +52,8 @@ impl PodWatch {
         Ok(Self { _kubectl: kubectl, seen })
     }
 
-    /// Waits for at most `seconds` until `count` pods were seen running; returns how long each took from its scheduling.
+    /// Waits for at most `seconds` until `count` pods were seen running; returns how long each took from its
+    /// scheduling.
     pub fn started(&self, count: usize, seconds: u64) -> Result<Vec<(String, Duration)>> {
         eventually(seconds, &format!("{count} pods run"), || {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +127,8 @@ impl SliceWatch {
         Ok(watch)
     }
 
-    /// Consumes writes until one fits, for at most `limit`, and returns that one. `what` says what is waited for.
+    /// Consumes writes until one fits, for at most `limit`, and returns that one. `what` says what is waited
+    /// for.
     pub fn until(
         &self,
         limit: Duration,

@@ -1,4 +1,5 @@
-//! Random steps in big worlds. `NETCLAIM_SEED` repeats one world, `NETCLAIM_CASES` runs other numbers of them.
+//! Random steps in big worlds. `NETCLAIM_SEED` repeats one world, `NETCLAIM_CASES` runs other numbers of
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

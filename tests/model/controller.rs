@@ -169,7 +169,8 @@ impl Controller {
         lease.spec.address.is_some_and(|ip| spans.iter().any(|span| span.contains(ip)))
     }
 
-    /// Confirms leases of claims that exist. Deletes leases that no node uses and whose claim is gone, if they have not changed since they were seen.
+    /// Confirms leases of claims that exist. Deletes leases that no node uses and whose claim is gone, if
+    /// they have not changed since they were seen.
     pub fn collect(&self, server: &mut Server) {
         for (name, lease) in self.leases.iter() {
             let is_idle = lease.status.as_ref().is_none_or(|status| status.node.is_none());

@@ -140,7 +140,8 @@ impl Machine {
     /// The watch of blocks shows what there is.
     pub fn hear(&mut self, server: &Server, now: Seconds) {
         self.memory.heard = now;
-        // A watch of before hears nothing of a restored etcd, but lists anew within half of the time after which it is stale.
+        // A watch of before hears nothing of a restored etcd, but lists anew within half of the time after
+        // which it is stale.
         let is_over = now - self.listed_at >= SAFETY / 2;
         if self.memory.own.known.is_none() || is_over || self.listed == server.restored {
             (self.listed, self.listed_at) = (server.restored, now);
@@ -270,7 +271,8 @@ impl Machine {
         self.plans.contains_key(&pod) && !self.attached.contains_key(&pod)
     }
 
-    /// The ADD of a planned attachment, whose plan is made anew if it has not its addresses any more. Without the API server, too.
+    /// The ADD of a planned attachment, whose plan is made anew if it has not its addresses any more. Without
+    /// the API server, too.
     pub fn add(&mut self, pod: Pod, now: Seconds) {
         let Some(record) = self.plans.get(&pod).filter(|_| !self.attached.contains_key(&pod)) else { return };
         // Without any word since the agent's start, it is carried out as it is.

@@ -1,8 +1,10 @@
-//! A model of the whole: controllers, agents, the kubelet, users and admins, on an API server whose watches lag.
+//! A model of the whole: controllers, agents, the kubelet, users and admins, on an API server whose watches
+//! lag.
 //!
-//! What decides is the code itself, through a door of each crate: the controller's leasing with its stores of blocks and leases, the
-//! agent's view of its blocks, its choice of addresses and its reports. The model has only what is around it: the API server,
-//! `host-local`'s files, the kubelet, and the order in which things happen.
+//! What decides is the code itself, through a door of each crate: the controller's leasing with its stores of
+//! blocks and leases, the agent's view of its blocks, its choice of addresses and its reports. The model has
+//! only what is around it: the API server, `host-local`'s files, the kubelet, and the order in which things
+//! happen.
 //!
 //! * Invariant: no address is in two pods.
 //! * Promise: if nothing goes wrong any more, nobody waits while an address is free.

@@ -1,4 +1,5 @@
-//! The API server: objects whose names are locks, UIDs, finalizers and preconditions; and etcd, which can be restored.
+//! The API server: objects whose names are locks, UIDs, finalizers and preconditions; and etcd, which can be
+//! restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};

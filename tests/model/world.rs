@@ -418,7 +418,8 @@ impl World {
                     let is_free =
                         others.next().is_none() && !running.chain(&self.devices).any(|one| *one == ip);
                     let is_asked = spec.reserved.iter().any(|span| span.contains(ip));
-                    // A block that was leased before the address was reserved goes as a whole, with its last pod.
+                    // A block that was leased before the address was reserved goes as a whole, with its last
+                    // pod.
                     let has_pods = |block: &IpNet| used.iter().any(|one| block.contains(one));
                     let mut blocks = self.server.blocks.values().map(|block| &block.spec);
                     let is_in_use = blocks.any(|block| block.hands_out(ip) && has_pods(&block.cidr));

@@ -49,6 +49,6 @@ for service; do
     ready "$service" 60 "$node is not Ready" node_is_new
     select_node 0
     ;;
-  *) die "$service is no service of Kubernetes" ;;
+  *) die "$service is not a service of Kubernetes" ;;
   esac
 done

@@ -1,4 +1,5 @@
-//! `docs/reference/api.md`, from the definitions of the kinds and the schemas of the parameters of claims and classes.
+//! `docs/reference/api.md`, from the definitions of the kinds and the schemas of the parameters of claims and
+//! classes.
 
 use serde_json::Value;
 

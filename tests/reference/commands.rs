@@ -18,7 +18,8 @@ output has results, standard error messages for people.
     )
 }
 
-/// A command and its subcommands, each with its arguments, and with its exit codes where they are not those of its parent.
+/// A command and its subcommands, each with its arguments, and with its exit codes where they are not those
+/// of its parent.
 fn commands(name: &str, command: &Command, codes_of_parent: &str) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let stop = if about.ends_with('.') { "" } else { "." };

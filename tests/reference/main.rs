@@ -1,4 +1,5 @@
-//! The reference is what the code says. `make generate` writes it anew. Alerts, dashboard and runbooks use only what it has.
+//! The reference is what the code says. `make generate` writes it anew. Alerts, dashboard and runbooks use
+//! only what it has.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod api;

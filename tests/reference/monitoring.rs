@@ -1,4 +1,5 @@
-//! Alerts and dashboard use the metrics, labels and values that the reference has, and each alert has its runbook.
+//! Alerts and dashboard use the metrics, labels and values that the reference has, and each alert has its
+//! runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 

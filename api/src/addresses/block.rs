@@ -1,8 +1,8 @@
 //! `AddressBlock`: a block of addresses that one node has leased for one ClaimNetwork.
 //!
-//! The controller creates it; the name is the lock. The node's agent holds the finalizer [`BLOCK_FINALIZER`]: it hands out no
-//! address of a block that is being deleted, and removes the finalizer when no pod has one. Of a node that is gone, the
-//! controller removes it.
+//! The controller creates it; the name is the lock. The node's agent holds the finalizer [`BLOCK_FINALIZER`]:
+//! it hands out no address of a block that is being deleted, and removes the finalizer when no pod has one.
+//! Of a node that is gone, the controller removes it.
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
@@ -60,8 +60,9 @@ pub struct AddressBlockSpec {
     /// The block, such as `10.20.0.16/28`.
     #[schemars(with = "String", length(max = 49))]
     pub cidr: IpNet,
-    /// Addresses of the block that the node may hand out: those that were neither reserved nor excluded nor held by others when
-    /// the block was leased. What becomes usable later is not the node's. By default, all.
+    /// Addresses of the block that the node may hand out: those that were neither reserved nor excluded nor
+    /// held by others when the block was leased. What becomes usable later is not the node's. By default,
+    /// all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = MAX_BLOCK_RANGES))]
     pub ranges: Vec<Span>,
@@ -77,17 +78,17 @@ pub const MAX_WANTED: i64 = 65536;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AddressBlockStatus {
-    /// Addresses of the block that attachments have or are about to get. The node reports it when it needs another block, and
-    /// some minutes after the last change.
+    /// Addresses of the block that attachments have or are about to get. The node reports it when it needs
+    /// another block, and some minutes after the last change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<i64>,
-    /// Number of addresses of the block's family that the node wants to have for the ClaimNetwork, in all of its blocks. It is
-    /// written to one block of each family.
+    /// Number of addresses of the block's family that the node wants to have for the ClaimNetwork, in all of
+    /// its blocks. It is written to one block of each family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MAX_WANTED))]
     pub wanted: Option<i64>,
-    /// Attachments that still have addresses, of a block that is being deleted: at most 16, and first those with addresses that
-    /// are not for pods any more.
+    /// Attachments that still have addresses, of a block that is being deleted: at most 16, and first those
+    /// with addresses that are not for pods any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub holders: Vec<BlockHolder>,
@@ -121,7 +122,8 @@ impl AddressBlockSpec {
         self.pool.clone().map_or_else(|| PoolKey::Network(self.network.clone()), PoolKey::Pool)
     }
 
-    /// Returns the addresses that the node may hand out: those that it got with the block and that the pool still has for pods.
+    /// Returns the addresses that the node may hand out: those that it got with the block and that the pool
+    /// still has for pods.
     pub fn usable(&self, pool: &AddressPoolSpec) -> Vec<Span> {
         let now = pool.usable_in(self.cidr);
         if self.ranges.is_empty() {
@@ -151,7 +153,8 @@ pub fn block_name(pool: &PoolKey, block: IpNet) -> String {
     format!("{pool}.{}-{}", address_label(block.network()), block.prefix_len())
 }
 
-/// Returns an address as part of an object's name: every address has one form, of characters that a name may have.
+/// Returns an address as part of an object's name: every address has one form, of characters that a name may
+/// have.
 pub(super) fn address_label(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),

@@ -1,6 +1,8 @@
-//! Chooses the address of an attachment from the blocks of its node. Pure, so that a model checker can drive it.
+//! Chooses the address of an attachment from the blocks of its node. Pure, so that a model checker can drive
+//! it.
 //!
-//! The agent alone chooses: neither a plan nor a result nor a reservation of another program may have the address.
+//! The agent alone chooses: neither a plan nor a result nor a reservation of another program may have the
+//! address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -43,8 +45,8 @@ impl Usable<'_> {
         size.saturating_sub(taken.iter().filter(|address| self.has(**address)).count() as u128)
     }
 
-    /// Returns the first free address after `last`, and those before it in the end: an address that was just freed may still
-    /// be in the caches of neighbours.
+    /// Returns the first free address after `last`, and those before it in the end: an address that was just
+    /// freed may still be in the caches of neighbours.
     fn next(self, last: Option<IpAddr>, taken: &Taken) -> Option<IpAddr> {
         let mut spans = self.spans.to_vec();
         spans.sort_unstable();
@@ -59,8 +61,9 @@ impl Usable<'_> {
     }
 }
 
-/// Returns the address that an attachment gets of `blocks`, which are of one family: one of the fullest block that has any, because
-/// the others may become empty and go to nodes that need them. `last` has the address that was chosen last of each block.
+/// Returns the address that an attachment gets of `blocks`, which are of one family: one of the fullest block
+/// that has any, because the others may become empty and go to nodes that need them. `last` has the address
+/// that was chosen last of each block.
 pub fn choose<'a>(
     blocks: impl IntoIterator<Item = Usable<'a>>,
     taken: &Taken,

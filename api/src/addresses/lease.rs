@@ -1,11 +1,12 @@
 //! `AddressLease`: one address that somebody has for as long as it lives.
 //!
-//! The agent creates it when it prepares a claim that asks for an address; the name is the lock. It is the claim's until the
-//! claim is deleted, on whatever node its pod runs. The importer of whereabouts' pools creates it for pods that have an
-//! address of another program.
+//! The agent creates it when it prepares a claim that asks for an address; the name is the lock. It is the
+//! claim's until the claim is deleted, on whatever node its pod runs. The importer of whereabouts' pools
+//! creates it for pods that have an address of another program.
 //!
-//! It has the finalizer [`BLOCK_FINALIZER`](super::BLOCK_FINALIZER). The agent of `status.nodeName` clears that field when no pod has
-//! the address; then the controller removes the finalizer of a lease that is being deleted.
+//! It has the finalizer [`BLOCK_FINALIZER`](super::BLOCK_FINALIZER). The agent of `status.nodeName` clears
+//! that field when no pod has the address; then the controller removes the finalizer of a lease that is being
+//! deleted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,8 +20,9 @@ use super::block::address_label;
 use super::pool::PoolKey;
 use crate::{NetworkName, ObjectName};
 
-/// Label of a lease that holds its address even if nodes hand it out. The controller sets it when it finds that the address is
-/// reserved and the claim exists, and agents cannot: so no agent can take the addresses of other nodes away.
+/// Label of a lease that holds its address even if nodes hand it out. The controller sets it when it finds
+/// that the address is reserved and the claim exists, and agents cannot: so no agent can take the addresses
+/// of other nodes away.
 pub const CONFIRMED_LABEL: &str = "netclaim.dev/confirmed";
 
 /// One address that a claim or a pod has for as long as it lives.
@@ -131,7 +133,8 @@ impl fmt::Display for Leased {
     }
 }
 
-/// Returns the name of the object for an address of a pool, such as `storage.10.20.0.200` or `storage.02-00-5e-10-00-01`.
+/// Returns the name of the object for an address of a pool, such as `storage.10.20.0.200` or
+/// `storage.02-00-5e-10-00-01`.
 pub fn lease_name(pool: &PoolKey, leased: Leased) -> String {
     match leased {
         Leased::Address(ip) => format!("{pool}.{}", address_label(ip)),

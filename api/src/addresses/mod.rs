@@ -1,4 +1,5 @@
-//! Addresses that the nodes of a cluster share: pools, the blocks of them that nodes lease, and leases of single addresses.
+//! Addresses that the nodes of a cluster share: pools, the blocks of them that nodes lease, and leases of
+//! single addresses.
 //!
 //! ```text
 //!   ClaimNetwork.spec.addresses, or an AddressPool
@@ -10,7 +11,8 @@
 //! ```
 //!
 //! Invariants:
-//! * The name of a block or lease is made from its pool and its addresses, so that creating the object is the lock.
+//! * The name of a block or lease is made from its pool and its addresses, so that creating the object is the
+//!   lock.
 //! * A block belongs to one ClaimNetwork on one node, whose agent alone hands out its addresses.
 //! * All blocks of one subnet have one size, so that two of different names have no address in common.
 
@@ -42,6 +44,6 @@ pub use pool::{
 };
 pub use span::{Family, Span, before, nth_after, overlap};
 
-/// By default, how long a Node object must be gone before other nodes may get its blocks. A node that has not heard of its
-/// blocks for half of that time hands out no addresses.
+/// By default, how long a Node object must be gone before other nodes may get its blocks. A node that has not
+/// heard of its blocks for half of that time hands out no addresses.
 pub const NODE_GONE_AFTER: Duration = Duration::from_secs(600);

@@ -1,4 +1,5 @@
-//! Pools: which addresses there are, how they are cut into blocks, and what `host-local` and `static` get of them.
+//! Pools: which addresses there are, how they are cut into blocks, and what `host-local` and `static` get of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -41,8 +42,8 @@ pub struct NetworkAddresses {
     #[serde(skip_serializing_if = "Option::is_none", rename = "poolName")]
     #[schemars(with = "Option<ObjectName>")]
     pub pool: Option<String>,
-    /// The ranges of the network. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
-    /// IPv6 range.
+    /// The ranges of the network. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address
+    /// if there is an IPv6 range.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = MAX_RANGES))]
     pub ranges: Vec<AddressRange>,
@@ -50,7 +51,8 @@ pub struct NetworkAddresses {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_ROUTES))]
     pub routes: Vec<Route>,
-    /// Size of the blocks that nodes lease. By default, it follows from the size of the ranges and the number of nodes.
+    /// Size of the blocks that nodes lease. By default, it follows from the size of the ranges and the number
+    /// of nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_size: Option<BlockSize>,
     /// Addresses that only claims get that ask for them by `ips`, as in `exclude`.
@@ -94,15 +96,16 @@ fn union_rules() -> Value {
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddressPoolSpec {
-    /// The ranges of the pool. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if there is an
-    /// IPv6 range.
+    /// The ranges of the pool. A pod gets one IPv4 address if there is an IPv4 range, and one IPv6 address if
+    /// there is an IPv6 range.
     #[schemars(length(min = 1, max = MAX_RANGES))]
     pub ranges: Vec<AddressRange>,
     /// Routes that pods get with their addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_ROUTES))]
     pub routes: Vec<Route>,
-    /// Size of the blocks that nodes lease. By default, it follows from the size of the ranges and the number of nodes.
+    /// Size of the blocks that nodes lease. By default, it follows from the size of the ranges and the number
+    /// of nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<BlockSize>,
     /// Addresses that only claims get that ask for them by `ips`, as in `exclude`.
@@ -193,14 +196,16 @@ pub struct AddressPoolStatus {
     /// How many addresses there are and who has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<AddressTotals>,
-    /// `Accepted` is True if ClaimNetworks can use the pool, and False, with every problem, if the spec is invalid.
+    /// `Accepted` is True if ClaimNetworks can use the pool, and False, with every problem, if the spec is
+    /// invalid.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
 }
 
-/// How many attachments the addresses of a ClaimNetwork or pool allow. Of two families, the one with fewer addresses counts.
+/// How many attachments the addresses of a ClaimNetwork or pool allow. Of two families, the one with fewer
+/// addresses counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AddressTotals {
@@ -215,8 +220,9 @@ pub struct AddressTotals {
     pub used: i64,
     /// Addresses in blocks that no node has leased.
     pub free: i64,
-    /// Digest of the ranges, and of the ClaimNetworks that draw from them, for which the controller has looked whether pods have
-    /// addresses of them from before. Until it is that of the present ones, nodes lease no more blocks.
+    /// Digest of the ranges, and of the ClaimNetworks that draw from them, for which the controller has
+    /// looked whether pods have addresses of them from before. Until it is that of the present ones, nodes
+    /// lease no more blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surveyed: Option<i64>,
 }
@@ -241,8 +247,8 @@ impl PoolKey {
 }
 
 impl fmt::Display for PoolKey {
-    /// Writes the first part of the names of blocks and leases. No ClaimNetwork's is an AddressPool's: the number of labels before
-    /// an address differs.
+    /// Writes the first part of the names of blocks and leases. No ClaimNetwork's is an AddressPool's: the
+    /// number of labels before an address differs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Network(name) => name.fmt(f),
@@ -292,8 +298,8 @@ fn is_object_name(text: &str) -> bool {
 }
 
 impl AddressRange {
-    /// Returns the addresses of the range, those of the gateway and excluded ones too. The network's own address and the
-    /// broadcast address of an IPv4 subnet are nobody's, as with `host-local`.
+    /// Returns the addresses of the range, those of the gateway and excluded ones too. The network's own
+    /// address and the broadcast address of an IPv4 subnet are nobody's, as with `host-local`.
     fn span(&self) -> Option<Span> {
         let hosts = self.hosts()?;
         let first = self.range_start.unwrap_or_else(|| hosts.first()).to_canonical();
@@ -394,7 +400,8 @@ impl AddressPoolSpec {
         self.ranges.iter().map(AddressRange::family).collect()
     }
 
-    /// Returns the addresses that nodes hand out: those of the ranges, without gateways, excluded and reserved ones.
+    /// Returns the addresses that nodes hand out: those of the ranges, without gateways, excluded and
+    /// reserved ones.
     pub fn usable(&self) -> Vec<Span> {
         self.ranges.iter().flat_map(|range| self.usable_of(range)).collect()
     }
@@ -427,8 +434,8 @@ impl AddressPoolSpec {
         family.bits().saturating_sub(u8::try_from(bits).unwrap_or_default())
     }
 
-    /// Returns the blocks of a family that have usable addresses, in order. `prefix` is their prefix length; a subnet that is
-    /// smaller is one block. Lazy: an IPv6 pool has more than can be counted.
+    /// Returns the blocks of a family that have usable addresses, in order. `prefix` is their prefix length;
+    /// a subnet that is smaller is one block. Lazy: an IPv6 pool has more than can be counted.
     pub fn blocks(&self, family: Family, prefix: u8) -> impl Iterator<Item = IpNet> {
         let of_family = self.ranges.iter().filter(move |range| range.family() == family);
         let mut last = None;
@@ -441,8 +448,8 @@ impl AddressPoolSpec {
             .filter(move |block| last.replace(*block) != Some(*block))
     }
 
-    /// Returns the `ipam` object by which `host-local` hands out these addresses, which are usable ones of the pool. With some of
-    /// each family, an attachment gets an address of each.
+    /// Returns the `ipam` object by which `host-local` hands out these addresses, which are usable ones of
+    /// the pool. With some of each family, an attachment gets an address of each.
     pub fn host_local(&self, spans: &[Span]) -> Value {
         let of_range = |range: &AddressRange| {
             let (subnet, gateway) = (range.subnet, range.gateway());
@@ -466,7 +473,8 @@ impl AddressPoolSpec {
         self.with_routes(json!({"type": "host-local", "ranges": sets}), &addresses)
     }
 
-    /// Adds the routes whose next hop is in reach of these addresses to an `ipam` object: the kernel refuses others.
+    /// Adds the routes whose next hop is in reach of these addresses to an `ipam` object: the kernel refuses
+    /// others.
     fn with_routes(&self, mut ipam: Value, addresses: &[IpAddr]) -> Value {
         let subnets: Vec<IpNet> =
             addresses.iter().filter_map(|ip| self.range_of(*ip)).map(|range| range.subnet).collect();
@@ -477,8 +485,8 @@ impl AddressPoolSpec {
         ipam
     }
 
-    /// Returns an `ipam` object of the form that attachments get, to check a configuration with: it has all usable addresses, or
-    /// some for which a claim can ask if pods get no others.
+    /// Returns an `ipam` object of the form that attachments get, to check a configuration with: it has all
+    /// usable addresses, or some for which a claim can ask if pods get no others.
     pub fn sample(&self) -> Value {
         let can_ask = self.can_ask();
         let first = |family| can_ask.iter().find(|span| span.family() == family).map(|span| span.first());
@@ -498,7 +506,8 @@ impl AddressPoolSpec {
         self.families().into_iter().all(|family| can_ask.iter().any(|span| span.family() == family))
     }
 
-    /// Returns the `ipam` object by which `static` gives an attachment the addresses that [`asked`](Self::asked) has returned.
+    /// Returns the `ipam` object by which `static` gives an attachment the addresses that
+    /// [`asked`](Self::asked) has returned.
     ///
     /// # Errors
     /// An address is in no range.
@@ -512,7 +521,8 @@ impl AddressPoolSpec {
         Ok(self.with_routes(json!({"type": "static", "addresses": addresses}), asked))
     }
 
-    /// Returns the addresses that a claim asks for, if it may have them: one of each family, all of them reserved and usable.
+    /// Returns the addresses that a claim asks for, if it may have them: one of each family, all of them
+    /// reserved and usable.
     ///
     /// # Errors
     /// An address is not reserved or has a prefix length, or a family has none or two.
@@ -546,7 +556,8 @@ impl AddressPoolSpec {
         Ok(found)
     }
 
-    /// The reserved addresses that a pod can have: not those of a network, its broadcast or its gateway, nor excluded ones.
+    /// The reserved addresses that a pod can have: not those of a network, its broadcast or its gateway, nor
+    /// excluded ones.
     fn can_ask(&self) -> Vec<Span> {
         let of_range = |range: &AddressRange| {
             let hosts = range.hosts();
@@ -662,7 +673,7 @@ impl AddressPoolSpec {
             if prefix > max || prefix < max - MAX_HOST_BITS {
                 let key = if family == Family::V4 { "ipv4" } else { "ipv6" };
                 let problem = format!(
-                    "{prefix} is no prefix length of a block: write {} to {max}",
+                    "{prefix} is not a prefix length of a block: write {} to {max}",
                     max - MAX_HOST_BITS
                 );
                 problems.push(Invalid::new(format!("blockSize.{key}"), problem));

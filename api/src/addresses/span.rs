@@ -129,7 +129,8 @@ impl Span {
         before.into_iter().chain(after)
     }
 
-    /// Returns the blocks of `prefix` bits that have addresses of the span, in order. Lazy: there may be 2^64.
+    /// Returns the blocks of `prefix` bits that have addresses of the span, in order. Lazy: there may be
+    /// 2^64.
     pub fn blocks(self, prefix: u8) -> impl Iterator<Item = IpNet> {
         let host_bits = u32::from(self.family.bits().saturating_sub(prefix));
         let index = move |number: u128| number.checked_shr(host_bits).unwrap_or(0);
@@ -184,7 +185,8 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let invalid = |problem: &str| Invalid::new("", format!("{text:?} {problem}"));
-        let form = "is no address, CIDR or FIRST-LAST, such as 10.0.0.7, 10.0.0.0/28 or 10.0.0.7-10.0.0.9";
+        let form =
+            "is not an address, CIDR or FIRST-LAST, such as 10.0.0.7, 10.0.0.0/28 or 10.0.0.7-10.0.0.9";
         if let Some((first, last)) = text.split_once('-') {
             let ip = |text: &str| text.trim().parse::<IpAddr>().map_err(|_| invalid(form));
             return Self::new(ip(first)?, ip(last)?)

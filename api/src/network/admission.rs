@@ -1,5 +1,5 @@
-//! Rules by which the API server refuses a ClaimNetwork: what one object shows, in one line of CEL. The controller checks the rest, and
-//! all of it again.
+//! Rules by which the API server refuses a ClaimNetwork: what one object shows, in one line of CEL. The
+//! controller checks the rest, and all of it again.
 
 use serde_json::{Value, json};
 

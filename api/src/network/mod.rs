@@ -53,8 +53,8 @@ pub use namespaces::{Namespaces, NamespacesFrom};
 #[schemars(extend("x-kubernetes-validations" = admission::spec_rules()))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimNetworkSpec {
-    /// Where the network's capacity is counted. `Node`: each node has the whole `capacity`. `Cluster`: all nodes share it. It cannot
-    /// change.
+    /// Where the network's capacity is counted. `Node`: each node has the whole `capacity`. `Cluster`: all
+    /// nodes share it. It cannot change.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-validations" = admission::scope_rules()))]
     pub scope: Scope,
@@ -64,20 +64,23 @@ pub struct ClaimNetworkSpec {
     /// The namespaces whose claims may use the network. By default, those of every namespace may.
     #[serde(default, skip_serializing_if = "Namespaces::is_all")]
     pub namespaces: Namespaces,
-    /// Names of the DeviceClasses that select the network. A claim from another namespace than `namespaces` that names one of
-    /// them is refused when it is created. What asks by another class is refused when it is allocated.
+    /// Names of the DeviceClasses that select the network. A claim from another namespace than `namespaces`
+    /// that names one of them is refused when it is created. What asks by another class is refused when it is
+    /// allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_CLASSES), extend("x-kubernetes-list-type" = "set"))]
     pub device_class_names: Vec<ObjectName>,
-    /// The link of each node that carries the network. Leave it out for networks inside a node, such as a bridge without a
-    /// port.
+    /// The link of each node that carries the network. Leave it out for networks inside a node, such as a
+    /// bridge without a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
-    /// The CNI network configuration list, with placeholders such as `${uplink.name}` or `${parameters.NAME}`.
+    /// The CNI network configuration list, with placeholders such as `${uplink.name}` or
+    /// `${parameters.NAME}`.
     #[schemars(schema_with = "conflist")]
     pub cni: Map<String, Value>,
-    /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one address. Use them
-    /// in `cni` as `"ipam": "${addresses}"`; the first plugin gets them where no plugin has an `ipam`.
+    /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one
+    /// address. Use them in `cni` as `"ipam": "${addresses}"`; the first plugin gets them where no plugin has
+    /// an `ipam`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<NetworkAddresses>,
     /// How much of the network claims can be granted.
@@ -126,13 +129,14 @@ pub enum Scope {
     Cluster,
 }
 
-/// Selects the link of a node that a ClaimNetwork uses: the first with one of the names and all of the attributes.
+/// Selects the link of a node that a ClaimNetwork uses: the first with one of the names and all of the
+/// attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(extend("x-kubernetes-validations" = admission::uplink_rules()))]
 pub struct UplinkSelector {
-    /// Names of links, alternative ones included, the preferred one first, such as `[eth1, ens5]`. By default, any name is
-    /// possible, and the link with the lowest index comes first.
+    /// Names of links, alternative ones included, the preferred one first, such as `[eth1, ens5]`. By
+    /// default, any name is possible, and the link with the lowest index comes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_LINKS))]
     pub links: Vec<IfName>,
@@ -143,8 +147,8 @@ pub struct UplinkSelector {
 }
 
 impl UplinkSelector {
-    /// Returns every problem; paths are relative to the selector. What the driver says of a link is not declared, and selects
-    /// none.
+    /// Returns every problem; paths are relative to the selector. What the driver says of a link is not
+    /// declared, and selects none.
     fn problems(&self) -> Vec<Invalid> {
         let many = Invalid::too_many("links", self.links.len(), MAX_LINKS);
         let attributes = attribute::problems(&self.attributes).into_iter().map(|p| p.within("attributes"));
@@ -152,19 +156,21 @@ impl UplinkSelector {
     }
 }
 
-/// How much of a ClaimNetwork claims can be granted: on each node, or in the whole cluster if the scope is `Cluster`.
+/// How much of a ClaimNetwork claims can be granted: on each node, or in the whole cluster if the scope is
+/// `Cluster`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = admission::capacity_rules()))]
 pub struct NetworkCapacity {
-    /// Bandwidth that claims can request, in bits per second, such as `10G`. By default, claims can request none.
+    /// Bandwidth that claims can request, in bits per second, such as `10G`. By default, claims can request
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Quantity>,
     /// Number of interfaces that may exist at once, such as `64`. By default, it is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interfaces: Option<Quantity>,
-    /// Number of addresses. By default, it is counted from `addresses` or from the ranges of a `host-local` IPAM; set it for
-    /// other IPAMs.
+    /// Number of addresses. By default, it is counted from `addresses` or from the ranges of a `host-local`
+    /// IPAM; set it for other IPAMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Quantity>,
 }
@@ -185,17 +191,19 @@ pub struct ClaimNetworkStatus {
     /// Numbers of nodes. It is not set while the spec is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodeCounts>,
-    /// How many addresses there are and who has them. It is set if `spec.addresses` has ranges; an AddressPool has its own.
+    /// How many addresses there are and who has them. It is set if `spec.addresses` has ranges; an
+    /// AddressPool has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<AddressTotals>,
     /// What the spec may not mean as it is written, while it is accepted: at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_WARNINGS), extend("x-kubernetes-list-type" = "atomic"))]
     pub warnings: Vec<Warning>,
-    /// `Accepted` is True if claims can use the network, and False, with every problem, if the spec is invalid. The reason
-    /// `AcceptedWithWarnings` points at a likely mistake. `Available` is True if pods can get the network on every node that
-    /// should have it: those of `spec.nodeSelector`, and those that publish it. It lists the nodes that cannot, with reasons.
-    /// `AddressesAvailable` is False if a node needs addresses of `spec.addresses` and no block is free for it.
+    /// `Accepted` is True if claims can use the network, and False, with every problem, if the spec is
+    /// invalid. The reason `AcceptedWithWarnings` points at a likely mistake. `Available` is True if pods can
+    /// get the network on every node that should have it: those of `spec.nodeSelector`, and those that
+    /// publish it. It lists the nodes that cannot, with reasons. `AddressesAvailable` is False if a node
+    /// needs addresses of `spec.addresses` and no block is free for it.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -241,7 +249,8 @@ impl ClaimNetwork {
         })
     }
 
-    /// Returns why claims cannot use the network, in a sentence; `None` if they can, or if that is not known yet.
+    /// Returns why claims cannot use the network, in a sentence; `None` if they can, or if that is not known
+    /// yet.
     pub fn refusal(&self) -> Option<String> {
         let refused = self.acceptance().filter(|condition| condition.status != "True")?;
         let name = self.metadata.name.as_deref().unwrap_or_default();
@@ -273,8 +282,8 @@ impl ClaimNetworkSpec {
         }
     }
 
-    /// Returns the VLAN id that every attachment has on the uplink. The kernel makes one link for each id, so one pod at a
-    /// time can have it.
+    /// Returns the VLAN id that every attachment has on the uplink. The kernel makes one link for each id, so
+    /// one pod at a time can have it.
     pub fn fixed_vlan(&self) -> Option<u32> {
         vlan_of(self.plugins())
     }
@@ -289,8 +298,8 @@ impl ClaimNetworkSpec {
         plugins(&self.cni)
     }
 
-    /// Returns the conflist with `ipam` for `"${addresses}"`, and in the first plugin where no plugin has an `ipam`. Without
-    /// `addresses` it is the conflist as written.
+    /// Returns the conflist with `ipam` for `"${addresses}"`, and in the first plugin where no plugin has an
+    /// `ipam`. Without `addresses` it is the conflist as written.
     pub fn cni_with(&self, ipam: &Value) -> Map<String, Value> {
         let mut cni = self.cni.clone();
         if self.addresses.is_none() {
@@ -320,7 +329,8 @@ impl ClaimNetworkSpec {
         self.plugins().map(Plugin::plugin_type).collect()
     }
 
-    /// Returns the name of the CNI network, by which IPAM plugins keep their leases. `name` is the object's name.
+    /// Returns the name of the CNI network, by which IPAM plugins keep their leases. `name` is the object's
+    /// name.
     pub fn list_name(&self, name: &NetworkName) -> String {
         let written = self.cni.get("name").and_then(Value::as_str).map(str::to_owned);
         written.unwrap_or_else(|| conflist_name(name.as_str()))

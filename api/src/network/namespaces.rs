@@ -56,8 +56,8 @@ impl Namespaces {
         self.from == NamespacesFrom::All
     }
 
-    /// Whether a namespace with these labels is one of them. A selector that is missing or empty selects none: it is what is
-    /// left of one whose fields are misspelt.
+    /// Whether a namespace with these labels is one of them. A selector that is missing or empty selects
+    /// none: it is what is left of one whose fields are misspelt.
     pub fn include(&self, labels: &BTreeMap<String, String>) -> bool {
         let chosen = || self.selector.as_ref().filter(|selector| **selector != LabelSelector::default());
         self.is_all() || chosen().is_some_and(|selector| selector.selects(labels))

@@ -1,5 +1,6 @@
-//! Finds ClaimNetworks that hand out the same addresses on one layer 2. Each keeps leases of its own, so two pods may get one
-//! address. Only values that both specs write out are compared: what a claim or a node chooses is not known here.
+//! Finds ClaimNetworks that hand out the same addresses on one layer 2. Each keeps leases of its own, so two
+//! pods may get one address. Only values that both specs write out are compared: what a claim or a node
+//! chooses is not known here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -42,8 +43,8 @@ enum Leases<'a> {
     OfPool(PoolKey),
 }
 
-/// Returns the ClaimNetworks that may give a pod an address that another ClaimNetwork has given, each with a warning. `pools` are the
-/// accepted AddressPools by name.
+/// Returns the ClaimNetworks that may give a pod an address that another ClaimNetwork has given, each with a
+/// warning. `pools` are the accepted AddressPools by name.
 pub fn overlaps<'a>(
     networks: impl Iterator<Item = (&'a NetworkName, &'a ClaimNetworkSpec)>,
     pools: &BTreeMap<String, AddressPoolSpec>,

@@ -111,8 +111,8 @@ impl ClaimNetworkSpec {
             .collect()
     }
 
-    /// Returns the warning for a network that several nodes serve on one layer 2 and whose `host-local` hands out the same
-    /// addresses on each of them.
+    /// Returns the warning for a network that several nodes serve on one layer 2 and whose `host-local` hands
+    /// out the same addresses on each of them.
     pub fn repeated_addresses(&self) -> Option<Invalid> {
         /// The label that every node has with a value of its own.
         const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -202,7 +202,8 @@ impl ClaimNetworkSpec {
                     let (first, last) = segmentation.bounds();
                     Ok(PlaceholderValue::Between(first.into(), last.into()))
                 }
-                // The place of the `ipam` has been filled; see `address_problems` for networks without addresses.
+                // The place of the `ipam` has been filled; see `address_problems` for networks without
+                // addresses.
                 ("addresses", _) if self.addresses.is_none() => Ok(PlaceholderValue::Any),
                 ("addresses", _) => Err(UnknownPlaceholder {
                     problem: "${addresses} stands for a whole `ipam`".to_owned(),
@@ -507,7 +508,7 @@ mod tests {
         assert_eq!(
             problems_of(|spec| vlan(json!({"type": "string", "enum": ["5"]}), spec)),
             [
-                "spec.cni.plugins[0].ipam.subnet: \"10.0.0.0/33\" is no network in CIDR notation; write address and prefix \
+                "spec.cni.plugins[0].ipam.subnet: \"10.0.0.0/33\" is not a network in CIDR notation; write address and prefix \
                  length, such as 10.0.0.0/24 or fd00::/64",
                 "spec.cni.plugins[0].vlanId: `${parameters.vlan}` may become \"5\": must be a whole number, not a string; \
                  write it without quotes",

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MacAddr, is_dns_label};
 
-/// Format of a string: an address (`ipv4`, `ipv6`), an address with prefix length (`cidr`), a unicast Ethernet address
-/// (`mac`), or a DNS name (`hostname`). No text has two formats.
+/// Format of a string: an address (`ipv4`, `ipv6`), an address with prefix length (`cidr`), a unicast
+/// Ethernet address (`mac`), or a DNS name (`hostname`). No text has two formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Format {
@@ -22,8 +22,8 @@ pub enum Format {
     Cidr,
     /// A unicast Ethernet address, `02:00:5e:10:00:01`.
     Mac,
-    /// A DNS name in lower case without a dot at its end, `ns1.example.org`. Its last label must not be a number, or it
-    /// could be read as an address.
+    /// A DNS name in lower case without a dot at its end, `ns1.example.org`. Its last label must not be a
+    /// number, or it could be read as an address.
     Hostname,
 }
 
@@ -39,7 +39,8 @@ impl Format {
         }
     }
 
-    /// What is known of a text of this format before a claim sets it. A host name may be a word that the plugin knows.
+    /// What is known of a text of this format before a claim sets it. A host name may be a word that the
+    /// plugin knows.
     pub(super) const fn place(self) -> PlaceholderValue {
         PlaceholderValue::Like { example: self.example(), stands_for_all: !matches!(self, Self::Hostname) }
     }

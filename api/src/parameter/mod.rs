@@ -1,13 +1,14 @@
 //! Rules for the parameters of claims: a closed subset of JSON Schema.
 //!
-//! A keyword means the same as in JSON Schema (draft 2020-12, "Validation") and in the structural schemas of Kubernetes;
-//! if it means less here, its description says so. Invariants:
-//! * A valid rule accepts neither free text nor unbounded lists, because plugins run as root on what tenants write.
+//! A keyword means the same as in JSON Schema (draft 2020-12, "Validation") and in the structural schemas of
+//! Kubernetes; if it means less here, its description says so. Invariants:
+//! * A valid rule accepts neither free text nor unbounded lists, because plugins run as root on what tenants
+//!   write.
 //! * A keyword that does not apply to the rule's type is refused, not ignored.
 //! * An invalid rule refuses every value that it cannot check.
 //!
-//! CNI configurations need neither `number` (they have no fractions), `object` (tenants would choose its keys), lists in
-//! lists, `multipleOf`, nor exclusive bounds.
+//! CNI configurations need neither `number` (they have no fractions), `object` (tenants would choose its
+//! keys), lists in lists, `multipleOf`, nor exclusive bounds.
 
 mod format;
 mod pattern;
@@ -45,13 +46,13 @@ pub struct ParameterRule {
     /// Largest integer allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maximum: Option<i64>,
-    /// The values that are allowed. A string needs this list, a `pattern` or a `format`, because plugins run as root on what
-    /// claims set.
+    /// The values that are allowed. A string needs this list, a `pattern` or a `format`, because plugins run
+    /// as root on what claims set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "scalars")]
     pub r#enum: Vec<Value>,
-    /// Regular expression (RE2 syntax) that the whole string must match. It must begin with `^` and end with `$`, such as
-    /// `^[a-z]+$`. The string must also be printable ASCII.
+    /// Regular expression (RE2 syntax) that the whole string must match. It must begin with `^` and end with
+    /// `$`, such as `^[a-z]+$`. The string must also be printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = pattern::MAX_LENGTH))]
     pub pattern: Option<String>,
@@ -102,8 +103,8 @@ pub struct ItemRule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "scalars")]
     pub r#enum: Vec<Value>,
-    /// Regular expression (RE2 syntax) that the whole string must match. It must begin with `^` and end with `$`, such as
-    /// `^[a-z]+$`. The string must also be printable ASCII.
+    /// Regular expression (RE2 syntax) that the whole string must match. It must begin with `^` and end with
+    /// `$`, such as `^[a-z]+$`. The string must also be printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = pattern::MAX_LENGTH))]
     pub pattern: Option<String>,
@@ -162,7 +163,8 @@ pub enum ItemType {
 }
 
 impl ParameterRule {
-    /// Returns that more values are listed than are compared with what claims set; the path is relative to the rule.
+    /// Returns that more values are listed than are compared with what claims set; the path is relative to
+    /// the rule.
     pub(crate) fn too_much(&self) -> Option<Invalid> {
         let of_items = self.items.as_ref().map_or(0, |items| items.r#enum.len());
         Invalid::too_many("enum", self.r#enum.len(), MAX_VALUES)
@@ -356,7 +358,8 @@ impl ItemRule {
         self.check_listed(value, self.parse_pattern().as_ref())
     }
 
-    /// As [`check`](Self::check) for a value of the list, with the pattern parsed: that takes much longer than to match a value.
+    /// As [`check`](Self::check) for a value of the list, with the pattern parsed: that takes much longer
+    /// than to match a value.
     fn check_listed(&self, value: &Value, pattern: Option<&Result<Pattern, String>>) -> Result<(), String> {
         self.check_type(value)?;
         if let Some(number) = value.as_i64() {

@@ -1,14 +1,15 @@
 //! Regular expressions that match a whole text.
 //!
-//! A pattern of JSON Schema matches any part of a text, so one that is not anchored at both ends would allow any text that
-//! contains a match. Such patterns are refused. Texts are printable ASCII, so `.` and `[^/]` never match line ends or other
-//! control characters, and `\d` has ten digits.
+//! A pattern of JSON Schema matches any part of a text, so one that is not anchored at both ends would allow
+//! any text that contains a match. Such patterns are refused. Texts are printable ASCII, so `.` and `[^/]`
+//! never match line ends or other control characters, and `\d` has ten digits.
 
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::Look;
 
-/// The most memory that a pattern may take, in bytes. Matching is linear in the text, with the pattern's size as factor.
+/// The most memory that a pattern may take, in bytes. Matching is linear in the text, with the pattern's size
+/// as factor.
 const MAX_SIZE: usize = 64 * 1024;
 /// The longest pattern, in bytes. What a parser makes of it takes many times its length.
 pub(super) const MAX_LENGTH: usize = 1024;
@@ -30,7 +31,7 @@ impl Pattern {
             .utf8(false)
             .build()
             .parse(pattern)
-            .map_err(|error| format!("is no regular expression: {}", last_line(&error)))?;
+            .map_err(|error| format!("is not a regular expression: {}", last_line(&error)))?;
         let ends = syntax.properties();
         if !ends.look_set_prefix().contains(Look::Start) || !ends.look_set_suffix().contains(Look::End) {
             return Err("matches parts of a text, too: write it as ^(…)$".to_owned());
@@ -105,7 +106,7 @@ mod tests {
         let deep = format!("^{}a{}$", "(".repeat(500), ")".repeat(500));
         for pattern in ["^(a$", "^a**$)", "^(?=a)a$", r"^(a)\1$", "^[ä]$", &deep] {
             let problem = problem(pattern);
-            let reason = problem.strip_prefix("is no regular expression: ");
+            let reason = problem.strip_prefix("is not a regular expression: ");
             assert!(reason.is_some_and(|reason| !reason.is_empty()), "{pattern:?}: {problem}");
         }
         assert!(problem("^((a{1,100}){1,100}){1,100}$").starts_with("cannot be used: "));

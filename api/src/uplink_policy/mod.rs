@@ -1,8 +1,8 @@
 //! `UplinkPolicy`: which links of which nodes pods may use, and which attributes their devices have.
 //!
-//! By default, the agent publishes the links that lead out of a node and do not carry the node's own traffic. A policy
-//! publishes more or fewer links, and declares what the kernel does not know about a link. If several policies select a
-//! link:
+//! By default, the agent publishes the links that lead out of a node and do not carry the node's own traffic.
+//! A policy publishes more or fewer links, and declares what the kernel does not know about a link. If
+//! several policies select a link:
 //!
 //! * a policy with `publish: Never` wins over all others;
 //! * otherwise the policies are combined, and if two contradict each other, the first by name wins.
@@ -41,6 +41,7 @@ pub use selector::{LinkFacts, LinkSelector, Pattern};
         printcolumn = r#"{"name":"Publish","type":"string","jsonPath":".spec.publish"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether nodes follow the policy"}"#,
         printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
+        printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes.following","description":"number of nodes that follow the policy"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
@@ -52,14 +53,14 @@ pub struct UplinkPolicySpec {
     pub node_selector: Option<NodeSelector>,
     /// The links that the policy applies to. A link must match every field that is set.
     pub links: LinkSelector,
-    /// Whether the links become devices. `Auto`: as without a policy. `Always`: also virtual links, links with addresses or
-    /// routes of the node, and physical functions with virtual functions. Loopback devices, ports of other links, and links
-    /// that a default route or an address of the Node object needs are never published. `Never`: no device, whatever other
-    /// policies say.
+    /// Whether the links become devices. `Auto`: as without a policy. `Always`: also virtual links, links
+    /// with addresses or routes of the node, and physical functions with virtual functions. Loopback devices,
+    /// ports of other links, and links that a default route or an address of the Node object needs are never
+    /// published. `Never`: no device, whatever other policies say.
     #[serde(default)]
     pub publish: Publish,
-    /// What becomes of links that carry the node's own traffic. `Exclude`: only ClaimNetworks that name one use it. `Share`: they
-    /// are also devices of their own, for macvlan and ipvlan.
+    /// What becomes of links that carry the node's own traffic. `Exclude`: only ClaimNetworks that name one
+    /// use it. `Share`: they are also devices of their own, for macvlan and ipvlan.
     #[serde(default)]
     pub node_links: NodeLinks,
     /// How pods may use the links, such as `[macvlan, ipvlan]`. By default, all that the kernel supports.
@@ -85,11 +86,24 @@ pub struct UplinkPolicyStatus {
     /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// Numbers of nodes. It is not set while the spec is invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<PolicyNodes>,
     /// `Accepted` is True if nodes follow the policy, and False, with every problem, if the spec is invalid.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
+}
+
+/// Numbers of nodes of a policy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PolicyNodes {
+    /// Nodes that `spec.nodeSelector` selects.
+    pub selected: i64,
+    /// Selected nodes with an agent that publishes devices: these follow the policy.
+    pub following: i64,
 }
 
 /// Whether links become devices.
@@ -116,7 +130,8 @@ pub enum NodeLinks {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = admission::capacity_rules()))]
 pub struct UplinkCapacity {
-    /// Bandwidth of the link in bits per second, such as `10G`. By default, it is the speed that the link reports.
+    /// Bandwidth of the link in bits per second, such as `10G`. By default, it is the speed that the link
+    /// reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Quantity>,
 }

@@ -59,7 +59,7 @@ impl TryFrom<String> for Pattern {
         let printable = text.bytes().all(|byte| byte.is_ascii_graphic());
         if text.is_empty() || text.len() > 64 || !printable {
             return Err(format!(
-                "{text:?} is no pattern: write 1 to 64 printable characters, * for any number of any"
+                "{text:?} is not a pattern: write 1 to 64 printable characters, * for any number of any"
             ));
         }
         Ok(Self(text.to_ascii_lowercase()))

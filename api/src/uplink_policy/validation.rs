@@ -11,8 +11,9 @@ use crate::stored::{Stored, read_stored};
 use crate::{Invalid, LinkUse, Quantity, attribute};
 
 impl UplinkPolicySpec {
-    /// Reads the spec of a stored policy and leaves out fields that this version does not know. An unknown field of `links` or
-    /// `nodeSelector` is an error: without it, the policy would select too many links or nodes.
+    /// Reads the spec of a stored policy and leaves out fields that this version does not know. An unknown
+    /// field of `links` or `nodeSelector` is an error: without it, the policy would select too many links or
+    /// nodes.
     ///
     /// # Errors
     /// Every problem of the spec.
@@ -54,9 +55,9 @@ impl UplinkPolicySpec {
         every_link.into_iter().chain(without_effect.map(|(field, _)| Invalid::new(field, problem))).collect()
     }
 
-    /// Returns the policy that nodes follow instead of an invalid one. A policy that restricts what is published becomes
-    /// `publish: Never` for the links that it selects, or for all links if its selectors cannot be read. `None` if it
-    /// restricts nothing.
+    /// Returns the policy that nodes follow instead of an invalid one. A policy that restricts what is
+    /// published becomes `publish: Never` for the links that it selects, or for all links if its selectors
+    /// cannot be read. `None` if it restricts nothing.
     pub fn instead_of(spec: &Value) -> Option<Self> {
         fn readable<T: DeserializeOwned>(spec: &Value, field: &str) -> Option<T> {
             Some(read_stored(spec.get(field)?).ok()?.value)

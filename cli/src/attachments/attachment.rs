@@ -38,8 +38,8 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// Returns what the claim has, for each pod that it is reserved for. An attachment belongs to the first of these: Kubernetes adds
-    /// the others at the end.
+    /// Returns what the claim has, for each pod that it is reserved for. An attachment belongs to the first
+    /// of these: Kubernetes adds the others at the end.
     pub(super) fn of_claim(claim: &ResourceClaim) -> Vec<Self> {
         let Some(status) = &claim.status else { return Vec::new() };
         let pods: Vec<&str> = status

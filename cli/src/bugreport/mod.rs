@@ -1,5 +1,5 @@
-//! `netclaimctl bugreport`: what a maintainer needs to find a bug, in one archive. Secrets are removed as far as they are
-//! recognised.
+//! `netclaimctl bugreport`: what a maintainer needs to find a bug, in one archive. Secrets are removed as far
+//! as they are recognised.
 //!
 //! ```text
 //!   API server ── pages, logs ──> selection, redaction (pure) ──> archive: bounded files, a README ──> FILE.tar.gz

@@ -1,8 +1,9 @@
 //! Removes secrets. Pure.
 //!
-//! Objects lose what others may have put into them: values of environment variables, parameters and data of other drivers, and what
-//! tools keep in annotations. CNI configurations are the admin's own: what is under a key that may name a secret is replaced.
-//! Every text of the archive is searched for what looks like a secret, too.
+//! Objects lose what others may have put into them: values of environment variables, parameters and data of
+//! other drivers, and what tools keep in annotations. CNI configurations are the admin's own: what is under a
+//! key that may name a secret is replaced. Every text of the archive is searched for what looks like a
+//! secret, too.
 
 use netclaim_api::DRIVER_NAME;
 use regex::{Regex, RegexBuilder};
@@ -39,7 +40,8 @@ const SECRET_KEY_WORDS: [&str; 2] = ["key", "pin"];
 /// Ends of names that say where a secret is or how long it is valid. In a text such a value stays.
 const HARMLESS_ENDS: [&str; 7] = ["name", "names", "namespace", "ref", "file", "path", "seconds"];
 
-/// A name before its value in a text: `NAME=`, `NAME:`, `"NAME":`, or `--NAME` alone. The value may be quoted.
+/// A name before its value in a text: `NAME=`, `NAME:`, `"NAME":`, or `--NAME` alone. The value may be
+/// quoted.
 const NAMED: &str =
     r#"([A-Za-z_][A-Za-z0-9_-]*)["'\\]*[ \t]*[:=][ \t]*|--([A-Za-z][A-Za-z0-9_-]*)(?:["'\\]*,[ \t]*|[ \t]+)"#;
 
@@ -62,7 +64,7 @@ const SHAPES: [&str; 8] = [
     r"(/review/)[0-9a-f]{64}\b",
 ];
 
-/// Values that are no secrets, whatever they are called.
+/// Values that are not secrets, whatever they are called.
 const HARMLESS: [&str; 5] = ["true", "false", "null", "None", "~"];
 
 /// Searches texts for secrets.

@@ -30,8 +30,8 @@ pub(super) fn is_our_class(class: &Value) -> bool {
     class["spec"].to_string().contains(DRIVER_NAME)
 }
 
-/// Whether a claim has a device of netclaim, asks for one by one of these classes, or names the driver: a claim that waits has
-/// nothing else if its class is for every driver.
+/// Whether a claim has a device of netclaim, asks for one by one of these classes, or names the driver: a
+/// claim that waits has nothing else if its class is for every driver.
 pub(super) fn is_our_claim(claim: &Value, classes: &BTreeSet<String>) -> bool {
     let results = list(&claim["status"]["allocation"]["devices"]["results"]);
     let devices = list(&claim["status"]["devices"]);

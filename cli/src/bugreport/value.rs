@@ -1,8 +1,10 @@
-//! Where the value after a name ends in a text: in JSON, also escaped within other JSON, in YAML, on a command line. Pure.
+//! Where the value after a name ends in a text: in JSON, also escaped within other JSON, in YAML, on a
+//! command line. Pure.
 
 use std::ops::Range;
 
-/// Returns where the value at the beginning of `text` is, without its quotes. It ends with the line at the latest.
+/// Returns where the value at the beginning of `text` is, without its quotes. It ends with the line at the
+/// latest.
 pub(super) fn of(text: &str) -> Range<usize> {
     let line = text.find(['\n', '\r']).unwrap_or(text.len());
     let text = &text[..line];
@@ -29,7 +31,8 @@ impl Quote {
         Some(Self { mark, backslashes, length: backslashes + 1 })
     }
 
-    /// Returns how long the quoted text is that begins here. Each level of escaping doubles the backslashes and adds one.
+    /// Returns how long the quoted text is that begins here. Each level of escaping doubles the backslashes
+    /// and adds one.
     fn content(&self, text: &str) -> usize {
         let (mut backslashes, mut is_doubled) = (0, false);
         for (at, c) in text.char_indices() {
@@ -87,7 +90,7 @@ fn bare(text: &str) -> usize {
             _ => {}
         }
         at += c.len_utf8();
-        // What follows a list or an object is no part of it.
+        // What follows a list or an object is not part of it.
         if depth == 0 && text.starts_with(['[', '{']) {
             break;
         }

@@ -1,10 +1,10 @@
 //! CNI networks by hand: the operations of cnitool, with its command line and environment, and more.
 //!
-//! * `add` prints the result of the last plugin to standard output. A failure is printed there as an error object of the
-//!   specification, with exit status 1, and for people to standard error.
-//! * [`Attachments`](netclaim_cni::Attachments) caches an attachment before its first plugin runs. `del` and `check` use
-//!   the cached configuration, arguments and result, even if files and variables have changed. They wait for other
-//!   processes that work on the same container or network.
+//! * `add` prints the result of the last plugin to standard output. A failure is printed there as an error
+//!   object of the specification, with exit status 1, and for people to standard error.
+//! * [`Attachments`](netclaim_cni::Attachments) caches an attachment before its first plugin runs. `del` and
+//!   `check` use the cached configuration, arguments and result, even if files and variables have changed.
+//!   They wait for other processes that work on the same container or network.
 
 mod failure;
 mod networks;
@@ -46,14 +46,15 @@ pub struct Args {
 pub enum Operation {
     /// Attaches a network namespace to a network, and prints the result
     Add(Target),
-    /// Detaches it.
+    /// Detaches a network namespace from a network.
     ///
     /// Until every plugin has succeeded, addresses stay taken and the attachment stays known.
     Del {
         /// What to detach
         #[command(flatten)]
         target: Target,
-        /// If the namespace is gone, go on past plugins that fail: free the addresses and forget the attachment
+        /// If the namespace is gone, go on past plugins that fail: free the addresses and forget the
+        /// attachment
         #[arg(long)]
         give_up: bool,
     },
@@ -66,10 +67,11 @@ pub enum Operation {
         /// Ignored, as by cnitool
         netns: Option<PathBuf>,
     },
-    /// Deletes attachments whose namespace is gone, then has the plugins delete what belongs to no known attachment.
+    /// Deletes attachments whose namespace is gone, then has the plugins delete what belongs to no known
+    /// attachment.
     ///
-    /// Known are the attachments that `attachments` shows. Those that others made in a network of the same name, such
-    /// as kubelet's container runtime, are not: name them by --keep.
+    /// Known are the attachments that `attachments` shows. Those that others made in a network of the same
+    /// name, such as kubelet's container runtime, are not: name them by --keep.
     Gc {
         /// The network's name
         network: String,

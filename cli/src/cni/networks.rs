@@ -1,5 +1,5 @@
-//! Finds network configurations in a directory by the network's name, in libcni's order: `*.conflist` by file name, then
-//! `*.conf` and `*.json`. Unlike in libcni, an unusable file hides no other.
+//! Finds network configurations in a directory by the network's name, in libcni's order: `*.conflist` by file
+//! name, then `*.conf` and `*.json`. Unlike in libcni, an unusable file hides no other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,8 +22,8 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
-    /// A file is no network configuration.
-    #[error("{} is no usable network configuration", path.display())]
+    /// A file is not a network configuration.
+    #[error("{} is not a usable network configuration", path.display())]
     Conf {
         /// The file.
         path: PathBuf,
@@ -32,7 +32,7 @@ pub enum LoadError {
         source: ConfError,
     },
     /// A file is not JSON of the expected form.
-    #[error("{} is no JSON object", path.display())]
+    #[error("{} is not a JSON object", path.display())]
     Json {
         /// The file.
         path: PathBuf,
@@ -114,7 +114,8 @@ fn parse(path: &Path) -> Result<NetworkList, LoadError> {
     NetworkList::parse(beside.as_deref().map_or(&*text, str::as_bytes)).map_err(conf)
 }
 
-/// Returns the list with the plugins from the directory of the network's name; `None` if it has inlined plugins only.
+/// Returns the list with the plugins from the directory of the network's name; `None` if it has inlined
+/// plugins only.
 fn plugins_beside(path: &Path, text: &[u8]) -> Result<Option<String>, LoadError> {
     type Members = BTreeMap<String, Box<RawValue>>;
     let json = |path: &Path| {
@@ -202,7 +203,7 @@ mod tests {
         let dir = dir(&[("10.conflist", "{"), ("20.conflist", r#"{"name":"a","plugins":[{"type":"x"}]}"#)]);
         assert_eq!(types(&dir, "a").unwrap(), ["x"]);
         let error = types(&dir, "b").unwrap_err().to_string();
-        assert!(error.contains("10.conflist is no JSON object"), "{error}");
+        assert!(error.contains("10.conflist is not a JSON object"), "{error}");
     }
 
     #[test]

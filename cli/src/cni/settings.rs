@@ -124,7 +124,8 @@ impl Settings {
         Duration::from_secs(self.timeout)
     }
 
-    /// Returns an attachment of the namespace at `netns`, which need not exist. Its container ID is the same as cnitool's.
+    /// Returns an attachment of the namespace at `netns`, which need not exist. Its container ID is the same
+    /// as cnitool's.
     ///
     /// # Errors
     /// See [`SettingError`].
@@ -153,7 +154,8 @@ fn container_id(netns: &Path) -> Result<ContainerId, SettingError> {
     ContainerId::try_from(format!("cnitool-{hex}")).map_err(SettingError::ContainerId)
 }
 
-/// Makes a path absolute as Go's `filepath.Abs` does, which removes `..` lexically. The container ID depends on it.
+/// Makes a path absolute as Go's `filepath.Abs` does, which removes `..` lexically. The container ID depends
+/// on it.
 fn absolute(path: &Path) -> Result<PathBuf, SettingError> {
     let absolute =
         std::path::absolute(path).map_err(|source| SettingError::Path { path: path.to_owned(), source })?;

@@ -248,8 +248,8 @@ fn missing(claim: &ClaimFact) -> Option<String> {
     }
 }
 
-/// Returns the pod that has the claim, if that is another one: the first of those that it is reserved for. Other drivers may give a
-/// claim to several pods at once.
+/// Returns the pod that has the claim, if that is another one: the first of those that it is reserved for.
+/// Other drivers may give a claim to several pods at once.
 fn first_of_claim<'a>(claim: &'a ResourceClaim, pod: &Pod) -> Option<&'a str> {
     let mut reserved = claim.status.as_ref()?.reserved_for.iter().flatten();
     let first = reserved.find(|consumer| consumer.resource == "pods")?;

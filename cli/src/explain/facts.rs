@@ -147,7 +147,8 @@ pub(super) fn full_name(object: &impl kube::Resource) -> String {
     format!("{}/{}", object.meta().namespace.as_deref().unwrap_or_default(), object.name_any())
 }
 
-/// Whether a pod may ask for devices by `limits`, and has no claim for them yet: the scheduler makes it when it has found a node.
+/// Whether a pod may ask for devices by `limits`, and has no claim for them yet: the scheduler makes it when
+/// it has found a node.
 pub(super) fn asks_by_limits(pod: &Pod) -> bool {
     let has_claim = pod.status.as_ref().is_some_and(|status| status.extended_resource_claim_status.is_some());
     !has_claim && pod.spec.as_ref().is_some_and(|spec| !extended_resources(spec).is_empty())

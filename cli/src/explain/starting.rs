@@ -44,7 +44,8 @@ fn is_node_ready(node: &Node) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What the kubelet says of containers that wait. Before the first one is created it says only that it creates them.
+/// What the kubelet says of containers that wait. Before the first one is created it says only that it
+/// creates them.
 fn containers(pod: &Pod) -> Vec<String> {
     let status = pod.status.as_ref();
     let init = status.and_then(|status| status.init_container_statuses.as_ref());

@@ -65,7 +65,8 @@ fn network(name: &str) -> Value {
         "spec": {"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan"}]}}})
 }
 
-/// Nodes a to d: a and b have ClaimNetwork storage, of which a's is taken, c has another ClaimNetwork, and d is cordoned.
+/// Nodes a to d: a and b have ClaimNetwork storage, of which a's is taken, c has another ClaimNetwork, and d
+/// is cordoned.
 fn cluster() -> Cluster {
     let of_network =
         r#"device.driver == "netclaim.dev" && device.attributes["netclaim.dev"].network == "storage""#;

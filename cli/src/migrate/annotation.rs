@@ -172,7 +172,7 @@ fn bandwidth(rates: &Value) -> Result<(Option<Value>, Vec<Invalid>), Invalid> {
     let (mut limits, mut notes) = (Map::new(), Vec::new());
     for (key, value) in object {
         let number =
-            value.as_u64().ok_or_else(|| Invalid::new(key, format!("{value} is no whole number")))?;
+            value.as_u64().ok_or_else(|| Invalid::new(key, format!("{value} is not a whole number")))?;
         match key.as_str() {
             "ingressRate" | "egressRate" if number > 0 => {
                 let direction = key.trim_end_matches("Rate").to_owned();

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! * It deletes nothing, and writes no other kinds than those of [`WRITTEN`].
-//! * What others have written stays: a field that somebody else has set otherwise is a conflict, which is reported and not forced.
+//! * What others have written stays: a field that somebody else has set otherwise is a conflict, which is
+//!   reported and not forced.
 //! * What cannot be applied is reported with its name, and the others are applied.
 
 use std::fmt;
@@ -138,7 +139,8 @@ pub(super) async fn apply<'a>(client: &Client, objects: &[&'a Value]) -> Vec<App
             applied.push(Applied { object, target, result });
         }
     }
-    // A ClaimNetwork of this run may be for the template's namespace, and the policy on namespaces does not know it yet.
+    // A ClaimNetwork of this run may be for the template's namespace, and the policy on namespaces does not
+    // know it yet.
     let may_be_late = applied.iter().any(Applied::is_changed_network);
     if may_be_late && applied.iter().any(Applied::is_forbidden_template) {
         tokio::time::sleep(POLICY).await;

@@ -1,8 +1,10 @@
 //! Which NetworkAttachmentDefinitions are translated, and whose workloads.
 //!
 //! Invariants:
-//! * A choice takes nothing out of the input: names, and addresses of whereabouts, depend on what is not chosen, too.
-//! * A workload with a network that is not chosen is not translated. One without any that is chosen is not looked at.
+//! * A choice takes nothing out of the input: names, and addresses of whereabouts, depend on what is not
+//!   chosen, too.
+//! * A workload with a network that is not chosen is not translated. One without any that is chosen is not
+//!   looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +37,8 @@ impl Choice {
         self.from.is_empty() || self.from.contains(namespace)
     }
 
-    /// Whether workloads of this namespace may open a ClaimNetwork; `exists` says whether an earlier run has made it.
+    /// Whether workloads of this namespace may open a ClaimNetwork; `exists` says whether an earlier run has
+    /// made it.
     pub(super) fn may_open(&self, namespace: &str, exists: bool) -> bool {
         // Who names definitions by `--from` does not name whose workloads use them, unless by `--namespace`.
         let is_named = self.namespace.is_some() || self.takes_from(namespace);
@@ -55,10 +58,11 @@ impl Choice {
     }
 }
 
-/// Reads a selector as kubectl does: `a=b`, `a==b`, `a!=b`, `a in (b, c)`, `a notin (b, c)`, `a`, `!a`, with commas between.
+/// Reads a selector as kubectl does: `a=b`, `a==b`, `a!=b`, `a in (b, c)`, `a notin (b, c)`, `a`, `!a`, with
+/// commas between.
 ///
 /// # Errors
-/// What is no selector, and what one looks like.
+/// What is not a selector, and what one looks like.
 pub(super) fn selector(text: &str) -> Result<LabelSelector, String> {
     let match_expressions =
         requirements(text).map(|text| requirement(text.trim())).collect::<Result<_, String>>()?;

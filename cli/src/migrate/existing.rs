@@ -46,7 +46,8 @@ impl Existing {
             .find_map(|(kind, objects)| is_other(objects).then_some(kind))
     }
 
-    /// Whether an earlier migration has made the ClaimNetwork of this name from the NetworkAttachmentDefinition.
+    /// Whether an earlier migration has made the ClaimNetwork of this name from the
+    /// NetworkAttachmentDefinition.
     pub(super) fn is_made(&self, name: &str, of: &NadName) -> bool {
         self.networks.get(name).is_some_and(|object| object.is_made_from(of))
     }
@@ -96,7 +97,8 @@ pub(super) fn selector(namespaces: BTreeSet<String>) -> LabelSelector {
     selector
 }
 
-/// Returns the namespaces of a selector that [`selector`] has made; `None` if somebody has written another one.
+/// Returns the namespaces of a selector that [`selector`] has made; `None` if somebody has written another
+/// one.
 pub(super) fn namespaces(selector: &LabelSelector) -> Option<BTreeSet<String>> {
     let mut labels = selector.match_labels.iter();
     match (labels.next(), labels.next(), selector.match_expressions.as_slice()) {

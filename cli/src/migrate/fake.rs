@@ -1,4 +1,5 @@
-//! A fake API server that keeps objects, for tests: it lists, reads and applies them, and knows nothing of managers.
+//! A fake API server that keeps objects, for tests: it lists, reads and applies them, and knows nothing of
+//! managers.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

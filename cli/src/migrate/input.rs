@@ -158,8 +158,8 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Sorts objects by kind; `List`s are taken apart, and of equal names the last one counts. Objects without a namespace are
-    /// in `namespace`.
+    /// Sorts objects by kind; `List`s are taken apart, and of equal names the last one counts. Objects
+    /// without a namespace are in `namespace`.
     pub(super) fn of(objects: Vec<Value>, namespace: &str, is_cluster: bool) -> Self {
         let mut input = Self { is_cluster, ..Self::default() };
         let mut known = BTreeMap::new();

@@ -8,13 +8,16 @@
 //! ```
 //!
 //! Invariants:
-//! * It writes nothing but its output. With `--apply`, it creates and updates the objects that it would print, deletes none, and changes
-//!   no workload. `whereabouts --apply` creates AddressLeases and AddressPools.
-//! * Each field of a NetworkAttachmentDefinition and of a pod's annotation is translated or dropped with a note; or what has it is
-//!   refused with the field. A workload is translated whole or not at all.
+//! * It writes nothing but its output. With `--apply`, it creates and updates the objects that it would
+//!   print, deletes none, and changes no workload. `whereabouts --apply` creates AddressLeases and
+//!   AddressPools.
+//! * Each field of a NetworkAttachmentDefinition and of a pod's annotation is translated or dropped with a
+//!   note; or what has it is refused with the field. A workload is translated whole or not at all.
 //! * What it prints passes the checks of controller and agent, which are the same code.
-//! * What an earlier run has permitted to namespaces and claims stays. Objects of somebody else stay as they are.
-//! * A ClaimNetwork that exists permits nothing more, and a new one nothing to namespaces that the user did not name, unless `--widen` says so.
+//! * What an earlier run has permitted to namespaces and claims stays. Objects of somebody else stay as they
+//!   are.
+//! * A ClaimNetwork that exists permits nothing more, and a new one nothing to namespaces that the user did
+//!   not name, unless `--widen` says so.
 //! * Equal input gives equal output, in whatever order it comes.
 //!
 //! The formats are those of Multus 4.2 and of the Network Plumbing Working Group's standard 1.3.
@@ -73,11 +76,13 @@ pub struct Args {
     /// Look into the directories of directories, too
     #[arg(long, short = 'R', requires = "files")]
     pub recursive: bool,
-    /// Create and update the objects by server-side apply, instead of printing them; workloads stay as they are
+    /// Create and update the objects by server-side apply, instead of printing them; workloads stay as they
+    /// are
     #[arg(long, conflicts_with_all = ["files", "output"])]
     pub apply: bool,
-    /// Let the workloads that are translated open ClaimNetworks that exist, and those of other namespaces than --from: for their namespaces,
-    /// and for what they set (ips, mac, bandwidth, portMappings), which all namespaces of such a ClaimNetwork may set then
+    /// Let the workloads that are translated open ClaimNetworks that exist, and those of other namespaces
+    /// than --from: for their namespaces, and for what they set (ips, mac, bandwidth, portMappings), which
+    /// all namespaces of such a ClaimNetwork may set then
     #[arg(long)]
     pub widen: bool,
     /// Translate one namespace [default: the one of the context; with files, all of them]
@@ -86,17 +91,20 @@ pub struct Args {
     /// Translate all namespaces
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     pub all_namespaces: bool,
-    /// Translate only NetworkAttachmentDefinitions with these labels, such as `import=yes` or `team in (shop, bank)`
+    /// Translate only NetworkAttachmentDefinitions with these labels, such as `import=yes` or `team in (shop,
+    /// bank)`
     #[arg(long, short = 'l', value_parser = choice::selector)]
     pub selector: Option<LabelSelector>,
-    /// Translate only NetworkAttachmentDefinitions of this namespace; may be repeated [default: of every namespace]
+    /// Translate only NetworkAttachmentDefinitions of this namespace; may be repeated [default: of every
+    /// namespace]
     #[arg(long, value_name = "NAMESPACE")]
     pub from: Vec<String>,
-    /// Addresses that every NetworkAttachmentDefinition with whereabouts excludes: ClaimNetworks hand them out. Such as
-    /// 10.20.2.0/23 or 10.20.2.0-10.20.2.99
+    /// Addresses that every NetworkAttachmentDefinition with whereabouts excludes: ClaimNetworks hand them
+    /// out. Such as 10.20.2.0/23 or 10.20.2.0-10.20.2.99
     #[arg(long, value_name = "ADDRESSES", value_parser = span)]
     pub handed_over: Vec<Span>,
-    /// ClaimNetworks hand out all that whereabouts handed out: it is stopped, and what pods have is leased (see the command whereabouts)
+    /// ClaimNetworks hand out all that whereabouts handed out: it is stopped, and what pods have is leased
+    /// (see the command whereabouts)
     #[arg(long, conflicts_with = "handed_over")]
     pub taken_over: bool,
     /// How to print the translation: YAML to apply, with a report on standard error; or JSON with everything
@@ -110,7 +118,8 @@ pub struct Args {
 /// Parts of a migration beside the translation.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Takes the address ranges of whereabouts over, with the addresses that pods have. Shows what it would lease; --apply does it.
+    /// Takes the address ranges of whereabouts over, with the addresses that pods have. Shows what it would
+    /// lease; --apply does it.
     #[command(after_help = exit_codes!(
         "everything can be taken over, or is",
         "a pool cannot be taken over, whereabouts is not stopped, or the cluster cannot be read"

@@ -15,9 +15,10 @@ const LABEL: usize = 63;
 /// The longest name of an object.
 const SUBDOMAIN: usize = 253;
 
-/// Returns the name of the ClaimNetwork for each NetworkAttachmentDefinition: NAMESPACE-NAME, as the takeover of whereabouts names
-/// it. Where several would have one name, each gets a checksum of its own, so that none depends on the order; and so does one
-/// whose name somebody else's object has. What an earlier run has named keeps its name.
+/// Returns the name of the ClaimNetwork for each NetworkAttachmentDefinition: NAMESPACE-NAME, as the takeover
+/// of whereabouts names it. Where several would have one name, each gets a checksum of its own, so that none
+/// depends on the order; and so does one whose name somebody else's object has. What an earlier run has named
+/// keeps its name.
 pub(super) fn networks<'a>(
     nads: impl Iterator<Item = &'a NadName>,
     existing: &Existing,

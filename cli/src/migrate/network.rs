@@ -30,7 +30,8 @@ pub(super) struct Draft {
 /// Where the addresses of pods come from, if whereabouts has handed them out.
 pub(super) type Addresses = Result<NetworkAddresses, Vec<Invalid>>;
 
-/// Translates a NetworkAttachmentDefinition. `addresses` are those that whereabouts hands over, if it uses whereabouts.
+/// Translates a NetworkAttachmentDefinition. `addresses` are those that whereabouts hands over, if it uses
+/// whereabouts.
 ///
 /// # Errors
 /// Everything that has no equivalent, by field of the NetworkAttachmentDefinition.
@@ -182,7 +183,8 @@ fn escaped(object: Map<String, Value>) -> Map<String, Value> {
 }
 
 impl Draft {
-    /// Returns the namespaces that have the ClaimNetwork; `None` if all have it, or those of a selector that somebody has written.
+    /// Returns the namespaces that have the ClaimNetwork; `None` if all have it, or those of a selector that
+    /// somebody has written.
     pub(super) fn namespaces(&self) -> Option<BTreeSet<String>> {
         self.spec.namespaces.selector.as_ref().and_then(existing::namespaces)
     }
@@ -197,8 +199,8 @@ impl Draft {
         is_new
     }
 
-    /// Lets claims set something. A plugin that takes an address or MAC from Multus without the capability gets it here. Returns
-    /// whether that opens the ClaimNetwork.
+    /// Lets claims set something. A plugin that takes an address or MAC from Multus without the capability
+    /// gets it here. Returns whether that opens the ClaimNetwork.
     ///
     /// # Errors
     /// No plugin takes it; what to do.
@@ -225,7 +227,8 @@ impl Draft {
         Ok(!was_allowed || !is_declared)
     }
 
-    /// Permits what the ClaimNetwork permitted before, to those whom it permitted it: claims of pods that have moved depend on it.
+    /// Permits what the ClaimNetwork permitted before, to those whom it permitted it: claims of pods that
+    /// have moved depend on it.
     pub(super) fn keep(&mut self, before: &ClaimNetworkSpec) {
         self.exists = true;
         self.spec.namespaces = before.namespaces.clone();

@@ -154,7 +154,7 @@ fn uplink(
             }
             Err(error) => found.refuse(key, error.to_string()),
         },
-        Some(other) => found.refuse(key, format!("{other} is no name of a link")),
+        Some(other) => found.refuse(key, format!("{other} is not a name of a link")),
     }
     None
 }

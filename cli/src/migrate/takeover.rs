@@ -1,9 +1,9 @@
-//! `netclaimctl migrate whereabouts`: leases the addresses that pods have of whereabouts, so that ClaimNetworks can hand out the rest of
-//! its ranges.
+//! `netclaimctl migrate whereabouts`: leases the addresses that pods have of whereabouts, so that
+//! ClaimNetworks can hand out the rest of its ranges.
 //!
 //! Invariants:
-//! * Nothing is created while whereabouts could hand out another address. An admission policy stops it, and so what is read after it
-//!   is in force is complete.
+//! * Nothing is created while whereabouts could hand out another address. An admission policy stops it, and
+//!   so what is read after it is in force is complete.
 //! * What exists stays, so the command can be repeated.
 
 use std::fmt;
@@ -30,7 +30,8 @@ const POLICY: &str = "netclaim-whereabouts-stopped";
 /// `netclaimctl migrate whereabouts`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Create the AddressLeases and AddressPools; whereabouts must be stopped (kubectl apply -k deploy/whereabouts-stopped)
+    /// Create the AddressLeases and AddressPools; whereabouts must be stopped (kubectl apply -k
+    /// deploy/whereabouts-stopped)
     #[arg(long)]
     pub apply: bool,
     /// How to print the takeover
@@ -100,7 +101,8 @@ async fn take_over(client: &Client, args: &Args, out: &mut (dyn Write + Send)) -
         && !takeover.pools.iter().any(netclaim_whereabouts::PoolTakeover::is_stopped))
 }
 
-/// Reads the cluster, and decides what is taken over. ClaimNetworks have the names that the translation gives them.
+/// Reads the cluster, and decides what is taken over. ClaimNetworks have the names that the translation gives
+/// them.
 async fn plan(client: &Client) -> Result<Takeover, ReadError> {
     let input = Input::of(read::objects(client).await?, "default", true);
     let names = names::networks(input.nads.keys(), &input.existing);
@@ -231,7 +233,8 @@ mod tests {
         status(404, "NotFound")
     }
 
-    /// Runs the command. Returns whether it succeeds or its error, what it prints, and the objects that it creates.
+    /// Runs the command. Returns whether it succeeds or its error, what it prints, and the objects that it
+    /// creates.
     async fn run(fake: Fake, args: &[&str]) -> (Result<bool, String>, String, Vec<String>) {
         #[derive(clap::Parser)]
         struct Line {

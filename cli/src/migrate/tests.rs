@@ -559,7 +559,8 @@ fn networks_of_one_pool_of_whereabouts_share_one_pool() {
     );
 }
 
-/// The blocks of code of the guide's worked example: input, command, output, report, and the Deployment afterwards.
+/// The blocks of code of the guide's worked example: input, command, output, report, and the Deployment
+/// afterwards.
 fn blocks_of_guide(guide: &str) -> Vec<&str> {
     let (_, example) = guide.split_once("## A worked example").unwrap();
     example.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap().1).collect()
@@ -741,7 +742,8 @@ fn flags_that_contradict_each_other_are_refused() {
     }
 }
 
-/// Another tenant's Deployment without pods, which asks for everything that a definition of the namespace `default` could give.
+/// Another tenant's Deployment without pods, which asks for everything that a definition of the namespace
+/// `default` could give.
 fn intruder() -> Value {
     let networks =
         r#"[{"name": "lan", "namespace": "default", "ips": ["10.0.0.9/24"], "mac": "02:00:00:00:00:09"}]"#;

@@ -24,7 +24,8 @@ use super::report::{Finding, Migration};
 use super::whereabouts::{self, HandedOver, Handover};
 use super::workload::{self, Attachments, Missing};
 
-/// Translates what is chosen of the input. The names of ClaimNetworks, and addresses of whereabouts, depend on the whole input.
+/// Translates what is chosen of the input. The names of ClaimNetworks, and addresses of whereabouts, depend
+/// on the whole input.
 pub(super) fn migrate(input: &Input, choice: &Choice, handed_over: &HandedOver) -> Migration {
     let names = names::networks(input.nads.keys(), &input.existing);
     let handover = whereabouts::handover(input, &names, handed_over);
@@ -118,7 +119,7 @@ fn not_accepted(of: &NadName, problem: &Invalid) -> Finding {
     Finding::new(of.object(), "spec.config", reason)
 }
 
-/// Says what a selector that is no list of namespaces has to select. It stays as it is.
+/// Says what a selector that is not a list of namespaces has to select. It stays as it is.
 fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_>]) -> Option<Invalid> {
     if draft.spec.namespaces.is_all() || draft.namespaces().is_some() {
         return None;
@@ -134,7 +135,8 @@ fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_
     Some(Invalid::new("metadata.namespace", note))
 }
 
-/// Names the namespaces that do not get a ClaimNetwork, although their workloads name its definition: they are not translated.
+/// Names the namespaces that do not get a ClaimNetwork, although their workloads name its definition: they
+/// are not translated.
 fn not_offered(of: &NadName, draft: &Draft, others: &[&Workload]) -> Option<Invalid> {
     let offered = draft.namespaces()?;
     let names = |other: &&&Workload| workload::named(other).is_some_and(|nads| nads.contains(of));

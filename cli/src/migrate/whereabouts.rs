@@ -1,8 +1,9 @@
 //! Addresses that whereabouts hands over.
 //!
-//! whereabouts and netclaim do not know of each other's addresses. So netclaim gets a part of a range, which every
-//! NetworkAttachmentDefinition of that range excludes; and of this part what pods still have is excluded from the ClaimNetwork. Or
-//! whereabouts is stopped, what pods have is [leased](super::takeover), and netclaim gets everything.
+//! whereabouts and netclaim do not know of each other's addresses. So netclaim gets a part of a range, which
+//! every NetworkAttachmentDefinition of that range excludes; and of this part what pods still have is
+//! excluded from the ClaimNetwork. Or whereabouts is stopped, what pods have is [leased](super::takeover),
+//! and netclaim gets everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -204,7 +205,8 @@ fn unreadable(error: &DecodeError) -> Invalid {
     Invalid::new("", format!("an object of whereabouts cannot be read: {error}"))
 }
 
-/// Returns the parts that some NetworkAttachmentDefinition of the same `network_name` does not exclude, with its name.
+/// Returns the parts that some NetworkAttachmentDefinition of the same `network_name` does not exclude, with
+/// its name.
 fn given_away(nads: &BTreeMap<NadName, pools::Nad>, handed_over: &[Span]) -> Vec<(String, Span, ObjectRef)> {
     let mut found = Vec::new();
     for nad in nads.values() {

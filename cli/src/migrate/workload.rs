@@ -135,12 +135,12 @@ impl<'a> Attachments<'a> {
         self.attachments.iter().map(|attachment| &attachment.nad)
     }
 
-    /// Opens the ClaimNetworks for these pods, as far as the choice lets them: for their namespace, and for what they set. Returns what is
-    /// opened of ClaimNetworks that exist or belong to another namespace.
+    /// Opens the ClaimNetworks for these pods, as far as the choice lets them: for their namespace, and for
+    /// what they set. Returns what is opened of ClaimNetworks that exist or belong to another namespace.
     ///
     /// # Errors
-    /// A network is not translated (`missing` says why), cannot give what is asked for, or would have to be opened. Then no ClaimNetwork
-    /// is changed.
+    /// A network is not translated (`missing` says why), cannot give what is asked for, or would have to be
+    /// opened. Then no ClaimNetwork is changed.
     pub(super) fn permit(
         &self,
         drafts: &mut BTreeMap<NadName, Draft>,

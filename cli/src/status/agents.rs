@@ -1,10 +1,12 @@
-//! Asks agents what they lack and what they have found, through the API server, with the rights of whoever runs the command.
+//! Asks agents what they lack and what they have found, through the API server, with the rights of whoever
+//! runs the command.
 //!
 //! ```text
 //!   netclaimctl ── get pods/proxy ──> API server ──> agent, port of its metrics: /readyz, /metrics
 //! ```
 //!
-//! Agents are asked within limits of number, time and length: a big cluster, a dead node or an agent gone wild holds nobody up.
+//! Agents are asked within limits of number, time and length: a big cluster, a dead node or an agent gone
+//! wild holds nobody up.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

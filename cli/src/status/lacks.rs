@@ -94,7 +94,8 @@ pub(super) fn of_cdi(node: &str, snapshot: &Snapshot) -> Option<String> {
     ))
 }
 
-/// Returns which plugins are not on the node, for its devices that lack one. `closed` has the taints of devices that take no new pods.
+/// Returns which plugins are not on the node, for its devices that lack one. `closed` has the taints of
+/// devices that take no new pods.
 pub(super) fn of_plugins(
     node: &str,
     closed: &BTreeMap<String, BTreeSet<String>>,
@@ -141,7 +142,8 @@ pub(super) fn network_of(device: &str) -> Option<String> {
     }
 }
 
-/// Returns the CNI plugins that ClaimNetworks need, each with their names. Types that a claim chooses are not among them.
+/// Returns the CNI plugins that ClaimNetworks need, each with their names. Types that a claim chooses are not
+/// among them.
 pub(super) fn needed<'a>(
     networks: impl Iterator<Item = &'a ClaimNetwork>,
 ) -> BTreeMap<String, BTreeSet<String>> {

@@ -5,8 +5,8 @@
 //!              └─ proxy ──> agents with a problem ──┘
 //! ```
 //!
-//! It reads, and needs the rights of somebody who may read all namespaces' claims. Without the right to ask agents it says what
-//! is not known.
+//! It reads, and needs the rights of somebody who may read all namespaces' claims. Without the right to ask
+//! agents it says what is not known.
 
 mod agents;
 mod lacks;

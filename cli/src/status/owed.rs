@@ -1,7 +1,7 @@
 //! What plugins still owe on the nodes, and what was given up and may be left there. Pure.
 //!
-//! A DEL that fails is in the status of its claim. One that was given up is an event of its pod, which the API server keeps for an
-//! hour by default.
+//! A DEL that fails is in the status of its claim. One that was given up is an event of its pod, which the
+//! API server keeps for an hour by default.
 
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::resource::v1::ResourceClaim;

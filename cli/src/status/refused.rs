@@ -1,4 +1,5 @@
-//! Pods whose containers the runtime refuses because CDI is off. No agent sees that: such a container never reaches it.
+//! Pods whose containers the runtime refuses because CDI is off. No agent sees that: such a container never
+//! reaches it.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;

@@ -123,7 +123,8 @@ impl Report {
     /// Derives the status.
     pub(super) fn of(snapshot: &Snapshot) -> Self {
         let held = held(snapshot);
-        // Thousands of nodes have tens of thousands of devices: each is looked at once for its ClaimNetwork and once for its node.
+        // Thousands of nodes have tens of thousands of devices: each is looked at once for its ClaimNetwork
+        // and once for its node.
         let published = published(snapshot);
         let of_networks = grouped(&published, |published| published.network);
         let of_nodes = grouped(&published, |published| published.node);
@@ -300,7 +301,8 @@ fn network_row(
     row
 }
 
-/// The addresses that a ClaimNetwork draws from; `None` if the controller has not counted them, or the user may not know.
+/// The addresses that a ClaimNetwork draws from; `None` if the controller has not counted them, or the user
+/// may not know.
 fn totals(network: &ClaimNetwork, pools: &[AddressPool]) -> Option<AddressTotals> {
     match network.spec.addresses.as_ref()?.pool.as_deref() {
         Some(name) => pools.iter().find(|pool| pool.name_any() == name)?.status.as_ref()?.addresses,

@@ -45,7 +45,8 @@ fn own_pod(component: &str, node: &str, ready: &str, state: Value) -> Value {
             "imageID": "", "ready": ready == "True", "restartCount": 0, "state": state}]}})
 }
 
-/// Four nodes: `a` is well, `b` lacks a plugin, the agents of `c` and `d` are not ready. `agent` answers for them.
+/// Four nodes: `a` is well, `b` lacks a plugin, the agents of `c` and `d` are not ready. `agent` answers for
+/// them.
 fn cluster(agent: impl Fn(&str) -> (u16, Value) + Send + 'static) -> Client {
     let running = || json!({"running": {}});
     let missing = json!([{"key": "netclaim.dev/plugin-missing", "effect": "NoSchedule"}]);

@@ -1,4 +1,5 @@
-//! `netclaimctl validate`: what is wrong with the objects in files, before they are applied. It asks no cluster.
+//! `netclaimctl validate`: what is wrong with the objects in files, before they are applied. It asks no
+//! cluster.
 //!
 //! ```text
 //!   files ── read ──> objects ── netclaim_validation::review_set ──> report ──> lines, or JSON

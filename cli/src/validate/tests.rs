@@ -105,10 +105,10 @@ fn a_file_that_cannot_be_read_says_why_and_where() {
     assert!(!fine);
     let lines: Vec<&str> = out.lines().collect();
     assert!(
-        lines[0].starts_with("a.yaml: is no valid YAML or JSON: ") && lines[0].contains("line "),
+        lines[0].starts_with("a.yaml: is not valid YAML or JSON: ") && lines[0].contains("line "),
         "{out}"
     );
-    assert_eq!(lines[1], "b.yaml: document 1 is no object");
+    assert_eq!(lines[1], "b.yaml: document 1 is not an object");
     assert!(
         lines[2].starts_with("c.yaml: cannot be read: ")
             && lines[3].starts_with("missing.yaml: cannot be read: "),

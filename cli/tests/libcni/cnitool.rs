@@ -413,7 +413,7 @@ fn cases() -> Vec<Case> {
         },
         Case {
             env: vec![("CAP_ARGS", "{")],
-            ..fails("capability arguments that are no JSON", vec![alpha(), Run("add net a")])
+            ..fails("capability arguments that are not JSON", vec![alpha(), Run("add net a")])
         },
         Case {
             env: vec![("CNI_IFNAME", "")],

@@ -1,8 +1,8 @@
-//! `netclaimctl cni` beside cnitool, and its loader beside libcni's: the same networks, environment and command lines. The
-//! differences are rows of the table that the runtime's own comparison has.
+//! `netclaimctl cni` beside cnitool, and its loader beside libcni's: the same networks, environment and
+//! command lines. The differences are rows of the table that the runtime's own comparison has.
 //!
-//! Needs Go, or `NETCLAIM_LIBCNI`, the directory of the built programs; cnitool needs root, and the reference plugins
-//! `NETCLAIM_CNI_BIN`.
+//! Needs Go, or `NETCLAIM_LIBCNI`, the directory of the built programs; cnitool needs root, and the reference
+//! plugins `NETCLAIM_CNI_BIN`.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

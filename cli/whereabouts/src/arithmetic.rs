@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netclaim_api::addresses::{Span, before, nth_after};
 
-/// Reads an address as Kubernetes' `ParseIPSloppy` does: with leading zeros in IPv4, and IPv4 written as IPv6.
+/// Reads an address as Kubernetes' `ParseIPSloppy` does: with leading zeros in IPv4, and IPv4 written as
+/// IPv6.
 pub(crate) fn ip(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     if let Ok(ip) = text.parse::<IpAddr>() {
@@ -27,8 +28,9 @@ pub(crate) fn cidr(text: &str) -> Option<IpNet> {
     Some(net)
 }
 
-/// Returns the usable part of a subnet: without the first and the last address (`FirstUsableIP`, `LastUsableIP`). `None` if
-/// the subnet has less than four addresses, with which whereabouts refuses to work.
+/// Returns the usable part of a subnet: without the first and the last address (`FirstUsableIP`,
+/// `LastUsableIP`). `None` if the subnet has less than four addresses, with which whereabouts refuses to
+/// work.
 pub(crate) fn usable(net: IpNet) -> Option<Span> {
     let all = Span::of_net(net);
     let span = Span::new(nth_after(all.first(), 1)?, before(all.last())?)?;
@@ -41,8 +43,8 @@ pub(crate) fn name_part(range: &str) -> String {
     format!("{range}{end}").replace([':', '/'], "-")
 }
 
-/// Returns what is before the range in the name of an IPPool, `network_name` or a node; empty if it has no prefix. `None` if
-/// the name is not made from the range. Old pools are named by a range with host bits.
+/// Returns what is before the range in the name of an IPPool, `network_name` or a node; empty if it has no
+/// prefix. `None` if the name is not made from the range. Old pools are named by a range with host bits.
 pub(crate) fn prefix(name: &str, range: IpNet) -> Option<&str> {
     [range, range.trunc()].into_iter().find_map(|net| {
         let before = name.strip_suffix(&name_part(&net.to_string()))?;

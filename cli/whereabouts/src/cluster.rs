@@ -59,11 +59,12 @@ pub struct Applied {
     pub stopped: usize,
 }
 
-/// Creates the leases, and then the AddressPools, of all pools without problems. ClaimNetworks may be created after it: their
-/// blocks have no address that is leased.
+/// Creates the leases, and then the AddressPools, of all pools without problems. ClaimNetworks may be created
+/// after it: their blocks have no address that is leased.
 ///
 /// # Errors
-/// [`ApplyError`]: somebody else has an address, or a node hands it out; a pool differs; or the API server refuses an object.
+/// [`ApplyError`]: somebody else has an address, or a node hands it out; a pool differs; or the API server
+/// refuses an object.
 pub async fn apply(client: &Client, takeover: &Takeover) -> Result<Applied, ApplyError> {
     if let Some(error) = takeover.unreadable.first() {
         return Err(ApplyError::Unreadable(error.clone()));
@@ -103,8 +104,8 @@ pub async fn apply(client: &Client, takeover: &Takeover) -> Result<Applied, Appl
     })
 }
 
-/// Returns the first address that a node hands out already. The controller keeps addresses of leases out of blocks, but not
-/// those of blocks that were there before.
+/// Returns the first address that a node hands out already. The controller keeps addresses of leases out of
+/// blocks, but not those of blocks that were there before.
 async fn handed_out<'a>(
     client: &Client,
     leases: impl Iterator<Item = &'a AddressLeaseSpec>,

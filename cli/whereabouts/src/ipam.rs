@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::arithmetic::{cidr, ip, usable};
 
-/// What whereabouts reads and what has no meaning for addresses: its lock, its log, its access to the API server.
+/// What whereabouts reads and what has no meaning for addresses: its lock, its log, its access to the API
+/// server.
 const OPERATIONAL: [&str; 12] = [
     "type",
     "name",
@@ -83,7 +84,8 @@ pub struct Fixed {
 }
 
 impl Ipam {
-    /// Reads an `ipam` object as whereabouts does: keys in any case, `null` as not set, limits outside of the subnet ignored.
+    /// Reads an `ipam` object as whereabouts does: keys in any case, `null` as not set, limits outside of the
+    /// subnet ignored.
     ///
     /// # Errors
     /// A value with which whereabouts hands out no address.
@@ -108,7 +110,7 @@ impl Ipam {
             return Err(Invalid::new("range", problem));
         }
         let gateway = match fields.take::<String>("gateway")?.filter(|text| !text.is_empty()) {
-            Some(text) => Some(ip(&text).ok_or_else(|| quoted("gateway", &text, "is no address"))?),
+            Some(text) => Some(ip(&text).ok_or_else(|| quoted("gateway", &text, "is not an address"))?),
             None => None,
         };
         let routes = fields.take::<Vec<Value>>("routes")?.unwrap_or_default();
@@ -152,7 +154,8 @@ impl Ipam {
 }
 
 impl Range {
-    /// Reads `range`, `range_start`, `range_end` and `exclude` (`LoadIPAMConfig`, `GetIPRange`, `parseExcludedRange`).
+    /// Reads `range`, `range_start`, `range_end` and `exclude` (`LoadIPAMConfig`, `GetIPRange`,
+    /// `parseExcludedRange`).
     fn parse(fields: &mut Fields<'_>) -> Result<Option<Self>, Invalid> {
         let range = fields.take::<String>("range")?.filter(|text| !text.is_empty());
         let mut limit = |key| {
@@ -174,7 +177,7 @@ impl Range {
             (start, end) = (Some(first), Some(last.addr()));
             last.trunc()
         } else {
-            cidr(&text).ok_or_else(|| wrong("is no CIDR, such as 10.20.0.0/24"))?.trunc()
+            cidr(&text).ok_or_else(|| wrong("is not a CIDR, such as 10.20.0.0/24"))?.trunc()
         };
         let usable =
             usable(net).ok_or_else(|| wrong("has no usable address: at most /30, or /126 for IPv6"))?;
@@ -186,7 +189,7 @@ impl Range {
         let mut spans = Vec::new();
         for (i, text) in exclude.iter().enumerate() {
             let span = cidr(text).map(Span::of_net).or_else(|| ip(text).map(Span::of_address));
-            let problem = "is no CIDR or address, and whereabouts hands out nothing with it";
+            let problem = "is not a CIDR or address, and whereabouts hands out nothing with it";
             let span = span.ok_or_else(|| quoted(&format!("exclude[{i}]"), text, problem))?;
             spans.extend(span.intersection(all));
         }
@@ -215,9 +218,9 @@ fn nested(spans: &mut Vec<Span>) -> Vec<Span> {
 fn route(value: &Value, dropped: &mut Vec<Invalid>, at: &str) -> Result<IpamRoute, Invalid> {
     let mut fields = Fields::new(value)?;
     let dst = fields.take::<String>("dst")?.unwrap_or_default();
-    let dst = cidr(&dst).ok_or_else(|| quoted("dst", &dst, "is no CIDR"))?.trunc();
+    let dst = cidr(&dst).ok_or_else(|| quoted("dst", &dst, "is not a CIDR"))?.trunc();
     let gw = match fields.take::<String>("gw")?.filter(|text| !text.is_empty()) {
-        Some(text) => Some(ip(&text).ok_or_else(|| quoted("gw", &text, "is no address"))?),
+        Some(text) => Some(ip(&text).ok_or_else(|| quoted("gw", &text, "is not an address"))?),
         None => None,
     };
     dropped.extend(fields.unknown().into_iter().map(|drop| {
@@ -230,7 +233,8 @@ fn route(value: &Value, dropped: &mut Vec<Invalid>, at: &str) -> Result<IpamRout
 fn fixed_address(value: &Value, dropped: &mut Vec<Invalid>, at: &str) -> Result<Fixed, Invalid> {
     let mut fields = Fields::new(value)?;
     let text = fields.take::<String>("address")?.unwrap_or_default();
-    let net = cidr(&text).ok_or_else(|| quoted("address", &text, "is no address with a prefix length"))?;
+    let net =
+        cidr(&text).ok_or_else(|| quoted("address", &text, "is not an address with a prefix length"))?;
     if fields.take::<String>("gateway")?.is_some() {
         dropped.push(Invalid::new(format!("{at}.gateway"), "the gateway of the range is used"));
     }
@@ -250,7 +254,7 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     fn new(value: &'a Value) -> Result<Self, Invalid> {
-        let object = value.as_object().ok_or_else(|| Invalid::new("", "is no object"))?;
+        let object = value.as_object().ok_or_else(|| Invalid::new("", "is not an object"))?;
         let values = object.iter().map(|(key, value)| (key.to_ascii_lowercase(), (key.as_str(), value)));
         Ok(Self { values: values.collect(), dropped: Vec::new() })
     }

@@ -8,16 +8,17 @@
 //! ```
 //!
 //! Invariants:
-//! * An address that whereabouts or a pod's `network-status` says is in use is leased, excluded or reported (as an orphan,
-//!   or by an [`Unclaimed`] pool); or its pool is stopped.
+//! * An address that whereabouts or a pod's `network-status` says is in use is leased, excluded or reported
+//!   (as an orphan, or by an [`Unclaimed`] pool); or its pool is stopped.
 //! * Nothing that is dropped is dropped silently: [`Note`] names object, field and reason.
 //! * The leases are created before anything that lets nodes lease blocks.
 //!
-//! Whereabouts goes on handing out addresses of a range until its NetworkAttachmentDefinitions exclude it or are gone. The
-//! caller stops it first, and then reads.
+//! Whereabouts goes on handing out addresses of a range until its NetworkAttachmentDefinitions exclude it or
+//! are gone. The caller stops it first, and then reads.
 //!
-//! The formats are those of whereabouts 3a262bd (June 2026): `pkg/types/types.go` and `pkg/config/config.go` for the `ipam`
-//! object, `pkg/api/whereabouts.cni.cncf.io/v1alpha1` for the objects, `pkg/storage/kubernetes/ipam.go` for their names.
+//! The formats are those of whereabouts 3a262bd (June 2026): `pkg/types/types.go` and `pkg/config/config.go`
+//! for the `ipam` object, `pkg/api/whereabouts.cni.cncf.io/v1alpha1` for the objects,
+//! `pkg/storage/kubernetes/ipam.go` for their names.
 
 mod arithmetic;
 mod cluster;

@@ -52,7 +52,7 @@ pub enum DecodeError {
     #[error("{object}: {field}: {problem}")]
     Field { object: ObjectRef, field: String, problem: String },
     /// The text in `spec.config` of a NetworkAttachmentDefinition.
-    #[error("{object}: spec.config is no JSON object ({problem}): write a CNI configuration or conflist")]
+    #[error("{object}: spec.config is not a JSON object ({problem}): write a CNI configuration or conflist")]
     Config { object: ObjectRef, problem: String },
 }
 
@@ -228,7 +228,8 @@ impl Nad {
     /// Reads a NetworkAttachmentDefinition; `None` if no plugin of it has addresses of whereabouts.
     ///
     /// # Errors
-    /// [`DecodeError`]: whereabouts cannot work with it, two plugins have addresses, or the range is in whereabouts.conf.
+    /// [`DecodeError`]: whereabouts cannot work with it, two plugins have addresses, or the range is in
+    /// whereabouts.conf.
     pub fn decode(object: &DynamicObject) -> Result<Option<Self>, DecodeError> {
         let of = ObjectRef::of("NetworkAttachmentDefinition", object);
         let Some(config) = object.data.pointer("/spec/config").and_then(Value::as_str) else {
@@ -277,8 +278,8 @@ impl Nad {
     }
 }
 
-/// Returns the name of the ClaimNetwork for a NetworkAttachmentDefinition: NAMESPACE-NAME. A longer one is cut and gets a
-/// checksum.
+/// Returns the name of the ClaimNetwork for a NetworkAttachmentDefinition: NAMESPACE-NAME. A longer one is
+/// cut and gets a checksum.
 ///
 /// # Errors
 /// The name has characters that no Kubernetes object may have.

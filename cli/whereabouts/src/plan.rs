@@ -37,14 +37,16 @@ pub enum Orphans {
     /// They are reported, and pods may get them.
     #[default]
     Free,
-    /// They are reported and excluded. A lease would not last: the controller deletes those of pods that are gone.
+    /// They are reported and excluded. A lease would not last: the controller deletes those of pods that are
+    /// gone.
     Hold,
 }
 
 /// Decides what is taken over from whereabouts, and what stops it.
 ///
-/// A pool of whereabouts is known by `network_name` and range. The Nads of one name with equal ranges, gateway and routes
-/// become ClaimNetworks of one pool. An address in use is leased in each pool that would hand it out.
+/// A pool of whereabouts is known by `network_name` and range. The Nads of one name with equal ranges,
+/// gateway and routes become ClaimNetworks of one pool. An address in use is leased in each pool that would
+/// hand it out.
 pub fn plan(objects: &Objects, orphans: Orphans) -> Takeover {
     let mut plan = Plan::new(objects);
     plan.place_pools();
@@ -185,7 +187,7 @@ impl<'a> Plan<'a> {
             if let Some(offset) = first {
                 let offset = shorten(offset.clone(), QUOTED);
                 let reason = format!(
-                    "{unread} offsets, such as {offset:?}, are no numbers of addresses in {}: whereabouts ignores them",
+                    "{unread} offsets, such as {offset:?}, are not numbers of addresses in {}: whereabouts ignores them",
                     pool.range
                 );
                 let field = "spec.allocations".to_owned();
@@ -194,8 +196,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Returns the pools of nodes' slices by name (`IPPoolName`, `GetNodeSlicePoolRange`), and reports slices that
-    /// cannot be read.
+    /// Returns the pools of nodes' slices by name (`IPPoolName`, `GetNodeSlicePoolRange`), and reports slices
+    /// that cannot be read.
     fn slices(&mut self) -> BTreeMap<String, Key> {
         let by_name: BTreeMap<&str, &NodeSlicePool> =
             self.objects.slices.iter().map(|slices| (slices.object.name.as_str(), slices)).collect();
@@ -234,8 +236,8 @@ impl<'a> Plan<'a> {
         pools
     }
 
-    /// Returns the key of a pool that no slice has. The prefix of its name is a `network_name`, or a node that has lost its
-    /// slice.
+    /// Returns the key of a pool that no slice has. The prefix of its name is a `network_name`, or a node
+    /// that has lost its slice.
     fn key(&self, prefix: &str, net: IpNet) -> Key {
         let key = (prefix.to_owned(), net);
         if self.keys.contains(&key) {
@@ -282,7 +284,8 @@ impl<'a> Plan<'a> {
         group.scope == used.key.0 && (group.has_net(used.key.1) || (group.guards_overlaps && is_guarded))
     }
 
-    /// Gives each address in use to every group that would hand it out, or else to one that draws from its IPPool.
+    /// Gives each address in use to every group that would hand it out, or else to one that draws from its
+    /// IPPool.
     fn distribute(&mut self) {
         let mut left: BTreeMap<&ObjectRef, usize> = BTreeMap::new();
         for (index, used) in self.used.iter().enumerate() {
@@ -322,7 +325,8 @@ impl<'a> Plan<'a> {
         self.takeover.unclaimed.extend(unclaimed);
     }
 
-    /// Compares what pods say in `network-status` with the pools: an address of no pool would be handed out again.
+    /// Compares what pods say in `network-status` with the pools: an address of no pool would be handed out
+    /// again.
     fn check_pods(&mut self, pods: &Pods<'_>) {
         let of_nads = self.groups.iter().enumerate().flat_map(|(i, group)| {
             let nads = group.nads.iter();
@@ -415,7 +419,8 @@ impl<'a> Plan<'a> {
                     None => {
                         Problem::NotAllocated { reservation: reservation.object.clone(), address, podref }
                     }
-                    // A pod that is gone left it behind; the address is leased to the pod that the pool names.
+                    // A pod that is gone left it behind; the address is leased to the pod that the pool
+                    // names.
                     Some(_) if !pods.contains_key(&reservation.podref) => continue,
                     Some(used) => Problem::ReservedForOther {
                         reservation: reservation.object.clone(),
@@ -436,7 +441,7 @@ impl<'a> Plan<'a> {
                 self.takeover.notes.push(Note {
                     object: reservation.object.clone(),
                     field: "metadata.name".to_owned(),
-                    reason: "is no address of a network_name that is taken over".to_owned(),
+                    reason: "is not an address of a network_name that is taken over".to_owned(),
                 });
             }
         }
@@ -775,7 +780,8 @@ impl<'a> Group<'a> {
         self.spec.ranges = ranges;
     }
 
-    /// Returns a name for the AddressPool, the one that whereabouts gives its own pool (`IPPoolName`) where it can be one.
+    /// Returns a name for the AddressPool, the one that whereabouts gives its own pool (`IPPoolName`) where
+    /// it can be one.
     fn pool_name(&self, names: &mut BTreeSet<String>) -> String {
         let range = self.nets().first().map(IpNet::to_string).unwrap_or_default();
         let scope = if self.scope.is_empty() { String::new() } else { format!("{}-", self.scope) };

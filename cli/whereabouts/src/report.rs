@@ -17,11 +17,12 @@ use crate::objects::{DecodeError, ObjectRef};
 pub struct Takeover {
     /// The pools, those that problems stop too.
     pub pools: Vec<PoolTakeover>,
-    /// Objects of whereabouts that cannot be read. They stop everything, because they may have addresses in use.
+    /// Objects of whereabouts that cannot be read. They stop everything, because they may have addresses in
+    /// use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<DecodeError>,
-    /// NetworkAttachmentDefinitions that are not taken over, such as those without a range of their own. Addresses of their pods
-    /// are leased where another one has their range.
+    /// NetworkAttachmentDefinitions that are not taken over, such as those without a range of their own.
+    /// Addresses of their pods are leased where another one has their range.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<DecodeError>,
     /// Pools of whereabouts from which no NetworkAttachmentDefinition draws.
@@ -54,7 +55,8 @@ pub struct PoolTakeover {
     /// Addresses whose pods are gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orphans: Vec<Orphan>,
-    /// Excluded addresses: an IPPool holds them without a pod, or they are orphans that the caller wants to hold.
+    /// Excluded addresses: an IPPool holds them without a pod, or they are orphans that the caller wants to
+    /// hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<IpAddr>,
     /// Why nothing of this pool may be taken over yet.
@@ -122,7 +124,7 @@ pub struct Unclaimed {
 pub enum UnclaimedReason {
     #[error("no NetworkAttachmentDefinition has its range and network_name")]
     Unused,
-    #[error("spec.range is no CIDR, so its addresses are unknown")]
+    #[error("spec.range is not a CIDR, so its addresses are unknown")]
     NoRange,
     #[error("its name is not made from its spec.range, so whereabouts does not read it")]
     OtherName,
@@ -190,7 +192,7 @@ pub enum Problem {
         pool: ObjectRef,
         other: String,
     },
-    #[error("{object}: {field}: {value:?} is no CIDR, so the addresses in use are unknown: correct it")]
+    #[error("{object}: {field}: {value:?} is not a CIDR, so the addresses in use are unknown: correct it")]
     NoRange { object: ObjectRef, field: String, value: String },
 }
 

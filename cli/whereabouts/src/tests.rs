@@ -361,7 +361,7 @@ fn pools_of_node_slices_are_found_by_the_status_of_their_node_slice_pool() {
     assert_eq!(
         problems(&takeover.pools[0]),
         [
-            "NodeSlicePool kube-system/n: status.allocations[0].sliceRange: \"nonsense\" is no CIDR, so the addresses in use are \
+            "NodeSlicePool kube-system/n: status.allocations[0].sliceRange: \"nonsense\" is not a CIDR, so the addresses in use are \
           unknown: correct it"
         ]
     );
@@ -465,7 +465,7 @@ fn an_error_names_object_field_and_value() {
         ),
         (
             json!({"range": "10.0.0.0"}),
-            r#"spec.config.ipam.range: "10.0.0.0" is no CIDR, such as 10.20.0.0/24"#,
+            r#"spec.config.ipam.range: "10.0.0.0" is not a CIDR, such as 10.20.0.0/24"#,
         ),
         (
             json!({"range": "10.0.0.0/31"}),
@@ -478,11 +478,11 @@ fn an_error_names_object_field_and_value() {
         (json!({"range": 7}), "spec.config.ipam.range: invalid type: integer `7`, expected a string"),
         (
             json!({"ipRanges": [{"range": "10.0.0.0/24", "exclude": ["x"]}]}),
-            r#"spec.config.ipam.ipRanges[0].exclude[0]: "x" is no CIDR or address, and whereabouts hands out nothing with it"#,
+            r#"spec.config.ipam.ipRanges[0].exclude[0]: "x" is not a CIDR or address, and whereabouts hands out nothing with it"#,
         ),
         (
             json!({"range": "10.0.0.0/24", "routes": [{"gw": "10.0.0.1"}]}),
-            r#"spec.config.ipam.routes[0].dst: "" is no CIDR"#,
+            r#"spec.config.ipam.routes[0].dst: "" is not a CIDR"#,
         ),
     ] {
         assert_eq!(error(ipam), format!("NetworkAttachmentDefinition ns/lan: {expected}"));

@@ -1,7 +1,8 @@
 //! The reference IPAM plugin `host-local`: how many attachments its ranges allow, and what it has handed out.
 //!
-//! The plugin gives each attachment one address of every *range set*, so the set with the fewest addresses decides.
-//! The rules here are those of the plugin, version 1.9.1 (`backend/allocator`, `backend/disk`); no STATUS tells them.
+//! The plugin gives each attachment one address of every *range set*, so the set with the fewest addresses
+//! decides. The rules here are those of the plugin, version 1.9.1 (`backend/allocator`, `backend/disk`); no
+//! STATUS tells them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -131,15 +132,15 @@ struct RangeConf {
     gateway: Option<IpAddr>,
 }
 
-/// For the plugin an empty text is no address, and not a wrong one.
+/// For the plugin an empty text is not an address, and not a wrong one.
 fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }
 
 impl HostLocal {
-    /// Reads an `ipam` object: the flat form with one `subnet`, `ranges`, or both, in which case the flat one comes
-    /// first.
+    /// Reads an `ipam` object: the flat form with one `subnet`, `ranges`, or both, in which case the flat one
+    /// comes first.
     ///
     /// # Errors
     /// [`HostLocalError`] for what the plugin would refuse at ADD.
@@ -209,7 +210,8 @@ pub fn reservations(dir: &Path) -> io::Result<Vec<Reservation>> {
     Reservations::default().read(dir)
 }
 
-/// Reads [`reservations`] again and again, each file once as long as it is the same. Clones share what they know.
+/// Reads [`reservations`] again and again, each file once as long as it is the same. Clones share what they
+/// know.
 #[derive(Clone, Debug, Default)]
 pub struct Reservations(Arc<Mutex<HashMap<PathBuf, HashMap<IpAddr, Known>>>>);
 
@@ -225,7 +227,8 @@ struct Known {
 struct FileVersion {
     inode: u64,
     size: u64,
-    /// Seconds and nanoseconds of the last change. The plugin writes a file once, as soon as it has created it.
+    /// Seconds and nanoseconds of the last change. The plugin writes a file once, as soon as it has created
+    /// it.
     changed: (i64, i64),
 }
 

@@ -9,8 +9,8 @@
 //!            └──────────────────────────────────┘
 //! ```
 //!
-//! * An attachment is on disk before its first plugin runs and until its DEL has succeeded, so that GC also finds a
-//!   failed or interrupted ADD. Of a failed one the file says which plugins made nothing.
+//! * An attachment is on disk before its first plugin runs and until its DEL has succeeded, so that GC also
+//!   finds a failed or interrupted ADD. Of a failed one the file says which plugins made nothing.
 //! * DEL and CHECK use the configuration, arguments and result of the ADD, not today's configuration.
 //! * Processes that use the same cache directory wait for each other as the specification wants.
 
@@ -112,12 +112,12 @@ impl Attachments {
         &self.cache
     }
 
-    /// Calls [`Runtime::add`] and remembers the attachment. If the configuration offers several versions, uses the
-    /// highest that all plugins support.
+    /// Calls [`Runtime::add`] and remembers the attachment. If the configuration offers several versions,
+    /// uses the highest that all plugins support.
     ///
     /// # Errors
-    /// [`AttachmentError::Attached`] if the attachment exists, also unfinished: the specification forbids a second ADD
-    /// without a DEL.
+    /// [`AttachmentError::Attached`] if the attachment exists, also unfinished: the specification forbids a
+    /// second ADD without a DEL.
     pub async fn add(
         &self,
         list: &NetworkList,
@@ -161,8 +161,9 @@ impl Attachments {
         }
     }
 
-    /// Calls DEL with the configuration and result of the ADD, but in the network namespace of `request`, and forgets
-    /// the attachment. If the namespace is gone, calls [`Runtime::release`], which ends at the first error.
+    /// Calls DEL with the configuration and result of the ADD, but in the network namespace of `request`, and
+    /// forgets the attachment. If the namespace is gone, calls [`Runtime::release`], which ends at the first
+    /// error.
     ///
     /// `request` names the attachment. The rest of it counts only if the cache has no readable entry.
     ///
@@ -172,8 +173,8 @@ impl Attachments {
         self.detach(request, deadline, false).await.map(drop)
     }
 
-    /// As [`del`](Self::del), and goes on past plugins that fail if the namespace is gone. Returns their errors: something of the
-    /// attachment, which is forgotten, may be left.
+    /// As [`del`](Self::del), and goes on past plugins that fail if the namespace is gone. Returns their
+    /// errors: something of the attachment, which is forgotten, may be left.
     ///
     /// # Errors
     /// As [`Runtime::del`] in a namespace.
@@ -231,13 +232,14 @@ impl Attachments {
         }
     }
 
-    /// Deletes the known attachments of the network whose ADD did not succeed or whose namespace is gone. Then calls
-    /// the plugins' GC with all others and `keep`, which names attachments of another runtime in a network of that
-    /// name. Locks the network meanwhile. `deadline` is for each attachment, and for the plugins' GC.
+    /// Deletes the known attachments of the network whose ADD did not succeed or whose namespace is gone.
+    /// Then calls the plugins' GC with all others and `keep`, which names attachments of another runtime in a
+    /// network of that name. Locks the network meanwhile. `deadline` is for each attachment, and for the
+    /// plugins' GC.
     ///
     /// # Errors
-    /// [`AttachmentError::Cache`] if the cache has an unreadable file: its attachment may be in use, so nothing is
-    /// done.
+    /// [`AttachmentError::Cache`] if the cache has an unreadable file: its attachment may be in use, so
+    /// nothing is done.
     pub async fn gc(
         &self,
         list: &NetworkList,

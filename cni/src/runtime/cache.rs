@@ -1,16 +1,18 @@
 //! The cache of attachments: configuration, parameters and result, one file each.
 //!
-//! The files have the form of libcni's cache (`cniCacheV1`), so that each runtime can read the other's. They are in a
-//! directory of their own, because other programs delete files of libcni's. Beyond libcni's promises:
+//! The files have the form of libcni's cache (`cniCacheV1`), so that each runtime can read the other's. They
+//! are in a directory of their own, because other programs delete files of libcni's. Beyond libcni's
+//! promises:
 //!
-//! * A file is written whole and durably, or not at all. A program that keeps a journal can do without durability.
-//! * libcni's file names are ambiguous (`a-b` and `c`, `a` and `b-c`). The content counts: a file of another attachment
-//!   is neither read nor overwritten.
-//! * An attachment can be stored before its ADD, without a result, so that DEL finds one that failed half-way. A member
-//!   that libcni ignores marks it.
+//! * A file is written whole and durably, or not at all. A program that keeps a journal can do without
+//!   durability.
+//! * libcni's file names are ambiguous (`a-b` and `c`, `a` and `b-c`). The content counts: a file of another
+//!   attachment is neither read nor overwritten.
+//! * An attachment can be stored before its ADD, without a result, so that DEL finds one that failed
+//!   half-way. A member that libcni ignores marks it.
 //!
-//! Writers must hold the attachment's lock, as [`Attachments`](super::Attachments) does: the temporary file has a fixed
-//! name, so that the next write replaces what a crash leaves.
+//! Writers must hold the attachment's lock, as [`Attachments`](super::Attachments) does: the temporary file
+//! has a fixed name, so that the next write replaces what a crash leaves.
 
 use std::fs;
 use std::io;
@@ -41,7 +43,8 @@ const NAME_MAX: usize = 255;
 /// Longest part of a network's name in a file name that had to be shortened, in bytes.
 const PREFIX_MAX: usize = 128;
 
-/// Sent before all other `CNI_ARGS`; noted in the file as libcni's users do, and not part of [`Attachment::args`].
+/// Sent before all other `CNI_ARGS`; noted in the file as libcni's users do, and not part of
+/// [`Attachment::args`].
 const IGNORE_UNKNOWN: (&str, &str) = ("IgnoreUnknown", "1");
 
 /// A directory of [`Cached`] attachments.
@@ -67,7 +70,8 @@ pub struct Cached {
 pub enum AddOutcome {
     /// It succeeded, with this result.
     Attached(CniResult),
-    /// It is still under way, or nobody knows where it ended, with the result of the last plugin that succeeded. DEL is due.
+    /// It is still under way, or nobody knows where it ended, with the result of the last plugin that
+    /// succeeded. DEL is due.
     Unfinished(Option<CniResult>),
     /// It failed there, with the result of the last plugin that succeeded.
     Failed(Stopped, Option<CniResult>),
@@ -202,7 +206,7 @@ impl CacheError {
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// Not JSON of this form.
-    #[error("is no CNI cache entry")]
+    #[error("is not a CNI cache entry")]
     Json(#[from] serde_json::Error),
     /// An entry of another kind.
     #[error("its kind is {0:?}, not \"cniCacheV1\"")]
@@ -256,21 +260,22 @@ struct Entry {
 }
 
 impl Cache {
-    /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results` there,
-    /// locks in `locks`.
+    /// The cache below `dir`, which is created when first needed, for its owner only. Files are in `results`
+    /// there, locks in `locks`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), lasting: Lasting::OnDisk }
     }
 
-    /// The same cache for a program that keeps a durable journal: storing does not wait for the disk, and a power cut
-    /// may lose entries. Such a program still needs the cache, for people, tools and other runtimes that read it.
+    /// The same cache for a program that keeps a durable journal: storing does not wait for the disk, and a
+    /// power cut may lose entries. Such a program still needs the cache, for people, tools and other runtimes
+    /// that read it.
     #[must_use]
     pub fn beside_a_journal(self) -> Self {
         Self { lasting: Lasting::InKernel, ..self }
     }
 
-    /// Locks a container against operations of other processes, and its network against their GC. `None` if `until`
-    /// comes first.
+    /// Locks a container against operations of other processes, and its network against their GC. `None` if
+    /// `until` comes first.
     ///
     /// # Errors
     /// [`CacheError::File`].

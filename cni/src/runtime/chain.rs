@@ -39,11 +39,11 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 /// Runs CNI plugins from a list of directories.
 ///
-/// Operations on one container wait for each other, and GC of a network waits for the other operations on it; so
-/// there should be one `Runtime` per host.
+/// Operations on one container wait for each other, and GC of a network waits for the other operations on it;
+/// so there should be one `Runtime` per host.
 ///
-/// At its deadline a plugin's process group gets SIGTERM, and SIGKILL at the latest [`TERM_GRACE`] later, so that a
-/// call can take that much longer than its deadline.
+/// At its deadline a plugin's process group gets SIGTERM, and SIGKILL at the latest [`TERM_GRACE`] later, so
+/// that a call can take that much longer than its deadline.
 ///
 /// [`TERM_GRACE`]: super::exec::TERM_GRACE
 #[derive(Debug)]
@@ -128,9 +128,9 @@ impl Runtime {
         Ok(Self { bin_dirs, cni_path, env: passed_on, launcher, locks, versions, observed, trace_of: None })
     }
 
-    /// Looks for plugins, and runs them, in the mount namespace at `path`: `/proc/1/ns/mnt` is the host's for a program
-    /// in a container that shares the host's process ids. Paths given to plugins must then mean the same in there,
-    /// that of the network namespace above all.
+    /// Looks for plugins, and runs them, in the mount namespace at `path`: `/proc/1/ns/mnt` is the host's for
+    /// a program in a container that shares the host's process ids. Paths given to plugins must then mean the
+    /// same in there, that of the network namespace above all.
     ///
     /// # Errors
     /// [`MountNamespaceError`], mostly for want of a capability.
@@ -152,8 +152,8 @@ impl Runtime {
         self
     }
 
-    /// Gives each plugin of an ADD or a DEL the trace context that `trace_of` returns for its [span](super::spans), instead of that of
-    /// [`Attachment::trace`].
+    /// Gives each plugin of an ADD or a DEL the trace context that `trace_of` returns for its
+    /// [span](super::spans), instead of that of [`Attachment::trace`].
     #[must_use]
     pub fn with_trace_of(self, trace_of: TraceOf) -> Self {
         Self { trace_of: Some(trace_of), ..self }
@@ -191,12 +191,12 @@ impl Runtime {
         })
     }
 
-    /// Attaches: ADD of every plugin in order, each with the result of the one before. Returns the last result, in
-    /// the list's version.
+    /// Attaches: ADD of every plugin in order, each with the result of the one before. Returns the last
+    /// result, in the list's version.
     ///
-    /// A failure undoes nothing: the caller must call DEL with [`AddError::last_good`], as the specification requires
-    /// after a failed ADD. `deadline` is for the whole chain. Dropping the future kills the running plugin; then, too,
-    /// the caller must call DEL.
+    /// A failure undoes nothing: the caller must call DEL with [`AddError::last_good`], as the specification
+    /// requires after a failed ADD. `deadline` is for the whole chain. Dropping the future kills the running
+    /// plugin; then, too, the caller must call DEL.
     ///
     /// # Errors
     /// [`AddError`]: which plugin failed, how, and what there was before.
@@ -248,8 +248,9 @@ impl Runtime {
         reply.result(call.list.version()).map_err(|kind| call.context.error_with(kind, stderr))
     }
 
-    /// Detaches: DEL of every plugin in reverse order, each with the result of the ADD. Stops at the first error, as
-    /// the specification wants; DEL may be repeated. Errors of plugins that made nothing do not count.
+    /// Detaches: DEL of every plugin in reverse order, each with the result of the ADD. Stops at the first
+    /// error, as the specification wants; DEL may be repeated. Errors of plugins that made nothing do not
+    /// count.
     ///
     /// `deadline` is for the whole chain.
     ///
@@ -292,15 +293,16 @@ impl Runtime {
         Ok(())
     }
 
-    /// Detaches when the namespace is gone, and [`del`](Self::del) would fail: calls DEL of every plugin in reverse order,
-    /// and then that of every IPAM plugin directly.
+    /// Detaches when the namespace is gone, and [`del`](Self::del) would fail: calls DEL of every plugin in
+    /// reverse order, and then that of every IPAM plugin directly.
     ///
-    /// Without the namespace or the uplink, some plugins return before they call their IPAM plugin, and the address
-    /// would stay taken. `deadline` is for each plugin, so that a hanging one does not keep the others from cleaning
-    /// up.
+    /// Without the namespace or the uplink, some plugins return before they call their IPAM plugin, and the
+    /// address would stay taken. `deadline` is for each plugin, so that a hanging one does not keep the
+    /// others from cleaning up.
     ///
-    /// An error ends it unless `goes_on` returns true: an address must not be free while something of its attachment is
-    /// left. `attachment` should have no namespace. Returns all errors but those that are known to leave nothing behind.
+    /// An error ends it unless `goes_on` returns true: an address must not be free while something of its
+    /// attachment is left. `attachment` should have no namespace. Returns all errors but those that are known
+    /// to leave nothing behind.
     pub async fn release(
         &self,
         list: &NetworkList,
@@ -350,8 +352,8 @@ impl Runtime {
         errors
     }
 
-    /// Checks an attachment: CHECK of every plugin in order, each with the result of the ADD. Does nothing where the
-    /// network has `disableCheck`. `deadline` is for the whole chain.
+    /// Checks an attachment: CHECK of every plugin in order, each with the result of the ADD. Does nothing
+    /// where the network has `disableCheck`. `deadline` is for the whole chain.
     ///
     /// # Errors
     /// The first plugin's that fails, or [`ErrorKind::NoCheck`] before version 0.4.0.
@@ -386,8 +388,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Asks every plugin in order whether it could serve an ADD. Does nothing before version 1.1.0. `deadline` is for
-    /// all of them.
+    /// Asks every plugin in order whether it could serve an ADD. Does nothing before version 1.1.0.
+    /// `deadline` is for all of them.
     ///
     /// Only the error codes 50 and 51 mean "no": a plugin that does not know STATUS fails with others.
     ///
@@ -406,12 +408,12 @@ impl Runtime {
         Ok(())
     }
 
-    /// Has every plugin remove what belongs to attachments of the network that are not in `valid`. Waits for running
-    /// operations on the network and keeps new ones waiting. Does nothing before version 1.1.0, or where the network
-    /// has `disableGC`. `deadline` is for all of them.
+    /// Has every plugin remove what belongs to attachments of the network that are not in `valid`. Waits for
+    /// running operations on the network and keeps new ones waiting. Does nothing before version 1.1.0, or
+    /// where the network has `disableGC`. `deadline` is for all of them.
     ///
-    /// `valid` must hold every attachment of that network name on this host, also those of other runtimes. DEL of
-    /// stale attachments is the caller's: it knows their parameters.
+    /// `valid` must hold every attachment of that network name on this host, also those of other runtimes.
+    /// DEL of stale attachments is the caller's: it knows their parameters.
     ///
     /// # Errors
     /// Those of all plugins that fail; the others were called all the same.

@@ -1,7 +1,8 @@
 //! Changes in directories.
 //!
-//! Directories need not exist: the nearest one above that does is watched until they do. A watch belongs to the
-//! directory itself and not to its path, so it works across mount namespaces once it has been set in the right one.
+//! Directories need not exist: the nearest one above that does is watched until they do. A watch belongs to
+//! the directory itself and not to its path, so it works across mount namespaces once it has been set in the
+//! right one.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, RawFd};
@@ -13,9 +14,9 @@ use tokio::io::unix::AsyncFd;
 
 /// A subscription to changes in directories.
 ///
-/// A tick means that a file may have been created, removed, written or changed in mode, never which one. Subscribe
-/// before the first look, and look again after every tick. Changes to the target of a link or to a directory further
-/// up (`/opt` renamed) are missed: look occasionally for those.
+/// A tick means that a file may have been created, removed, written or changed in mode, never which one.
+/// Subscribe before the first look, and look again after every tick. Changes to the target of a link or to a
+/// directory further up (`/opt` renamed) are missed: look occasionally for those.
 #[derive(Debug)]
 pub struct DirChanges {
     dirs: Vec<PathBuf>,
@@ -50,8 +51,8 @@ impl DirChanges {
     }
 }
 
-/// Whether watches report every later change. Those that do are kept: to close an inotify descriptor, a thread waits for
-/// milliseconds in the kernel.
+/// Whether watches report every later change. Those that do are kept: to close an inotify descriptor, a
+/// thread waits for milliseconds in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coverage {
     /// Every directory is there, and watched itself.

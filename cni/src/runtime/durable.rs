@@ -1,5 +1,6 @@
-//! Files that are replaced whole or not at all, whenever the machine stops: a new file beside the old one, fsync,
-//! rename, fsync of the directory. The cache uses them; they are public for programs that keep a journal beside it.
+//! Files that are replaced whole or not at all, whenever the machine stops: a new file beside the old one,
+//! fsync, rename, fsync of the directory. The cache uses them; they are public for programs that keep a
+//! journal beside it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

@@ -1,8 +1,8 @@
 //! Failed plugin calls.
 //!
-//! An [`Error`] names the plugin, the call and the attachment; its source, an [`ErrorKind`], is the cause. It answers
-//! two questions: may the same call succeed later ([`Error::retry`]), and may it have left something behind
-//! ([`Error::effect`])?
+//! An [`Error`] names the plugin, the call and the attachment; its source, an [`ErrorKind`], is the cause. It
+//! answers two questions: may the same call succeed later ([`Error::retry`]), and may it have left something
+//! behind ([`Error::effect`])?
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -134,8 +134,8 @@ pub enum ErrorKind {
         /// The exit status.
         status: i32,
     },
-    /// The plugin failed and printed something that is no error object.
-    #[error("exit status {status} with {stdout:?} on standard output, which is no CNI error")]
+    /// The plugin failed and printed something that is not an error object.
+    #[error("exit status {status} with {stdout:?} on standard output, which is not a CNI error")]
     Garbage {
         /// The exit status.
         status: i32,
@@ -146,7 +146,7 @@ pub enum ErrorKind {
     #[error("success without a result on standard output")]
     Empty,
     /// The plugin claims success and printed something that is not JSON.
-    #[error("success with {stdout:?} on standard output, which is no JSON document")]
+    #[error("success with {stdout:?} on standard output, which is not a JSON document")]
     NotJson {
         /// The beginning of its output.
         stdout: String,
@@ -169,7 +169,7 @@ pub enum ErrorKind {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The plugin's JSON is no result, or one of an unknown version.
+    /// The plugin's JSON is not a result, or one of an unknown version.
     #[error("unusable result")]
     Result(#[from] ResultError),
     /// The answer to VERSION names no versions.
@@ -227,7 +227,8 @@ impl fmt::Display for CallPhase {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("error {code}: {msg}{}", details_part(details))]
 pub struct PluginError {
-    /// Below 100 defined by the specification, from 100 on by the plugin; 999 is what Go plugins use for everything.
+    /// Below 100 defined by the specification, from 100 on by the plugin; 999 is what Go plugins use for
+    /// everything.
     pub code: u64,
     /// The short message.
     pub msg: String,
@@ -302,7 +303,8 @@ impl Error {
         &self.0.kind
     }
 
-    /// The end of what the plugin wrote to standard error, at most [`STDERR_TAIL`](super::exec::STDERR_TAIL) bytes.
+    /// The end of what the plugin wrote to standard error, at most [`STDERR_TAIL`](super::exec::STDERR_TAIL)
+    /// bytes.
     pub fn stderr(&self) -> &str {
         &self.0.stderr
     }
@@ -429,7 +431,8 @@ impl AddError {
     }
 }
 
-/// Where the chain of a failed ADD stopped. Its DEL needs to know, because a plugin that made nothing may be unable to delete it.
+/// Where the chain of a failed ADD stopped. Its DEL needs to know, because a plugin that made nothing may be
+/// unable to delete it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stopped {

@@ -1,8 +1,8 @@
 //! One plugin process, from start to end.
 //!
-//! A plugin gets a new environment, pipes for its three standard descriptors and a process group of its own. It has
-//! ended when [`run`] returns. Dropping the future kills its process group; in this process, the container stays locked
-//! until the group has ended.
+//! A plugin gets a new environment, pipes for its three standard descriptors and a process group of its own.
+//! It has ended when [`run`] returns. Dropping the future kills its process group; in this process, the
+//! container stays locked until the group has ended.
 
 use std::ffi::OsString;
 use std::fs;
@@ -56,8 +56,8 @@ const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 
 /// Closes every descriptor above standard error that a plugin would inherit.
 ///
-/// Descriptors that Rust opens are closed on exec; those that this program inherited are not. Call it once, at the
-/// start of the program.
+/// Descriptors that Rust opens are closed on exec; those that this program inherited are not. Call it once,
+/// at the start of the program.
 ///
 /// # Errors
 /// `/proc/self` cannot be read.
@@ -243,10 +243,10 @@ async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
 
 /// Reaps a process that has ended, when its last thread has had the time to leave the kernel.
 ///
-/// The end of a process with threads, as every Go program is one, is reported before the last of them has removed its
-/// directory from `/proc` (`release_task`: first `do_notify_parent`, then `proc_flush_pid`). Reaping the process at
-/// once would spin until the directory is removed (`shrink_dcache_parent`): on busy processors, for milliseconds after
-/// each plugin of an attachment.
+/// The end of a process with threads, as every Go program is one, is reported before the last of them has
+/// removed its directory from `/proc` (`release_task`: first `do_notify_parent`, then `proc_flush_pid`).
+/// Reaping the process at once would spin until the directory is removed (`shrink_dcache_parent`): on busy
+/// processors, for milliseconds after each plugin of an attachment.
 fn reap_later(mut child: Child) {
     tokio::spawn(async move {
         sleep(REAP_AFTER).await;
@@ -287,8 +287,8 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// A killed process ends only when the kernel has finished its system call, such as making a link: an earlier DEL
-    /// would not find the link.
+    /// A killed process ends only when the kernel has finished its system call, such as making a link: an
+    /// earlier DEL would not find the link.
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
         let Some(leader) = self.leader.take() else { return };
@@ -312,7 +312,8 @@ async fn gone(leader: Pid, end: Instant) {
 struct Rest<'a>(Option<(PipeWriter, &'a [u8])>);
 
 impl<'a> Rest<'a> {
-    /// Fills a pipe before the plugin starts: nearly every input fits, so that neither side waits for the other.
+    /// Fills a pipe before the plugin starts: nearly every input fits, so that neither side waits for the
+    /// other.
     fn of(bytes: &'a [u8]) -> io::Result<(PipeReader, Self)> {
         let (reader, mut writer) = io::pipe()?;
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;

@@ -1,7 +1,7 @@
 //! Locks among the processes of a host, by files in the directory of a [`Cache`](super::Cache).
 //!
-//! The rules are those among the tasks of one process ([`Locks`](super::locks::Locks)). The kernel drops the locks of a
-//! process that dies.
+//! The rules are those among the tasks of one process ([`Locks`](super::locks::Locks)). The kernel drops the
+//! locks of a process that dies.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -72,8 +72,8 @@ pub(super) async fn whole_network(
     Ok(taken.then(|| FileLock { _files: vec![network] }))
 }
 
-/// One byte of one file for each container: no file is left for every container that ever was. Two containers whose
-/// bytes are the same one of 2^56 wait for each other, and that is all.
+/// One byte of one file for each container: no file is left for every container that ever was. Two containers
+/// whose bytes are the same one of 2^56 wait for each other, and that is all.
 fn range_of(container: &ContainerId) -> libc::flock {
     // The same in every process, of whichever version.
     let hash = Sha256::digest(container.as_str());

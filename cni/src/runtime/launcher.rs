@@ -1,8 +1,9 @@
 //! Starts plugin processes in the mount namespace of this program, or in another one.
 //!
-//! In a container, a plugin sees the container's files: perhaps no `iptables`, shell or libc, and not the host's
-//! `/run` and `/var/lib`. A process starts in the mount namespace of the *thread* that starts it. So one thread in the
-//! host's namespace is enough: no helper program, and the plugin is still a child of this process.
+//! In a container, a plugin sees the container's files: perhaps no `iptables`, shell or libc, and not the
+//! host's `/run` and `/var/lib`. A process starts in the mount namespace of the *thread* that starts it. So
+//! one thread in the host's namespace is enough: no helper program, and the plugin is still a child of this
+//! process.
 
 use std::fs::{File, Metadata};
 use std::io;

@@ -1,10 +1,10 @@
 //! Locks among the tasks of this process (specification, section 3, "Lifecycle & Ordering").
 //!
-//! Operations on one container run one after another. GC of a network runs alone; operations on different containers
-//! of a network run side by side.
+//! Operations on one container run one after another. GC of a network runs alone; operations on different
+//! containers of a network run side by side.
 //!
-//! [`file_locks`](super::file_locks) do the same among processes, but cannot replace these: they poll, and a waiting
-//! task must start without that delay, also without a cache.
+//! [`file_locks`](super::file_locks) do the same among processes, but cannot replace these: they poll, and a
+//! waiting task must start without that delay, also without a cache.
 
 use std::collections::HashMap;
 use std::hash::Hash;

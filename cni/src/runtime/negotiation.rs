@@ -16,8 +16,8 @@ use crate::version::SpecVersion;
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Runtime {
-    /// Returns the versions that a plugin supports, of those that this runtime knows. Calls VERSION once for each
-    /// binary, and again when the file is replaced.
+    /// Returns the versions that a plugin supports, of those that this runtime knows. Calls VERSION once for
+    /// each binary, and again when the file is replaced.
     ///
     /// # Errors
     /// The binary is missing, fails, takes longer than ten seconds or gives no usable answer.
@@ -43,10 +43,12 @@ impl Runtime {
         Ok(versions)
     }
 
-    /// Returns the network in the highest version that it declares and all its plugins support, IPAM plugins included.
+    /// Returns the network in the highest version that it declares and all its plugins support, IPAM plugins
+    /// included.
     ///
     /// # Errors
-    /// As [`versions`](Self::versions), or [`ErrorKind::NoCommonVersion`] for the plugin after which none is left.
+    /// As [`versions`](Self::versions), or [`ErrorKind::NoCommonVersion`] for the plugin after which none is
+    /// left.
     pub async fn negotiate(&self, list: &NetworkList) -> Result<NetworkList, Error> {
         let mut common = list.versions().clone();
         let mut highest = list.version();
@@ -69,8 +71,8 @@ impl Runtime {
         })
     }
 
-    /// Returns the network in the version of an ADD and all later calls: as [`negotiate`](Self::negotiate), but the
-    /// highest version that the network declares if a plugin does not answer VERSION.
+    /// Returns the network in the version of an ADD and all later calls: as [`negotiate`](Self::negotiate),
+    /// but the highest version that the network declares if a plugin does not answer VERSION.
     ///
     /// # Errors
     /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`].

@@ -128,7 +128,8 @@ fn plugin_error(document: &RawValue) -> Option<PluginError> {
     })
 }
 
-/// Reads a string. Half a surrogate pair, as Python writes in file names that are no UTF-8, keeps its escapes.
+/// Reads a string. Half a surrogate pair, as Python writes in file names that are not UTF-8, keeps its
+/// escapes.
 fn text(value: &RawValue) -> String {
     let written = value.get().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     written

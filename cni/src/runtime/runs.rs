@@ -38,8 +38,9 @@ impl RunEnd {
     }
 }
 
-/// Hears of every process of a plugin that a [`Runtime`](super::Runtime) ends or has seen ending. Plugins that a plugin
-/// runs itself, as most do with their IPAM plugin, are part of its time. It delays the attachment, so it must not wait.
+/// Hears of every process of a plugin that a [`Runtime`](super::Runtime) ends or has seen ending. Plugins
+/// that a plugin runs itself, as most do with their IPAM plugin, are part of its time. It delays the
+/// attachment, so it must not wait.
 pub trait RunObserver: Send + Sync {
     /// Notes that `plugin` has run for `verb`, from the start of its process to its end.
     fn ran(&self, plugin: &PluginType, verb: Verb, end: RunEnd, took: Duration);

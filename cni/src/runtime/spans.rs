@@ -1,7 +1,8 @@
 //! Tracing spans that are meant for traces, not for the log.
 //!
-//! They have a target and a level of their own, so that a log at level `debug` does not show them. Their fields have the names of
-//! OpenTelemetry's semantic conventions where there are any. This crate does not know who takes them.
+//! They have a target and a level of their own, so that a log at level `debug` does not show them. Their
+//! fields have the names of OpenTelemetry's semantic conventions where there are any. This crate does not
+//! know who takes them.
 
 use std::fmt::Display;
 
@@ -33,8 +34,9 @@ pub fn failed(span: &Span, error: &dyn Display) {
     span.record("otel.status_description", text);
 }
 
-/// Returns the span of one plugin's part in an ADD or a DEL, as a child of the current span. Other operations are none of a pod's, and
-/// have no span. The configuration is never part of it: it may have secrets.
+/// Returns the span of one plugin's part in an ADD or a DEL, as a child of the current span. Only ADD and DEL
+/// have spans: other verbs are not part of a pod's trace. The configuration is never part of it: it may have
+/// secrets.
 pub(super) fn of_plugin(verb: Verb, context: &Context) -> Span {
     if !matches!(verb, Verb::Add | Verb::Del) {
         return Span::none();

@@ -165,7 +165,8 @@ fn misspelt(object: &Members, at: &str, known: &[&str], report: &mut Report) {
     }
 }
 
-/// Returns the keys that are neither the protocol's nor the runtime's; those have been reported in any spelling.
+/// Returns the keys that are neither the protocol's nor the runtime's; those have been reported in any
+/// spelling.
 fn without_protocol(plugin: &Members) -> Members {
     let protocol = |key: &str| is_reserved(key) || keys::PROTOCOL.iter().any(|known| is_misspelt(key, known));
     plugin.without(protocol)

@@ -8,8 +8,8 @@ use serde::Serialize;
 /// A problem of a network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
-    /// JSON pointer (RFC 6901) of the faulty value, or of the object that lacks something. It always leads to a value
-    /// of the document; the empty pointer is the whole document.
+    /// JSON pointer (RFC 6901) of the faulty value, or of the object that lacks something. It always leads to
+    /// a value of the document; the empty pointer is the whole document.
     pub pointer: String,
     /// The fault.
     pub problem: String,
@@ -45,8 +45,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The most findings of a severity that a report keeps: people do not correct more at once, and whoever writes a configuration
-/// chooses how many there are.
+/// The most findings of a severity that a report keeps: people do not correct more at once, and whoever
+/// writes a configuration chooses how many there are.
 pub const MAX_FINDINGS: usize = 64;
 
 /// Collects findings, each once, up to [`MAX_FINDINGS`] of each severity.
@@ -86,7 +86,8 @@ impl Report {
             self.findings.push(finding);
         }
     }
-    /// Returns whether no more findings of the severity are kept. The severities are counted apart, so that warnings hide no error.
+    /// Returns whether no more findings of the severity are kept. The severities are counted apart, so that
+    /// warnings hide no error.
     pub(super) fn is_full(&self, severity: Severity) -> bool {
         self.findings.iter().filter(|finding| finding.severity == severity).count() >= MAX_FINDINGS
     }

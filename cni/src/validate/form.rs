@@ -71,7 +71,7 @@ impl Form {
                 if *number != 0 && (*number < MIN_MTU || *number > MAX_MTU) {
                     let advice =
                         format!("write a number of bytes from {MIN_MTU} to {MAX_MTU}, or leave it out");
-                    report.push(beyond(*number), at, format!("{number} is no possible MTU"), advice);
+                    report.push(beyond(*number), at, format!("{number} is not a possible MTU"), advice);
                 }
             }
             (Self::List(form), Node::List(items)) => {
@@ -166,12 +166,12 @@ impl Form {
             }
             Self::Cidr if text.parse::<IpNet>().is_err() => {
                 let advice = "write address and prefix length, such as 10.0.0.0/24 or fd00::/64";
-                report.value_error(at, format!("{text:?} is no network in CIDR notation"), advice);
+                report.value_error(at, format!("{text:?} is not a network in CIDR notation"), advice);
             }
             _ if text.is_empty() => {}
             Self::Address if text.parse::<IpAddr>().is_err() => {
                 let advice = "write an IPv4 or IPv6 address without prefix length";
-                report.error(at, format!("{text:?} is no IP address"), advice);
+                report.error(at, format!("{text:?} is not an IP address"), advice);
             }
             Self::Link | Self::NewLink => {
                 if let Err(error) = text.parse::<IfName>() {
@@ -236,7 +236,7 @@ fn beyond(number: i128) -> Severity {
     if i64::try_from(number).is_ok() { Severity::Warning } else { Severity::Error }
 }
 
-/// Why a text is no hardware address for an interface.
+/// Why a text is not a hardware address for an interface.
 fn mac_problem(text: &str) -> Option<&'static str> {
     let octets: Option<Vec<u8>> = match text.chars().find(|c| matches!(c, ':' | '-' | '.')) {
         Some('.') => {
@@ -257,7 +257,7 @@ fn mac_problem(text: &str) -> Option<&'static str> {
         Some([first, _, _, _, _, _]) if first & 1 == 1 => Some("is a multicast address"),
         Some([0, 0, 0, 0, 0, 0]) => Some("is the zero address"),
         Some(octets) if matches!(octets.len(), 6 | 8 | 20) => None,
-        _ => Some("is no hardware address"),
+        _ => Some("is not a hardware address"),
     }
 }
 

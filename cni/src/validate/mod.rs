@@ -1,11 +1,11 @@
 //! Finds everything that is wrong with a network configuration, without running anything.
 //!
-//! [`validate`] checks the frame that the specification defines (section 1), the keys and values of the reference
-//! plugins (release 1.9.1), and relations between them: the order of a chain, address ranges, settings that exclude
-//! each other. Unknown plugins are checked by the specification alone.
+//! [`validate`] checks the frame that the specification defines (section 1), the keys and values of the
+//! reference plugins (release 1.9.1), and relations between them: the order of a chain, address ranges,
+//! settings that exclude each other. Unknown plugins are checked by the specification alone.
 //!
-//! It does not look whether interfaces and binaries exist. Whatever [`NetworkList`](crate::NetworkList) refuses is an
-//! error here. The reverse does not hold: some errors only make a plugin fail.
+//! It does not look whether interfaces and binaries exist. Whatever [`NetworkList`](crate::NetworkList)
+//! refuses is an error here. The reverse does not hold: some errors only make a plugin fail.
 
 mod chain;
 mod finding;
@@ -27,14 +27,14 @@ pub use finding::{Finding, MAX_FINDINGS, Severity};
 pub use rules::BANDWIDTH_PLUGIN;
 pub use template::UnknownPlaceholder;
 
-/// Checks a network configuration list, or a single plugin's configuration. The findings are in the order of the
-/// document, at most [`MAX_FINDINGS`] of each severity.
+/// Checks a network configuration list, or a single plugin's configuration. The findings are in the order of
+/// the document, at most [`MAX_FINDINGS`] of each severity.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
     check(json, |node, _| node)
 }
 
-/// Checks a configuration with placeholders; `known` returns the possible values of each by its name. A problem with
-/// every possible value is an error, a problem with some of them a warning.
+/// Checks a configuration with placeholders; `known` returns the possible values of each by its name. A
+/// problem with every possible value is an error, a problem with some of them a warning.
 pub fn validate_template(
     json: &[u8],
     known: &dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
@@ -58,7 +58,7 @@ fn check(json: &[u8], prepare: impl FnOnce(Node, &mut Report) -> Node) -> Vec<Fi
             frame(&list, &mut report);
         }
         Ok(other) => report.error("", format!("must be an object, not {}", other.kind()), "write a conflist"),
-        Err(error) => report.error("", format!("is no JSON: {error}"), "correct the syntax"),
+        Err(error) => report.error("", format!("is not JSON: {error}"), "correct the syntax"),
     }
     report.findings
 }

@@ -100,8 +100,8 @@ impl Members {
         self.0.iter().rev().find(|(k, _)| k == key).map(|(_, node)| node)
     }
 
-    /// The member that a plugin written in Go takes for `key`: of the keys that differ in case at most, the last one
-    /// that is not null.
+    /// The member that a plugin written in Go takes for `key`: of the keys that differ in case at most, the
+    /// last one that is not null.
     fn find(&self, key: &str) -> Option<&(String, Node)> {
         let same = |found: &str| found == key || is_misspelt(found, key);
         self.0.iter().rev().find(|(k, node)| same(k) && *node != Node::Null)

@@ -1,5 +1,5 @@
-//! The reference plugins, release 1.9.1, and netclaim's: the keys that each reads (the structs of its Go source), its
-//! role and its rule.
+//! The reference plugins, release 1.9.1, and netclaim's: the keys that each reads (the structs of its Go
+//! source), its role and its rule.
 
 use super::form::{Form, Key};
 use super::ipam_rules;

@@ -133,8 +133,8 @@ impl Feature {
     }
 }
 
-/// Runs a test on a thread whose network namespace, the plugins' host, is new. Where a feature is missing the test
-/// counts as skipped, and says so.
+/// Runs a test on a thread whose network namespace, the plugins' host, is new. Where a feature is missing the
+/// test counts as skipped, and says so.
 pub fn on_a_host<F: Future, T: FnOnce(Host) -> F + Send + 'static>(needs: &[Feature], test: T) {
     let enter =
         || unshare(CloneFlags::CLONE_NEWNET).expect("needs root: a network namespace cannot be created");
@@ -153,8 +153,8 @@ fn run_in<F: Future, T: FnOnce(Host) -> F + Send + 'static>(
 ) {
     if let Some(missing) = needs.iter().find(|feature| !feature.is_here()) {
         let case = std::any::type_name::<T>().trim_end_matches("::{{closure}}");
-        // In one piece and past the test harness, which shows nothing of tests that pass; and at the start of a
-        // line, which it has not always ended.
+        // In one piece and past the test harness, which shows nothing of tests that pass; and at the start of
+        // a line, which it has not always ended.
         let told = format!("\nSKIPPED: {case}: {}\n", missing.without);
         std::io::stderr().write_all(told.as_bytes()).unwrap();
         return;
@@ -265,8 +265,8 @@ impl Host {
         assert_eq!(self.reserved(list.name().as_str()), [""; 0]);
     }
 
-    /// A whole life, twice: ADD, `look`, CHECK, DEL, DEL again; and ADD, the end of the namespace, DEL, DEL again.
-    /// Nothing may be left of either.
+    /// A whole life, twice: ADD, `look`, CHECK, DEL, DEL again; and ADD, the end of the namespace, DEL, DEL
+    /// again. Nothing may be left of either.
     pub async fn live(&self, list: &NetworkList, args: &Value, look: impl Fn(&Attached)) {
         self.runtime.find_all(list).unwrap();
         let attached = self.attach(list, args).await;

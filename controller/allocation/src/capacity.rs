@@ -11,8 +11,8 @@ use crate::cause::{Amount, Cause};
 /// Returns what a request takes of each capacity of the device, in billionths.
 ///
 /// # Errors
-/// Says which capacity the device does not have, does not grant in this amount, has without a meaning, or has in an amount
-/// that cannot be read.
+/// Says which capacity the device does not have, does not grant in this amount, has without a meaning, or has
+/// in an amount that cannot be read.
 pub(crate) fn taken(
     device: &Device,
     requested: &BTreeMap<String, i128>,
@@ -99,8 +99,8 @@ fn rounded(capacity: &DeviceCapacity, requested: Option<i128>) -> Rounded {
 /// A thousandth, in billionths.
 const THOUSANDTH: i128 = ONE / 1000;
 
-/// Rounds up to the next step from `min` on, where everything is rounded up to whole units first; `None` if that has more than 63
-/// bits of units.
+/// Rounds up to the next step from `min` on, where everything is rounded up to whole units first; `None` if
+/// that has more than 63 bits of units.
 fn stepped(requested: i128, min: i128, step: i128, unit: i128) -> Option<i128> {
     let [requested, min, step] = [requested, min, step]
         .map(|amount| amount.div_euclid(unit) + i128::from(amount.rem_euclid(unit) != 0));

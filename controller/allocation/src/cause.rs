@@ -1,5 +1,5 @@
-//! Why a claim cannot be served. [`Display`](fmt::Display) is the sentence for users, and [`Cause::brief`] is the same
-//! without the claims that hold devices, so that nodes with the same cause can be grouped.
+//! Why a claim cannot be served. [`Display`](fmt::Display) is the sentence for users, and [`Cause::brief`] is
+//! the same without the claims that hold devices, so that nodes with the same cause can be grouped.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -63,7 +63,8 @@ pub enum Cause {
         /// How many it can have.
         available: usize,
     },
-    /// The requests of a claim are for more devices than a claim can have, and the scheduler gives up on the pod.
+    /// The requests of a claim are for more devices than a claim can have, and the scheduler gives up on the
+    /// pod.
     TooManyDevices {
         /// How many they are for, at least.
         wanted: usize,

@@ -1,4 +1,5 @@
-//! Whether requests that a node can serve one by one can be served together: the scheduler's search, with an end.
+//! Whether requests that a node can serve one by one can be served together: the scheduler's search, with an
+//! end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,8 @@ use crate::holdings::{Holdings, holders, takes, used};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters, network_of};
 use crate::request::{MOST_DEVICES, Request, Wanted};
 
-/// The most devices that the search tries. Nearly all searches need a handful; the rest would take the scheduler's 10 s.
+/// The most devices that the search tries. Nearly all searches need a handful; the rest would take the
+/// scheduler's 10 s.
 const MOST_STEPS: usize = 20_000;
 
 /// The most devices that the searches of all nodes try: a handful on each of 5,000 nodes, and some hard ones.

@@ -73,7 +73,8 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Says that the claims of other namespaces are not among those that are added. Then nothing is known to be free.
+    /// Says that the claims of other namespaces are not among those that are added. Then nothing is known to
+    /// be free.
     pub fn partial() -> Self {
         Self { is_partial: true, ..Self::default() }
     }

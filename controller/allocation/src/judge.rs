@@ -27,7 +27,8 @@ use crate::taint_rules;
 
 /// Claims of one pod that are to be served together on a node.
 ///
-/// It is made once, and asked about one node after another, so that no more than one node's slices have to be in memory.
+/// It is made once, and asked about one node after another, so that no more than one node's slices have to be
+/// in memory.
 #[derive(Debug)]
 pub struct Question {
     claims: Vec<ClaimQuestion>,
@@ -190,12 +191,14 @@ impl Question {
         Self { rules: rules.to_vec(), ..self }
     }
 
-    /// Returns the requests whose class or selectors name the driver. Others may be for devices of other drivers.
+    /// Returns the requests whose class or selectors name the driver. Others may be for devices of other
+    /// drivers.
     pub fn of_driver(&self) -> BTreeSet<RequestName> {
         self.naming_driver().map(|request| request.name.clone()).collect()
     }
 
-    /// Returns the ClaimNetworks of the requests that name the driver; `None` if one of them may be for other devices.
+    /// Returns the ClaimNetworks of the requests that name the driver; `None` if one of them may be for other
+    /// devices.
     pub(crate) fn only_networks(&self) -> Option<BTreeSet<&str>> {
         self.naming_driver().map(|request| request.network(DRIVER_NAME)).collect()
     }
@@ -214,8 +217,8 @@ impl Question {
         self.claims.iter().flat_map(|claim| claim.requests.iter().flatten())
     }
 
-    /// Returns the ClaimNetworks of the alternatives of each request that is not allocated; `None` where class and selectors do not
-    /// name one.
+    /// Returns the ClaimNetworks of the alternatives of each request that is not allocated; `None` where
+    /// class and selectors do not name one.
     pub fn networks(&self) -> impl Iterator<Item = Vec<Option<&str>>> {
         let requests = self.unallocated().flat_map(|claim| &claim.requests);
         requests.map(|alternatives| alternatives.iter().map(|request| request.network(DRIVER_NAME)).collect())
@@ -225,8 +228,8 @@ impl Question {
         self.claims.iter().filter(|claim| claim.allocated.is_none())
     }
 
-    /// Leaves out the requests for which `keep` is false. A request with alternatives stays if one of them does; whether the
-    /// others can be served is not known then.
+    /// Leaves out the requests for which `keep` is false. A request with alternatives stays if one of them
+    /// does; whether the others can be served is not known then.
     pub fn retain(&mut self, mut keep: impl FnMut(&RequestName) -> bool) {
         for claim in &mut self.claims {
             let is_left_out =
@@ -248,8 +251,9 @@ impl Question {
         self.claims.is_empty()
     }
 
-    /// Judges one node. `slices` are those of its pools, all of them; others do no harm. When very many combinations have been
-    /// tried for the nodes before, it is not known whether this one can serve all requests together.
+    /// Judges one node. `slices` are those of its pools, all of them; others do no harm. When very many
+    /// combinations have been tried for the nodes before, it is not known whether this one can serve all
+    /// requests together.
     pub fn judge<'a>(
         &mut self,
         node: impl Into<KnownNode<'a>>,
@@ -471,7 +475,8 @@ impl Question {
     }
 }
 
-/// Whether a device plugin of the node serves a limit instead of the claim; `None` if not, and a verdict if that is not known.
+/// Whether a device plugin of the node serves a limit instead of the claim; `None` if not, and a verdict if
+/// that is not known.
 fn plugin(request: &Request, node: KnownNode<'_>) -> Option<Result<(), RequestVerdict>> {
     let resource = request.resource.as_ref()?;
     match node.has_plugin(resource) {
@@ -559,7 +564,8 @@ fn device_causes(
     }
 }
 
-/// Returns every reason for which the request cannot have a device of the node. A selector that does not hold is the only one.
+/// Returns every reason for which the request cannot have a device of the node. A selector that does not hold
+/// is the only one.
 fn causes_of_placed(
     request: &Request,
     candidate: &Candidate<'_>,
@@ -645,8 +651,8 @@ fn short_capacities<'a>(
     })
 }
 
-/// Says which devices of the pool are in a use that excludes the device's, if its counters do not suffice. The counters of a
-/// shared device that is in use are charged already.
+/// Says which devices of the pool are in a use that excludes the device's, if its counters do not suffice.
+/// The counters of a shared device that is in use are charged already.
 fn exclusion(candidate: &Candidate<'_>, pools: &Pools<'_>, holdings: &Holdings) -> Option<Cause> {
     if !holdings.of(&candidate.id).is_empty() {
         return None;

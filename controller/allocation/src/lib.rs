@@ -1,7 +1,8 @@
 //! Says why the scheduler can or cannot allocate a pod's claims on a node.
 //!
-//! The scheduler says of a pod that waits only "cannot allocate all claims". This crate judges the same objects by the
-//! same rules (`k8s.io/dynamic-resource-allocation/structured`, Kubernetes 1.37) and returns the reasons:
+//! The scheduler says of a pod that waits only "cannot allocate all claims". This crate judges the same
+//! objects by the same rules (`k8s.io/dynamic-resource-allocation/structured`, Kubernetes 1.37) and returns
+//! the reasons:
 //!
 //! ```text
 //!   claims, classes ──> Question ──┐

@@ -1,4 +1,5 @@
-//! What containers ask for by `resources.limits`, as the claim that the scheduler makes of it (`extendeddynamicresources.go`).
+//! What containers ask for by `resources.limits`, as the claim that the scheduler makes of it
+//! (`extendeddynamicresources.go`).
 
 use std::collections::BTreeSet;
 
@@ -18,9 +19,11 @@ pub(crate) const CLAIM: &str = "<extended-resources>";
 /// What containers ask for by limits that classes serve.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The claim that the scheduler makes, with requests that are named for people: `RESOURCE of container NAME`.
+    /// The claim that the scheduler makes, with requests that are named for people: `RESOURCE of container
+    /// NAME`.
     pub claim: ResourceClaim,
-    /// The resource of each request. A node does not need the request if a device plugin there has the resource.
+    /// The resource of each request. A node does not need the request if a device plugin there has the
+    /// resource.
     pub(crate) resources: Vec<String>,
 }
 
@@ -50,7 +53,8 @@ fn extended_name(class: &DeviceClass) -> Option<&str> {
     class.spec.as_ref()?.extended_resource_name.as_deref()
 }
 
-/// Returns the class that serves a resource: of those with the same one, the newest, and of these the first by name.
+/// Returns the class that serves a resource: of those with the same one, the newest, and of these the first
+/// by name.
 fn class_of<'a>(resource: &str, classes: &'a [DeviceClass]) -> Option<&'a str> {
     let name = |class: &'a DeviceClass| class.metadata.name.as_deref();
     if let Some(of_name) = resource.strip_prefix(OF_CLASS) {
@@ -91,7 +95,8 @@ impl Limits {
     }
 }
 
-/// Returns how much of a resource containers need. Init containers that end share one request, and use what later containers have.
+/// Returns how much of a resource containers need. Init containers that end share one request, and use what
+/// later containers have.
 fn needed<'a>(pod: &'a PodSpec, resource: &str) -> Vec<Needed<'a>> {
     let init = pod.init_containers.iter().flatten();
     let is_sidecar = |container: &Container| container.restart_policy.as_deref() == Some("Always");
@@ -99,7 +104,8 @@ fn needed<'a>(pod: &'a PodSpec, resource: &str) -> Vec<Needed<'a>> {
     let containers: Vec<(&Container, bool)> =
         containers.chain(pod.containers.iter().map(|container| (container, false))).collect();
     let mut lasting = Vec::new();
-    // How many devices containers have that start later and stay, and the most that an init container needs beside these.
+    // How many devices containers have that start later and stay, and the most that an init container needs
+    // beside these.
     let (mut later, mut short): (i64, Option<Needed<'a>>) = (0, None);
     for (container, ends) in containers.into_iter().rev() {
         let count = count(container, resource);
@@ -113,7 +119,7 @@ fn needed<'a>(pod: &'a PodSpec, resource: &str) -> Vec<Needed<'a>> {
     short.into_iter().chain(lasting.into_iter().rev()).collect()
 }
 
-/// How many devices a container asks for; 0 if that is no whole number.
+/// How many devices a container asks for; 0 if that is not a whole number.
 fn count(container: &Container, resource: &str) -> i64 {
     let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
     let amount = limits.and_then(|limits| limits.get(resource)).and_then(|amount| billionths(&amount.0).ok());

@@ -1,4 +1,5 @@
-//! Which nodes a node selector selects, and whether a node takes a pod (`k8s.io/component-helpers/scheduling`).
+//! Which nodes a node selector selects, and whether a node takes a pod
+//! (`k8s.io/component-helpers/scheduling`).
 
 use std::fmt;
 
@@ -50,8 +51,8 @@ impl<'a> KnownNode<'a> {
     }
 }
 
-/// Whether the selector selects the node: one of its terms must hold. A term without requirements selects nothing. `None` if
-/// that depends on what is not known of the node.
+/// Whether the selector selects the node: one of its terms must hold. A term without requirements selects
+/// nothing. `None` if that depends on what is not known of the node.
 pub(crate) fn selects(selector: &NodeSelector, node: KnownNode<'_>) -> Option<bool> {
     let terms = selector.node_selector_terms.iter().map(|term| {
         let fields = term.match_fields.iter().flatten().map(|field| Some(node.has_field(field)));

@@ -72,7 +72,8 @@ impl<'a> Pools<'a> {
                 continue;
             }
             slices.retain(|slice| Some(generation(slice)) == of_node);
-            // The scheduler looks at those of other nodes only if some lack: then it may find that they are replaced.
+            // The scheduler looks at those of other nodes only if some lack: then it may find that they are
+            // replaced.
             if of_node < newest && !is_complete(slices.iter().copied().filter(is_of_node)) {
                 continue;
             }
@@ -141,8 +142,9 @@ fn is_complete<'a>(mut slices: impl Iterator<Item = &'a ResourceSlice>) -> bool 
     i64::try_from(1 + slices.count()) == Ok(first.spec.pool.resource_slice_count)
 }
 
-/// A field of the slice that the scheduler heeds and this crate does not. All of them belong to alpha features, and without these
-/// features the scheduler does something else. Destructured, so that a new field cannot be forgotten.
+/// A field of the slice that the scheduler heeds and this crate does not. All of them belong to alpha
+/// features, and without these features the scheduler does something else. Destructured, so that a new field
+/// cannot be forgotten.
 fn unjudged(slice: &ResourceSlice) -> Option<&'static str> {
     let ResourceSliceSpec {
         all_nodes: _,

@@ -1,5 +1,6 @@
-//! This crate beside the scheduler: each case of the scheduler's own tables of allocations and of selectors, which come with
-//! its Go module. The programs in `scheduler/` write them; nothing of the tables is in this repository.
+//! This crate beside the scheduler: each case of the scheduler's own tables of allocations and of selectors,
+//! which come with its Go module. The programs in `scheduler/` write them; nothing of the tables is in this
+//! repository.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! One form for specs that mean the same, to compare what was sent with what the server stores.
 //!
-//! The API server rewrites quantities, leaves out what is empty, and stamps taints with the time it first saw them.
+//! The API server rewrites quantities, leaves out what is empty, and stamps taints with the time it first saw
+//! them.
 
 use std::collections::BTreeMap;
 

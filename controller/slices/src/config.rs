@@ -21,8 +21,8 @@ impl Scope {
     }
 }
 
-/// Limits the writes of a publisher: a bucket of `burst` tokens, refilled evenly. A rewrite of more than ten slices costs
-/// ten tokens; dry runs are free.
+/// Limits the writes of a publisher: a bucket of `burst` tokens, refilled evenly. A rewrite of more than ten
+/// slices costs ten tokens; dry runs are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteBudget {
     /// Writes per second in the long run.
@@ -55,10 +55,12 @@ pub enum ConfigError {
 }
 
 impl PublisherConfig {
-    /// Returns settings with a write budget of 2/s (burst 20) for a node, of which there may be thousands, or 50/s (burst
+    /// Returns settings with a write budget of 2/s (burst 20) for a node, of which there may be thousands, or
+    /// 50/s (burst
     /// 200) for the cluster.
     ///
-    /// `publisher` distinguishes publishers of one driver name in one scope, and must stay the same across restarts.
+    /// `publisher` distinguishes publishers of one driver name in one scope, and must stay the same across
+    /// restarts.
     ///
     /// # Errors
     /// [`ConfigError`] for a name that the API server would refuse.

@@ -1,10 +1,12 @@
-//! Detects fields that the API server does not store, and adopts its version instead of sending the same again.
+//! Detects fields that the API server does not store, and adopts its version instead of sending the same
+//! again.
 //!
-//! A server with a feature gate off silently drops the fields of that gate. If an answer differs from what was sent, for
-//! whatever reason, the answer is adopted: it counts as published until something else is desired.
+//! A server with a feature gate off silently drops the fields of that gate. If an answer differs from what
+//! was sent, for whatever reason, the answer is adopted: it counts as published until something else is
+//! desired.
 //!
-//! A probe is the dry run of a slice with every gated field. It shows what the server stores before anything is
-//! published, and again after the watch failed or when the server has another version.
+//! A probe is the dry run of a slice with every gated field. It shows what the server stores before anything
+//! is published, and again after the watch failed or when the server has another version.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +32,8 @@ const PROBE: &str = "probe";
 pub enum DroppedField {
     /// Taints of devices.
     Taints,
-    /// Counters that devices consume. Without them, the scheduler does not know which devices exclude each other.
+    /// Counters that devices consume. Without them, the scheduler does not know which devices exclude each
+    /// other.
     ConsumesCounters,
     /// Counter sets.
     SharedCounters,
@@ -102,8 +105,8 @@ impl ServerFeatures {
         self.version
     }
 
-    /// Returns the version of the API server, if its scheduler cannot handle counters. No API reports the version of the scheduler
-    /// itself.
+    /// Returns the version of the API server, if its scheduler cannot handle counters. No API reports the
+    /// version of the scheduler itself.
     #[must_use]
     pub fn without_counters(&self) -> Option<KubernetesVersion> {
         self.version.filter(|version| *version < KubernetesVersion::FIRST_TO_COUNT)
@@ -115,8 +118,8 @@ impl ServerFeatures {
         self.dropped.iter().filter_map(|field| field.gate()).collect()
     }
 
-    /// Whether the scheduler walks over all shares of the cluster for each shared device without a record of consumed
-    /// capacity.
+    /// Whether the scheduler walks over all shares of the cluster for each shared device without a record of
+    /// consumed capacity.
     #[must_use]
     pub fn walks_shares(&self) -> bool {
         let walks = KubernetesVersion::FIRST_TO_COUNT..KubernetesVersion::FIRST_TO_LOOK_UP_SHARES;
@@ -131,8 +134,8 @@ impl FromIterator<DroppedField> for ServerFeatures {
     }
 }
 
-/// Returns a slice with every gated field, to be sent as a dry run. Counter sets are not allowed beside devices since
-/// 1.35; they have the same gate as the counters of devices.
+/// Returns a slice with every gated field, to be sent as a dry run. Counter sets are not allowed beside
+/// devices since 1.35; they have the same gate as the counters of devices.
 pub(crate) fn probe(config: &PublisherConfig) -> ResourceSlice {
     let one = || Quantity("1".to_owned());
     let range = CapacityRequestPolicyRange { min: one(), ..Default::default() };
@@ -229,8 +232,8 @@ impl Adopted {
             || self.answers.get(name).is_some_and(|(sent, answer)| *sent == desired && *answer == stored)
     }
 
-    /// Takes in the server's answer to a write. Returns `true` if the server now stores a field that it dropped before, so
-    /// that all slices must be planned again.
+    /// Takes in the server's answer to a write. Returns `true` if the server now stores a field that it
+    /// dropped before, so that all slices must be planned again.
     pub(crate) fn record(&mut self, name: &str, sent: &ResourceSliceSpec, answer: &ResourceSlice) -> bool {
         let (sent, answer) = (canonical(sent), canonical(&answer.spec));
         let (mut lost, kept) = compared(&sent, &answer);
@@ -250,7 +253,8 @@ impl Adopted {
         self.server.version
     }
 
-    /// Sets the version of the server; `None` if it is unknown, when the scheduler is assumed to handle counters.
+    /// Sets the version of the server; `None` if it is unknown, when the scheduler is assumed to handle
+    /// counters.
     pub(crate) fn set_version(&mut self, version: Option<KubernetesVersion>) {
         self.server.version = version;
     }

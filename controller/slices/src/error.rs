@@ -30,7 +30,8 @@ impl fmt::Display for ApiVerb {
     }
 }
 
-/// Why a pool is not published as desired. Its last slices stay. All errors but [`Self::Invalid`] are retried.
+/// Why a pool is not published as desired. Its last slices stay. All errors but [`Self::Invalid`] are
+/// retried.
 #[derive(Debug, Error)]
 pub enum PublishError {
     /// The pool was not sent, because the scheduler could not use it.

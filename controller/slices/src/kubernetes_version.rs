@@ -18,15 +18,17 @@ impl KubernetesVersion {
         Self { major, minor, patch }
     }
 
-    /// The first version whose scheduler handles counters on many nodes. On 1.36, it reads the counters of all nodes for
-    /// each node that it visits, for every pod with a claim of any driver: minutes per pod on thousands of nodes
-    /// (<https://github.com/kubernetes/kubernetes/issues/138917>). Before 1.36.2, it also forgets what shared devices
-    /// consume (<https://github.com/kubernetes/kubernetes/issues/139034>). No 1.36 release will fix the former.
+    /// The first version whose scheduler handles counters on many nodes. On 1.36, it reads the counters of
+    /// all nodes for each node that it visits, for every pod with a claim of any driver: minutes per pod on
+    /// thousands of nodes (<https://github.com/kubernetes/kubernetes/issues/138917>). Before 1.36.2, it also
+    /// forgets what shared devices consume (<https://github.com/kubernetes/kubernetes/issues/139034>). No
+    /// 1.36 release will fix the former.
     pub const FIRST_TO_COUNT: Self = Self::new(1, 37, 0);
 
-    /// The first version whose scheduler looks up whether a device is shared. On 1.37, it walks over all shares of the cluster
-    /// for every free shared device of each node that it visits, unless it has a record of consumed capacity
-    /// (<https://github.com/kubernetes/kubernetes/pull/142014>). Older versions have no such walk.
+    /// The first version whose scheduler looks up whether a device is shared. On 1.37, it walks over all
+    /// shares of the cluster for every free shared device of each node that it visits, unless it has a record
+    /// of consumed capacity (<https://github.com/kubernetes/kubernetes/pull/142014>). Older versions have no
+    /// such walk.
     pub const FIRST_TO_LOOK_UP_SHARES: Self = Self::new(1, 38, 0);
 }
 
@@ -36,7 +38,7 @@ impl fmt::Display for KubernetesVersion {
     }
 }
 
-/// A text that is no version.
+/// A text that is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a version of Kubernetes, such as v1.36.2 or v1.36.2-distribution.1")]
 pub struct InvalidVersion(String);

@@ -1,11 +1,12 @@
 //! Splits a pool into slices, so that a change touches as few of them as possible.
 //!
-//! Counter sets and devices have separate slices (required since 1.35). Each stays in its slice as long as it is
-//! desired; a new one goes into the first slice with room. So one changed device is one written slice.
+//! Counter sets and devices have separate slices (required since 1.35). Each stays in its slice as long as it
+//! is desired; a new one goes into the first slice with room. So one changed device is one written slice.
 //!
-//! The name of a slice contains its place: `<pool>-<driver>-<hash>-d0000`. With fixed names, a create that is sent twice
-//! fails the second time; generated names would put two slices with the same devices into the pool. Counter slices
-//! (`c0000`) sort before device slices, which the scheduler reads in the order of their names.
+//! The name of a slice contains its place: `<pool>-<driver>-<hash>-d0000`. With fixed names, a create that is
+//! sent twice fails the second time; generated names would put two slices with the same devices into the
+//! pool. Counter slices (`c0000`) sort before device slices, which the scheduler reads in the order of their
+//! names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +14,8 @@ use k8s_openapi::api::resource::v1::{ResourcePool, ResourceSlice, ResourceSliceS
 
 use crate::pool::{Placement, Pool};
 
-/// Devices in a slice. The API allows 128, but 64 if one of them has a taint or consumes counters. With 64 always, a
-/// new taint does not split a slice.
+/// Devices in a slice. The API allows 128, but 64 if one of them has a taint or consumes counters. With 64
+/// always, a new taint does not split a slice.
 pub(crate) const DEVICES_PER_SLICE: usize = 64;
 
 /// Counter sets in a slice (API limit).
@@ -50,7 +51,8 @@ impl Names {
             .take(Self::POOL_BYTES)
             .collect();
         let readable = readable.trim_matches(['-', '.']);
-        // The hash distinguishes names with the same readable part: `a/b` and `a-b`, long names, other drivers.
+        // The hash distinguishes names with the same readable part: `a/b` and `a-b`, long names, other
+        // drivers.
         let hash = fnv1a(driver.bytes().chain([0]).chain(pool.bytes()));
         Self { prefix: format!("{readable}-{driver}-{hash:08x}-").trim_start_matches('-').to_owned() }
     }

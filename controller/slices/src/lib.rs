@@ -6,18 +6,19 @@
 //!                                                                     └────────── watch ────────┘
 //! ```
 //!
-//! A caller sets the desired pools with [`PublisherHandle::publish`]. The [`Publisher`] writes the slices and watches
-//! them: it restores slices that the kubelet deletes when it starts or when a plugin was gone for 30 s, and undoes
-//! foreign edits. It writes nothing while nothing changes.
+//! A caller sets the desired pools with [`PublisherHandle::publish`]. The [`Publisher`] writes the slices and
+//! watches them: it restores slices that the kubelet deletes when it starts or when a plugin was gone for 30
+//! s, and undoes foreign edits. It writes nothing while nothing changes.
 //!
 //! Invariants:
-//! * The scheduler never sees a complete pool whose devices lack their counters or appear twice, even if the publisher
-//!   crashes or is refused between two writes. Module `plan` says how.
-//! * A device is left out if [`validate()`] finds a fault, or if the API server names it as the cause of a refusal. A pool
-//!   that is refused as a whole keeps its last slices.
-//! * The publisher touches only slices of its driver in its [`Scope`], and none whose label [`PUBLISHER_LABEL`] names
-//!   another publisher. A slice without the label belongs to whoever publishes a pool of its name; one of an unknown
-//!   pool is left alone. So several publishers can share a driver name if they publish different pools.
+//! * The scheduler never sees a complete pool whose devices lack their counters or appear twice, even if the
+//!   publisher crashes or is refused between two writes. Module `plan` says how.
+//! * A device is left out if [`validate()`] finds a fault, or if the API server names it as the cause of a
+//!   refusal. A pool that is refused as a whole keeps its last slices.
+//! * The publisher touches only slices of its driver in its [`Scope`], and none whose label
+//!   [`PUBLISHER_LABEL`] names another publisher. A slice without the label belongs to whoever publishes a
+//!   pool of its name; one of an unknown pool is left alone. So several publishers can share a driver name if
+//!   they publish different pools.
 
 mod canonical;
 mod config;

@@ -1,14 +1,18 @@
-//! Decides which slices to write, and in which order. Pure: after a crash, the same slices give the same plan.
+//! Decides which slices to write, and in which order. Pure: after a crash, the same slices give the same
+//! plan.
 //!
-//! The scheduler reads only the slices of the highest generation. It allocates nothing from a pool until the number of
-//! these slices equals their `resourceSliceCount`, and refuses a pool with a duplicate device or a missing counter.
+//! The scheduler reads only the slices of the highest generation. It allocates nothing from a pool until the
+//! number of these slices equals their `resourceSliceCount`, and refuses a pool with a duplicate device or a
+//! missing counter.
 //!
 //! * A single slice that differs is replaced in place: the pool is complete and consistent before and after.
-//! * Otherwise, every slice is written with the next generation. The first write makes the pool incomplete, the last
-//!   one complete again, so new devices never appear without their counters. Counter slices are written first anyway.
-//! * If slices of the highest generation are as desired, a rewrite was interrupted, or slices were deleted. The rest is
-//!   written with that generation.
-//! * Undesired slices are deleted first. That only makes a pool incomplete, or undoes what someone else added.
+//! * Otherwise, every slice is written with the next generation. The first write makes the pool incomplete,
+//!   the last one complete again, so new devices never appear without their counters. Counter slices are
+//!   written first anyway.
+//! * If slices of the highest generation are as desired, a rewrite was interrupted, or slices were deleted.
+//!   The rest is written with that generation.
+//! * Undesired slices are deleted first. That only makes a pool incomplete, or undoes what someone else
+//!   added.
 
 use std::collections::BTreeMap;
 

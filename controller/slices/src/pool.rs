@@ -1,4 +1,5 @@
-//! What a caller publishes: a pool of devices, the nodes that can use it, and the counters that its devices share.
+//! What a caller publishes: a pool of devices, the nodes that can use it, and the counters that its devices
+//! share.
 
 use k8s_openapi::{
     api::{
@@ -15,12 +16,15 @@ pub struct Pool {
     pub name: String,
     /// The nodes that can use the devices.
     pub placement: Placement,
-    /// The slices are deleted with this object, whose `uid` must be current. For a node's pool, this is the Node.
+    /// The slices are deleted with this object, whose `uid` must be current. For a node's pool, this is the
+    /// Node.
     pub owner: Option<OwnerReference>,
-    /// The devices in order of preference: the scheduler takes the first that fits. The order holds within a slice; a
-    /// device does not move to another slice for it. `timeAdded` of a taint is ignored, because the server sets it.
+    /// The devices in order of preference: the scheduler takes the first that fits. The order holds within a
+    /// slice; a device does not move to another slice for it. `timeAdded` of a taint is ignored, because the
+    /// server sets it.
     ///
-    /// A pool without devices is published as one empty slice, because "no devices" and "not known yet" differ.
+    /// A pool without devices is published as one empty slice, because "no devices" and "not known yet"
+    /// differ.
     pub devices: Vec<Device>,
     /// Counters that the devices consume.
     pub counters: Vec<CounterSet>,

@@ -1,8 +1,9 @@
 //! The task that writes the desired pools to the API server.
 //!
-//! One loop: a desired pool or a slice changes -> gather changes -> plan each pool from its slices -> write. A failed write
-//! ends the plan of its pool. The next try plans anew, without the devices that the server named as the cause. A
-//! restart loses only what the server does not store (see [`crate::dropped`]), which the next probe finds out.
+//! One loop: a desired pool or a slice changes -> gather changes -> plan each pool from its slices -> write.
+//! A failed write ends the plan of its pool. The next try plans anew, without the devices that the server
+//! named as the cause. A restart loses only what the server does not store (see [`crate::dropped`]), which
+//! the next probe finds out.
 
 mod observed;
 mod pace;
@@ -92,7 +93,8 @@ impl From<Result<Option<i64>, PublishError>> for Attempt {
 #[derive(Clone, Debug, Default)]
 struct Desired {
     revision: Revision,
-    /// `None` until the first call, so that an agent that has just started does not withdraw its predecessor's pools.
+    /// `None` until the first call, so that an agent that has just started does not withdraw its
+    /// predecessor's pools.
     pools: Option<Arc<[Pool]>>,
 }
 
@@ -110,8 +112,8 @@ impl Desired {
 }
 
 impl PublisherHandle {
-    /// Sets the pools to publish, and withdraws all others. Never blocks; the last call wins. Returns the revision to look
-    /// for in [`PublishStatus`], which is the last one if nothing changed.
+    /// Sets the pools to publish, and withdraws all others. Never blocks; the last call wins. Returns the
+    /// revision to look for in [`PublishStatus`], which is the last one if nothing changed.
     pub fn publish(&self, pools: Vec<Pool>) -> Revision {
         let mut revision = 0;
         self.desired.send_if_modified(|desired| {
@@ -137,8 +139,8 @@ impl PublisherHandle {
 pub struct Publisher;
 
 impl Publisher {
-    /// Starts a publisher, which runs until `cancel`. It then leaves the slices as they are, because a restart must not
-    /// withdraw devices.
+    /// Starts a publisher, which runs until `cancel`. It then leaves the slices as they are, because a
+    /// restart must not withdraw devices.
     ///
     /// `client` needs list, watch, create, update and delete on `resourceslices`.
     pub fn spawn(
@@ -177,16 +179,16 @@ const MAX_DELAY: Duration = Duration::from_secs(1);
 /// A request that takes longer counts as failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Interval of looks at the API server's version. A watch that an API server ends in good order goes on at another one, which
-/// may have been upgraded, without an error.
+/// Interval of looks at the API server's version. A watch that an API server ends in good order goes on at
+/// another one, which may have been upgraded, without an error.
 const VERSION_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The most expensive plan costs as much as this many writes.
 const MAX_COST: u32 = 10;
 
-/// Returns the cost of each of so many writes. Together they cost at most [`MAX_COST`]: all slices of a pool are written
-/// when their number changes, and a big pool must keep up with its devices. Dry runs are free: paid writes or a growing
-/// delay follow them.
+/// Returns the cost of each of so many writes. Together they cost at most [`MAX_COST`]: all slices of a pool
+/// are written when their number changes, and a big pool must keep up with its devices. Dry runs are free:
+/// paid writes or a growing delay follow them.
 fn cost_of_each(writes: usize) -> f64 {
     u32::try_from(writes).map_or(0.0, |writes| f64::from(MAX_COST) / f64::from(writes.max(MAX_COST)))
 }
@@ -229,8 +231,8 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self, mut updates: watch::Receiver<Desired>) {
-        // Lists come from the API server's cache. A consistent list would read all slices of the cluster from etcd, for each
-        // node, when the cache lags. A stale slice only leads to a conflict and a new plan.
+        // Lists come from the API server's cache. A consistent list would read all slices of the cluster from
+        // etcd, for each node, when the cache lags. A stale slice only leads to a conflict and a new plan.
         let selector = watcher::Config { page_size: None, ..watcher::Config::default() };
         let selector = selector.any_semantic().fields(&self.config.field_selector());
         let mut events = pin!(watcher(self.api.clone(), selector).default_backoff().modify(strip));
@@ -376,7 +378,8 @@ impl Worker {
         for pool in desired.pools() {
             by_name.entry(&pool.name).or_default().push(pool);
         }
-        // A device that moves to another pool must not be in both. Pools that are withdrawn come first, the others by name.
+        // A device that moves to another pool must not be in both. Pools that are withdrawn come first, the
+        // others by name.
         let (withdrawn, kept): (Vec<_>, Vec<_>) =
             by_name.into_iter().partition(|(_, pools)| pools.is_empty());
         for (name, pools) in withdrawn.into_iter().chain(kept) {

@@ -1,4 +1,5 @@
-//! Reduces a pool to what a scheduler without counters cannot get wrong: an unpublished device is safe, an unprotected one is not.
+//! Reduces a pool to what a scheduler without counters cannot get wrong: an unpublished device is safe, an
+//! unprotected one is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +9,8 @@ use netclaim_api::quantity::billionths;
 use crate::pool::Pool;
 
 impl Pool {
-    /// Returns this pool without counters. If devices together consume more of a counter than there is, those with the lowest `rank`
-    /// stay, and of equals the first.
+    /// Returns this pool without counters. If devices together consume more of a counter than there is, those
+    /// with the lowest `rank` stay, and of equals the first.
     #[must_use]
     pub fn without_counters<R: Ord>(mut self, rank: impl Fn(&Device) -> R) -> Self {
         let mut left = Remaining::of(std::mem::take(&mut self.counters));

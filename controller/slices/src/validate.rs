@@ -1,8 +1,9 @@
-//! Finds devices that the API server accepts but the scheduler fails on, and faults of a pool that no single slice shows.
+//! Finds devices that the API server accepts but the scheduler fails on, and faults of a pool that no single
+//! slice shows.
 //!
-//! A device with a negative capacity fails every pod that the scheduler tries on it. A duplicate name or a dangling
-//! counter makes the whole pool unusable (both observed on 1.37). What the API server refuses itself is mostly left to
-//! it, because the publisher sends a dry run before a rewrite.
+//! A device with a negative capacity fails every pod that the scheduler tries on it. A duplicate name or a
+//! dangling counter makes the whole pool unusable (both observed on 1.37). What the API server refuses itself
+//! is mostly left to it, because the publisher sends a dry run before a rewrite.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -104,8 +105,8 @@ pub fn validate(pool: &Pool, scope: &Scope) -> Vec<Fault> {
     publishable(pool, scope).map_or_else(|faults| faults, |(_, faults)| faults)
 }
 
-/// Returns the part of `pool` that can be published in `scope`, and what is wrong with the rest. One bad device must not
-/// hide the node's others from the scheduler.
+/// Returns the part of `pool` that can be published in `scope`, and what is wrong with the rest. One bad
+/// device must not hide the node's others from the scheduler.
 ///
 /// # Errors
 /// Why nothing of the pool can be published.
@@ -233,7 +234,8 @@ fn request_policy(field: &str, policy: &CapacityRequestPolicy, value: &Quantity,
     if let Some(default) = &policy.default {
         let field = format!("{field}.default");
         let below = |min: &Quantity| billionths(&min.0).ok() < billionths(&default.0).ok();
-        // If a claim can request less than the default, the scheduler only passes over the claims that do not.
+        // If a claim can request less than the default, the scheduler only passes over the claims that do
+        // not.
         if policy.valid_range.as_ref().is_some_and(|range| below(&range.min)) {
             faults.not_negative(&field, default);
         } else {

@@ -10,7 +10,7 @@ use netclaim_api::addresses::{AddressPool, AddressPoolSpec, AddressPoolStatus, A
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use serde_json::Value;
 
-use crate::objects::catalog::Judgement;
+use crate::objects::catalog::Review;
 use crate::objects::conditions::{Finding, find, named, stored_status};
 use crate::objects::nodes::{NodeFacts, Nodes};
 
@@ -25,7 +25,7 @@ pub(crate) struct PoolAcceptance {
     before: AddressPoolStatus,
 }
 
-impl Judgement for PoolAcceptance {
+impl Review for PoolAcceptance {
     type Kind = AddressPool;
     type Status = AddressPoolStatus;
 
@@ -51,8 +51,8 @@ impl PoolAcceptance {
         self.before.addresses.filter(|_| is_present)?.surveyed
     }
 
-    /// Returns the status that the pool should have, or `None` if it has it. Without `totals`, those of before stay. `warnings`
-    /// are what an accepted pool may not mean as written.
+    /// Returns the status that the pool should have, or `None` if it has it. Without `totals`, those of
+    /// before stay. `warnings` are what an accepted pool may not mean as written.
     pub(crate) fn status(
         &self,
         totals: Option<AddressTotals>,
@@ -87,8 +87,8 @@ impl PoolAcceptance {
     }
 }
 
-/// The nodes whose own addresses, or those of their pods in the cluster's network, a pool hands out. Each change of a node is
-/// compared once.
+/// The nodes whose own addresses, or those of their pods in the cluster's network, a pool hands out. Each
+/// change of a node is compared once.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct NodeOverlaps {
     /// What the pool hands out or reserves: sorted and disjoint.

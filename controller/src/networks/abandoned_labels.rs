@@ -1,7 +1,8 @@
 //! Which nodes without an agent still have the labels of ClaimNetworks of scope `Cluster`. Pure.
 //!
-//! Agents label their own nodes, and an agent that is gone takes no label away: pods would be placed on its node for ever. Its
-//! ResourceSlices say that it is gone: the kubelet deletes them 30 s after it, unless another agent follows, as in an update.
+//! Agents label their own nodes, and an agent that is gone takes no label away: pods would be placed on its
+//! node for ever. Its ResourceSlices say that it is gone: the kubelet deletes them 30 s after it, unless
+//! another agent follows, as in an update.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use netclaim_api::labels::NETWORK_LABELS;
 use tokio::time::Instant;
 
-/// How long a node must be without slices. Agents publish them again at once when a kubelet has deleted them at its start.
+/// How long a node must be without slices. Agents publish them again at once when a kubelet has deleted them
+/// at its start.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The longest time between two removals of labels that come back on a node without slices.
@@ -62,8 +64,8 @@ impl AbandonedLabels {
         self.labelled().map(|(_, abandoned)| abandoned.due).min()
     }
 
-    /// Notes that the labels of a node were removed. An agent that cannot publish would set them again: that must not go on as
-    /// fast as both can write.
+    /// Notes that the labels of a node were removed. An agent that cannot publish would set them again: that
+    /// must not go on as fast as both can write.
     pub(crate) fn removed(&mut self, node: &str, now: Instant) {
         if let Some(abandoned) = self.0.get_mut(node) {
             abandoned.wait = LONGEST.min(abandoned.wait * 2);

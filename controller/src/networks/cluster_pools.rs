@@ -1,16 +1,17 @@
 //! ClaimNetworks of scope `Cluster` as pools of their own, which belong to no node. Pure.
 //!
-//! Each pool has one device: a budget that pods draw from on any node. `bindsToNode` binds the claim to the pod's node,
-//! so that the agent there may write its status; without binding conditions that costs no time.
+//! Each pool has one device: a budget that pods draw from on any node. `bindsToNode` binds the claim to the
+//! pod's node, so that the agent there may write its status; without binding conditions that costs no time.
 //!
-//! * The device has the attributes of node devices. Those that describe a link are empty: links differ between nodes.
-//! * The device is always shared. It does not count what one node's link can take: the scheduler knows counters
-//!   within one pool only.
-//! * The pool is for the nodes with the label `network.netclaim.dev/NETWORK`. Each agent sets it on its own Node while pods there
-//!   can be attached.
+//! * The device has the attributes of node devices. Those that describe a link are empty: links differ
+//!   between nodes.
+//! * The device is always shared. It does not count what one node's link can take: the scheduler knows
+//!   counters within one pool only.
+//! * The pool is for the nodes with the label `network.netclaim.dev/NETWORK`. Each agent sets it on its own
+//!   Node while pods there can be attached.
 //! * The pool is deleted with its ClaimNetwork object, also when no controller runs.
-//! * A ClaimNetwork that is not accepted has no pool, because agents refuse it too. Claims that hold its device keep what
-//!   they have, and are counted again when it comes back.
+//! * A ClaimNetwork that is not accepted has no pool, because agents refuse it too. Claims that hold its
+//!   device keep what they have, and are counted again when it comes back.
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::api::resource::v1::Device;
@@ -23,7 +24,8 @@ use netclaim_api::published::{Amounts, Facts, device};
 use netclaim_api::{API_VERSION, NetworkName};
 use netclaim_slices::{Placement, Pool};
 
-/// Returns the pool of an accepted ClaimNetwork, owned by the object of this UID; `None` if its nodes publish it.
+/// Returns the pool of an accepted ClaimNetwork, owned by the object of this UID; `None` if its nodes publish
+/// it.
 pub(crate) fn pool(name: &NetworkName, spec: &ClaimNetworkSpec, uid: &str) -> Option<Pool> {
     match spec.scope {
         Scope::Node => None,
@@ -44,7 +46,8 @@ pub(crate) fn pool(name: &NetworkName, spec: &ClaimNetworkSpec, uid: &str) -> Op
     }
 }
 
-/// The nodes whose agents say that they serve the ClaimNetwork. An agent looks at the ClaimNetwork's node selector, too.
+/// The nodes whose agents say that they serve the ClaimNetwork. An agent looks at the ClaimNetwork's node
+/// selector, too.
 fn placement(name: &NetworkName) -> Placement {
     let is_served = NodeSelectorRequirement {
         key: network_label(name),

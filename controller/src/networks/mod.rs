@@ -1,4 +1,5 @@
-//! ClaimNetworks: on which nodes they are, what their status says, and the pools and labels that follow. Pure.
+//! ClaimNetworks: on which nodes they are, what their status says, and the pools and labels that follow.
+//! Pure.
 
 pub(crate) mod abandoned_labels;
 pub(crate) mod cluster_pools;

@@ -1,6 +1,7 @@
 //! The nodes of one ClaimNetwork: which publish it, which of these take no new pods, and which lack it. Pure.
 //!
-//! Each set follows the change of one node, so that a change costs the same with a hundred and with thousands of nodes.
+//! Each set follows the change of one node, so that a change costs the same with a hundred and with thousands
+//! of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
 //! The nodes that each ClaimNetwork is on, and what they have for it, from the agents' ResourceSlices. Pure.
 //!
-//! A change of a slice or a Node touches that node of the ClaimNetworks that the slice has or had, and nothing else.
+//! A change of a slice or a Node touches that node of the ClaimNetworks that the slice has or had, and
+//! nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Whether a ClaimNetwork is accepted, where it can be used, and the status that says so. Pure.
 //!
-//! A ClaimNetwork is read as JSON first. One that this version cannot decode gets a status like all others, instead of
-//! stopping the watch.
+//! A ClaimNetwork is read as JSON first. One that this version cannot decode gets a status like all others,
+//! instead of stopping the watch.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::addresses::leasing::Supply;
 use crate::networks::nodes::NetworkNodes;
-use crate::objects::catalog::Judgement;
+use crate::objects::catalog::Review;
 use crate::objects::conditions::{Finding, find, named, stored_status};
 
 const ACCEPTED: &str = AcceptedReason::TYPE;
@@ -44,7 +44,7 @@ pub(crate) struct Acceptance {
     before: ClaimNetworkStatus,
 }
 
-impl Judgement for Acceptance {
+impl Review for Acceptance {
     type Kind = ClaimNetwork;
     type Status = ClaimNetworkStatus;
 
@@ -72,8 +72,9 @@ impl Acceptance {
         self.before.addresses.filter(|_| is_present)?.surveyed
     }
 
-    /// Returns the status that the ClaimNetwork should have, or `None` if it has it. `nodes` publish the ClaimNetwork. What is not known
-    /// of the addresses stays as it was. `others` are the warnings that follow from other objects.
+    /// Returns the status that the ClaimNetwork should have, or `None` if it has it. `nodes` publish the
+    /// ClaimNetwork. What is not known of the addresses stays as it was. `others` are the warnings that
+    /// follow from other objects.
     pub(crate) fn status(
         &self,
         nodes: &NetworkNodes,
@@ -140,8 +141,8 @@ fn written(warning: &Invalid) -> Warning {
     Warning { field: warning.field.clone(), message: warning.problem.clone() }
 }
 
-/// Says where an accepted ClaimNetwork can be used now. Where it `selects` its nodes, each of them should have it; otherwise it is
-/// wherever its uplink is.
+/// Says where an accepted ClaimNetwork can be used now. Where it `selects` its nodes, each of them should
+/// have it; otherwise it is wherever its uplink is.
 fn availability(nodes: &NetworkNodes, selects: bool) -> Finding<AvailableReason> {
     let NodeCounts { publishing, available, .. } = nodes.counts();
     let missing = nodes.missing();

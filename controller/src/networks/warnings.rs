@@ -18,7 +18,8 @@ use crate::objects::nodes::{NodeFacts, Nodes};
 /// A condition names this many blocks that go.
 const NAMED_BLOCKS: usize = 5;
 
-/// What accepted ClaimNetworks and AddressPools have in common with each other and with nodes, kept until it changes.
+/// What accepted ClaimNetworks and AddressPools have in common with each other and with nodes, kept until it
+/// changes.
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
     /// ClaimNetworks that hand out the same addresses as others.
@@ -38,11 +39,12 @@ pub(crate) struct ChangedWarnings {
 impl Overlaps {
     /// Compares all objects, because one of them has changed.
     pub(crate) fn of(networks: &Catalog<Acceptance>, pools: &Catalog<PoolAcceptance>, nodes: &Nodes) -> Self {
-        let accepted =
-            || networks.all().filter_map(|judged| judged.judgement.result.as_ref().ok().map(|(n, s)| (n, s)));
+        let accepted = || {
+            networks.all().filter_map(|reviewed| reviewed.review.result.as_ref().ok().map(|(n, s)| (n, s)))
+        };
         let good_pools: BTreeMap<String, AddressPoolSpec> = pools
             .all()
-            .filter_map(|pool| Some((pool.judgement.name.clone(), pool.judgement.result.clone().ok()?)))
+            .filter_map(|pool| Some((pool.review.name.clone(), pool.review.result.clone().ok()?)))
             .collect();
         let mut found: BTreeMap<NetworkName, Vec<Invalid>> = BTreeMap::new();
         for (name, warning) in overlaps(accepted(), &good_pools) {
@@ -113,7 +115,7 @@ impl Overlaps {
         let overlaps = self.pools.get(&pool.name);
         let mut warnings = overlaps.map(|pool| pool.warnings("spec.ranges")).unwrap_or_default();
         let is_known = |network: &NetworkName| {
-            networks.get(network.as_ref()).is_some_and(|judged| judged.judgement.result.is_ok())
+            networks.get(network.as_ref()).is_some_and(|reviewed| reviewed.review.result.is_ok())
         };
         let key = PoolKey::Pool(pool.name.clone());
         let message = |one: &Leaving| {
@@ -126,7 +128,8 @@ impl Overlaps {
     }
 }
 
-/// Returns a warning for the blocks and leases that have addresses which are not their ClaimNetwork's any more.
+/// Returns a warning for the blocks and leases that have addresses which are not their ClaimNetwork's any
+/// more.
 fn leaving(field: &str, leased: &Leased, message: impl Fn(&Leaving) -> Option<String>) -> Option<Invalid> {
     let mut texts: Vec<String> = leased.leaving.iter().filter_map(message).collect();
     let more = texts.len().saturating_sub(NAMED_BLOCKS);
@@ -155,7 +158,7 @@ mod tests {
     fn warnings(network: &Arc<DynamicObject>, count: usize, leased: &Leased) -> Vec<String> {
         let mut networks = Catalog::<Acceptance>::default();
         networks.update(vec![Arc::clone(network)]);
-        let accepted = networks.get("storage").unwrap().judgement.result.as_ref().unwrap();
+        let accepted = networks.get("storage").unwrap().review.result.as_ref().unwrap();
         let mut nodes = NetworkNodes::default();
         for node in 0..count {
             let published = Some(OnNode::default());
@@ -175,8 +178,8 @@ mod tests {
         let mut networks = Catalog::<Acceptance>::default();
         networks.update(vec![one, Arc::new(other)]);
         let overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
-        for (judged, other) in networks.all().zip(["ClaimNetwork storage ", "ClaimNetwork backup "]) {
-            let accepted = judged.judgement.result.as_ref().unwrap();
+        for (reviewed, other) in networks.all().zip(["ClaimNetwork storage ", "ClaimNetwork backup "]) {
+            let accepted = reviewed.review.result.as_ref().unwrap();
             let found = overlaps.of_network(accepted, &NetworkNodes::default(), &Leased::default());
             assert!(found.len() == 1 && found[0].to_string().contains(other), "{found:?}");
         }
@@ -196,7 +199,7 @@ mod tests {
             let mut networks = Catalog::<Acceptance>::default();
             networks.update(vec![network]);
             let overlaps = Overlaps::of(&networks, &pools, &Nodes::new());
-            let accepted = networks.get("storage").unwrap().judgement.result.as_ref().unwrap();
+            let accepted = networks.get("storage").unwrap().review.result.as_ref().unwrap();
             overlaps.of_network(accepted, &NetworkNodes::default(), &Leased::default())
         };
         assert_eq!(found(json!({"ips": {}})), []);
@@ -264,7 +267,7 @@ mod tests {
             other.data["spec"]["addresses"] = addresses;
             let mut networks = Catalog::<Acceptance>::default();
             networks.update(vec![Arc::new(other)]);
-            let accepted = networks.get(name).unwrap().judgement.result.as_ref().unwrap();
+            let accepted = networks.get(name).unwrap().review.result.as_ref().unwrap();
             let overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
             overlaps.of_network(accepted, &NetworkNodes::default(), &leased)
         };
@@ -277,7 +280,7 @@ mod tests {
             "spec": {"ranges": [{"subnet": "10.20.0.0/24"}]}});
         pools.update(vec![Arc::new(serde_json::from_value(pool).unwrap())]);
         let overlaps = Overlaps::of(&Catalog::default(), &pools, &Nodes::new());
-        let of_pool = overlaps.of_pool(&pools.get("lan").unwrap().judgement, &Catalog::default(), &leased);
+        let of_pool = overlaps.of_pool(&pools.get("lan").unwrap().review, &Catalog::default(), &leased);
         assert!(of_pool.len() == 1 && of_pool[0].to_string().contains("are not free yet"), "{of_pool:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Objects of one kind, each with what the controller says of it. Pure.
 //!
-//! An object is judged again when its spec changes, and not when a status is written.
+//! An object is reviewed again when its spec changes, and not when a status is written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use netclaim_api::reasons::{AcceptedReason, Reason as _};
 use super::conditions::{Status, stored_status};
 
 /// What the controller says of an object.
-pub(crate) trait Judgement {
+pub(crate) trait Review {
     type Kind: Resource<DynamicType = ()>;
     type Status: Status;
 
@@ -31,14 +31,14 @@ pub(crate) trait Judgement {
 
 /// An object with what the controller says of it.
 #[derive(Debug)]
-pub(crate) struct Judged<J> {
+pub(crate) struct Reviewed<J> {
     pub(crate) object: Arc<DynamicObject>,
-    pub(crate) judgement: J,
+    pub(crate) review: J,
 }
 
 /// The objects by name.
 #[derive(Debug)]
-pub(crate) struct Catalog<J>(BTreeMap<String, Judged<J>>);
+pub(crate) struct Catalog<J>(BTreeMap<String, Reviewed<J>>);
 
 impl<J> Default for Catalog<J> {
     fn default() -> Self {
@@ -55,27 +55,27 @@ pub(crate) struct Updated {
     pub(crate) statuses: Vec<String>,
 }
 
-impl<J: Judgement> Catalog<J> {
+impl<J: Review> Catalog<J> {
     /// Replaces the objects.
     pub(crate) fn update(&mut self, objects: Vec<Arc<DynamicObject>>) -> Updated {
         let mut updated = Updated::default();
         let mut before = std::mem::take(&mut self.0);
         for object in objects {
             let name = object.name_any();
-            let judged = match before.remove(&name) {
-                Some(judged) if Arc::ptr_eq(&judged.object, &object) => judged,
-                Some(mut judged) if is_same(&judged.object, &object) => {
-                    *judged.judgement.before() = stored_status(&object);
-                    judged.object = object;
+            let reviewed = match before.remove(&name) {
+                Some(reviewed) if Arc::ptr_eq(&reviewed.object, &object) => reviewed,
+                Some(mut reviewed) if is_same(&reviewed.object, &object) => {
+                    *reviewed.review.before() = stored_status(&object);
+                    reviewed.object = object;
                     updated.statuses.push(name.clone());
-                    judged
+                    reviewed
                 }
                 _ => {
                     updated.specs = true;
-                    Judged { judgement: J::of(&object), object }
+                    Reviewed { review: J::of(&object), object }
                 }
             };
-            self.0.insert(name, judged);
+            self.0.insert(name, reviewed);
         }
         updated.specs |= !before.is_empty();
         updated
@@ -84,17 +84,17 @@ impl<J: Judgement> Catalog<J> {
 
 impl<J> Catalog<J> {
     /// Returns one object.
-    pub(crate) fn get(&self, name: &str) -> Option<&Judged<J>> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Reviewed<J>> {
         self.0.get(name)
     }
 
     /// Returns one object.
-    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Judged<J>> {
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Reviewed<J>> {
         self.0.get_mut(name)
     }
 
     /// Returns all objects, by name.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Judged<J>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Reviewed<J>> {
         self.0.values()
     }
 
@@ -123,18 +123,18 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often an object was judged, and knows its status.
+    /// Counts how often an object was reviewed, and knows its status.
     struct Counted {
-        judged: usize,
+        reviewed: usize,
         status: ClaimNetworkStatus,
     }
 
-    impl Judgement for Counted {
+    impl Review for Counted {
         type Kind = ClaimNetwork;
         type Status = ClaimNetworkStatus;
 
         fn of(object: &DynamicObject) -> Self {
-            Self { judged: 1, status: stored_status(object) }
+            Self { reviewed: 1, status: stored_status(object) }
         }
 
         fn before(&mut self) -> &mut ClaimNetworkStatus {
@@ -156,15 +156,15 @@ mod tests {
         let mut catalog: Catalog<Counted> = Catalog::default();
         let (first, other) = (object("a", 1, 0), object("b", 1, 0));
         assert!(catalog.update(vec![Arc::clone(&first), Arc::clone(&other)]).specs);
-        catalog.get_mut("a").unwrap().judgement.judged = 7;
+        catalog.get_mut("a").unwrap().review.reviewed = 7;
         let same = catalog.update(vec![first, Arc::clone(&other)]);
         assert_eq!(same, Updated::default());
         let written = catalog.update(vec![object("a", 1, 5), Arc::clone(&other)]);
         assert_eq!(written, Updated { specs: false, statuses: vec!["a".to_owned()] });
-        let known = &catalog.get("a").unwrap().judgement;
-        assert_eq!((known.judged, known.status.nodes.map(|nodes| nodes.publishing)), (7, Some(5)));
+        let known = &catalog.get("a").unwrap().review;
+        assert_eq!((known.reviewed, known.status.nodes.map(|nodes| nodes.publishing)), (7, Some(5)));
         assert!(catalog.update(vec![object("a", 2, 5), Arc::clone(&other)]).specs);
-        assert_eq!(catalog.get("a").unwrap().judgement.judged, 1);
+        assert_eq!(catalog.get("a").unwrap().review.reviewed, 1);
         assert!(catalog.update(vec![other]).specs, "one is gone");
         assert!(!catalog.has("a"));
     }

@@ -8,20 +8,20 @@ use kube::{Api, Client, Resource as _};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
-use super::catalog::{Catalog, Judged, Judgement};
+use super::catalog::{Catalog, Review, Reviewed};
 use super::conditions::{Status as _, apply};
 use super::events::Events;
 use super::schedule::{Cause, Schedule};
 
 /// The objects of one kind, each with what the controller says of it and when its status may be written.
 #[derive(Debug)]
-pub(crate) struct Kind<J: Judgement> {
+pub(crate) struct Kind<J: Review> {
     api: Api<DynamicObject>,
     catalog: Catalog<J>,
     schedule: Schedule,
 }
 
-impl<J: Judgement> Kind<J> {
+impl<J: Review> Kind<J> {
     pub(crate) fn new(client: Client) -> Self {
         let api = Api::all_with(client, &ApiResource::erase::<J::Kind>(&()));
         Self { api, catalog: Catalog::default(), schedule: Schedule::default() }
@@ -65,19 +65,19 @@ impl<J: Judgement> Kind<J> {
     ) -> bool {
         let mut done = true;
         for (name, cause) in self.schedule.take_due(Instant::now()) {
-            let Some(judged) = self.catalog.get_mut(&name) else { continue };
-            let Some(status) = derive(&name, &judged.judgement) else { continue };
-            let is_urgent = cause == Cause::Spec && judged.judgement.before().differs_for_people(&status);
+            let Some(reviewed) = self.catalog.get_mut(&name) else { continue };
+            let Some(status) = derive(&name, &reviewed.review) else { continue };
+            let is_urgent = cause == Cause::Spec && reviewed.review.before().differs_for_people(&status);
             if !is_urgent && !self.schedule.may_write(&name, Instant::now()) {
                 self.schedule.mark(&name, Cause::Nodes);
                 continue;
             }
-            match apply::<J::Kind>(&self.api, &judged.object, &status).await {
+            match apply::<J::Kind>(&self.api, &reviewed.object, &status).await {
                 Ok(true) => {
                     writes.inc();
                     self.schedule.wrote(&name, Instant::now());
-                    report(judged, &status, events).await;
-                    *judged.judgement.before() = status;
+                    report(reviewed, &status, events).await;
+                    *reviewed.review.before() = status;
                 }
                 // The object was deleted; the watch is about to report it.
                 Ok(false) => {}
@@ -100,10 +100,10 @@ impl<J: Judgement> Kind<J> {
 }
 
 /// Logs a written status, with an event if it says something new on which people have to act.
-async fn report<J: Judgement>(judged: &mut Judged<J>, status: &J::Status, events: &Events) {
-    let (kind, name) = (J::Kind::kind(&()), judged.object.name_any());
+async fn report<J: Review>(reviewed: &mut Reviewed<J>, status: &J::Status, events: &Events) {
+    let (kind, name) = (J::Kind::kind(&()), reviewed.object.name_any());
     let says = |condition: &Condition| (condition.status.clone(), condition.message.clone());
-    let before = judged.judgement.before().accepted().map(says);
+    let before = reviewed.review.before().accepted().map(says);
     let Some(now) = status.accepted().filter(|now| before != Some(says(now))).cloned() else {
         tracing::debug!(%kind, name, "status written");
         return;
@@ -113,7 +113,7 @@ async fn report<J: Judgement>(judged: &mut Judged<J>, status: &J::Status, events
         return;
     }
     tracing::info!(%kind, name, reason = now.reason, problems = now.message, "acceptance changed");
-    let about = judged.object.object_ref(&ApiResource::erase::<J::Kind>(&()));
+    let about = reviewed.object.object_ref(&ApiResource::erase::<J::Kind>(&()));
     // The status says the same, so a failure is not retried.
     events.warn(&about, now.reason, "Accept", now.message).await;
 }

@@ -1,4 +1,5 @@
-//! What kinds of objects have in common: how they are watched and judged, and how their status and events are written.
+//! What kinds of objects have in common: how they are watched and reviewed, and how their status and events
+//! are written.
 
 pub(crate) mod catalog;
 pub(crate) mod conditions;

@@ -65,7 +65,8 @@ struct Address {
     address: String,
 }
 
-/// Addresses of one family that the pods of a node may want of one ClaimNetwork, for each pod that fits on it.
+/// Addresses of one family that the pods of a node may want of one ClaimNetwork, for each pod that fits on
+/// it.
 const ADDRESSES_OF_POD: i64 = 8;
 
 /// What is known of a node.
@@ -134,7 +135,8 @@ pub(crate) fn resource() -> ApiResource {
 }
 
 impl NodeObjects {
-    /// Takes in an event of the watch. Returns whether anything changed: kubelets write their Node all the time.
+    /// Takes in an event of the watch. Returns whether anything changed: kubelets write their Node all the
+    /// time.
     pub(crate) fn apply(&mut self, event: watcher::Event<NodeObject>) -> bool {
         match event {
             watcher::Event::Init => {

@@ -55,7 +55,8 @@ pub(crate) async fn next_unless_refused<K>(
     }
 }
 
-/// Has there be no objects of a kind that the API server refuses to list, such as one of a later Kubernetes version.
+/// Has there be no objects of a kind that the API server refuses to list, such as one of a later Kubernetes
+/// version.
 pub(crate) fn none_if_refused<K>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>>,
     what: &str,

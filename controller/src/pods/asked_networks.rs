@@ -28,8 +28,8 @@ impl Reader {
         Self { reader: read::Reader::new(client), classes: Classes::new(), since: Instant::now() }
     }
 
-    /// Returns the ClaimNetworks that the pod's claims ask for; `None` if a claim or class does not exist yet, or if there are more
-    /// than are read.
+    /// Returns the ClaimNetworks that the pod's claims ask for; `None` if a claim or class does not exist
+    /// yet, or if there are more than are read.
     pub(super) async fn networks(
         &mut self,
         question: &Question,
@@ -55,7 +55,8 @@ impl Reader {
     }
 }
 
-/// Returns the DeviceClass and the selectors of each request, and of each alternative, that takes addresses of nodes' blocks.
+/// Returns the DeviceClass and the selectors of each request, and of each alternative, that takes addresses
+/// of nodes' blocks.
 fn requests(claim: &ResourceClaim) -> impl Iterator<Item = (&str, Option<&[DeviceSelector]>)> {
     let devices = claim.spec.iter().filter_map(|spec| spec.devices.as_ref());
     let requests = devices.flat_map(|devices| devices.requests.iter().flatten());

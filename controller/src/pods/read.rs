@@ -48,8 +48,8 @@ impl Reader {
         Self { client, pace }
     }
 
-    /// Returns the claims, named as the pod names them, and adds their classes; `None` if a claim does not exist, or if
-    /// there are more than are read.
+    /// Returns the claims, named as the pod names them, and adds their classes; `None` if a claim does not
+    /// exist, or if there are more than are read.
     pub(crate) async fn claims(
         &mut self,
         namespace: &str,

@@ -1,4 +1,5 @@
-//! Pods that wait for a node or for an address, the nodes where they may run, and the ClaimNetworks that they ask for. Pure.
+//! Pods that wait for a node or for an address, the nodes where they may run, and the ClaimNetworks that they
+//! ask for. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,8 +21,8 @@ use crate::objects::nodes::{NodeFacts, Nodes};
 /// How long a pod may take to start on its node before it counts as waiting for an address there.
 const STUCK: SignedDuration = SignedDuration::from_secs(20);
 
-/// Time between the first two reads of the claims of a pod whose ClaimNetworks are not known. Each further one takes twice as long, up
-/// to [`LATEST`].
+/// Time between the first two reads of the claims of a pod whose ClaimNetworks are not known. Each further
+/// one takes twice as long, up to [`LATEST`].
 const RETRY: Duration = Duration::from_secs(30);
 
 /// The longest time between two reads of the claims of a pod.
@@ -218,8 +219,8 @@ impl WaitingPods {
         (uid, before, None)
     }
 
-    /// Returns where pods wait at this time, by ClaimNetwork, once for pods that may run on the same nodes. Pods whose claims have
-    /// not been read wait for nothing.
+    /// Returns where pods wait at this time, by ClaimNetwork, once for pods that may run on the same nodes.
+    /// Pods whose claims have not been read wait for nothing.
     pub(crate) fn places(&self, nodes: &Nodes, time: Timestamp) -> Waiting {
         let mut by_stage: BTreeMap<&Stage, BTreeSet<&NetworkName>> = BTreeMap::new();
         for (uid, pod) in self.waiting(time) {
@@ -237,8 +238,9 @@ impl WaitingPods {
         waiting
     }
 
-    /// Returns a pod that waits and whose claims have not been read. It is not returned again for a while. Namespaces take turns, so
-    /// that many pods of one do not delay those of others; in each, pods that nobody has asked about go first.
+    /// Returns a pod that waits and whose claims have not been read. It is not returned again for a while.
+    /// Namespaces take turns, so that many pods of one do not delay those of others; in each, pods that
+    /// nobody has asked about go first.
     pub(crate) fn next_question(&mut self, time: Timestamp, now: Instant) -> Option<Question> {
         let due = self.waiting(time).filter_map(|(uid, pod)| {
             let (at, wait) = match self.asked(uid, pod) {
@@ -349,7 +351,8 @@ fn stage(pod: &PodObject) -> Stage {
         let since = scheduled.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0));
         return Stage::Bound { node, since };
     }
-    // Also where a selector has no value (`SchedulerError`), and whatever other schedulers say. A gated pod was not tried.
+    // Also where a selector has no value (`SchedulerError`), and whatever other schedulers say. A gated pod
+    // was not tried.
     let is_unschedulable = |condition: &Condition| {
         condition.status == "False" && condition.reason.as_deref() != Some("SchedulingGated")
     };

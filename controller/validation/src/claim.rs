@@ -79,7 +79,8 @@ pub(crate) fn review(
     Ok(Some(review))
 }
 
-/// Adds the lists that are longer than those that the API server stores: the rest of the review goes by their lengths.
+/// Adds the lists that are longer than those that the API server stores: the rest of the review goes by their
+/// lengths.
 fn too_much(devices: &Value, path: &str, review: &mut Review) {
     for (field, max) in [("requests", MAX_REQUESTS), ("constraints", MAX_REQUESTS), ("config", MAX_CONFIGS)] {
         too_many(&devices[field], &format!("{path}.{field}"), max, review);
@@ -263,8 +264,8 @@ fn refused_by_network(asked: &Asked<'_>, configs: &[Config], known: &Known, revi
     }
 }
 
-/// Adds whether a request takes an address of the node, if the ClaimNetwork is known to have reserved ones: who asks for these needs no
-/// other.
+/// Adds whether a request takes an address of the node, if the ClaimNetwork is known to have reserved ones:
+/// who asks for these needs no other.
 fn of_reserved_addresses(asked: &Asked<'_>, configs: &[Config], known: &Known, review: &mut Review) {
     let class = asked.body["deviceClassName"].as_str().unwrap_or_default();
     let layers = applying(asked, configs).filter_map(|config| config.layer(Author::Claim)).collect();
@@ -302,7 +303,7 @@ fn of_capacity(asked: &Asked<'_>, driver: &str, review: &mut Review) {
         let Some(id) = attributes::id_of_segment(name) else { continue };
         ids.push(name);
         if !(1..=MAX_ID).contains(&id) {
-            review.error(field, format!("{id} is no segmentation id: ids are from 1 to {MAX_ID}"));
+            review.error(field, format!("{id} is not a segmentation id: ids are from 1 to {MAX_ID}"));
         } else if amount.is_some_and(|amount| amount.value() > 1) {
             review.error(field, "an attachment takes 1 of an id: write 1");
         }

@@ -12,7 +12,8 @@ use crate::selectors::{Budget, Selectors};
 
 /// A class for the driver.
 pub(crate) struct Class {
-    /// The ClaimNetwork that its devices must have, if its selectors say so; an empty text for a link's own devices.
+    /// The ClaimNetwork that its devices must have, if its selectors say so; an empty text for a link's own
+    /// devices.
     pub(crate) network: Option<String>,
     /// Its configurations.
     pub(crate) layers: Vec<Layer>,
@@ -103,7 +104,8 @@ fn shared_by_claims(config: &Config, settings: &AttachmentConfig, review: &mut R
     }
 }
 
-/// Refuses settings of the class that no plugin of its configuration takes: every claim of the class would be refused.
+/// Refuses settings of the class that no plugin of its configuration takes: every claim of the class would be
+/// refused.
 fn untaken(configs: &[Config], of_uplink: &Config, cni: &CniConfig, review: &mut Review) {
     let mut layers: Vec<Layer> = configs.iter().filter_map(|config| config.layer(Author::Class)).collect();
     while let Err(problem) = merge(Base::Uplink(LinkUse::Nic), &layers, None) {

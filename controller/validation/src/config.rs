@@ -24,7 +24,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Returns the configurations of a list at `field` that are for the driver, and adds what is wrong with them.
+    /// Returns the configurations of a list at `field` that are for the driver, and adds what is wrong with
+    /// them.
     pub(crate) fn of(
         list: &Value,
         field: &str,

@@ -1,4 +1,5 @@
-//! What the objects of a set know of each other. What is not in the set is unknown, and nothing is said about it.
+//! What the objects of a set know of each other. What is not in the set is unknown, and nothing is said about
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +61,8 @@ impl Known {
         overlaps(self.networks.iter(), &self.pools)
     }
 
-    /// Returns what the agent would refuse of a claim's configurations for a class of the set. The path is that of the agent's
-    /// messages: `claim config[0].FIELD`, or the setting alone.
+    /// Returns what the agent would refuse of a claim's configurations for a class of the set. The path is
+    /// that of the agent's messages: `claim config[0].FIELD`, or the setting alone.
     pub(crate) fn refusal(
         &self,
         class: &str,
@@ -75,7 +76,8 @@ impl Known {
         }
     }
 
-    /// Returns whether a claim asks for reserved addresses, if claims can ask for some of the ClaimNetwork of a class of the set.
+    /// Returns whether a claim asks for reserved addresses, if claims can ask for some of the ClaimNetwork of
+    /// a class of the set.
     pub(crate) fn asks_for_reserved(
         &self,
         class: &str,

@@ -9,7 +9,8 @@
 //! Invariants:
 //! * Nothing here does IO or panics, whatever the object is. Lists are counted before they are looked at.
 //! * Controller and agent check the same with the same functions, so that they say the same words.
-//! * An error is what netclaim refuses, whatever else is in the cluster. What the API server refuses by itself is left to it.
+//! * An error is what netclaim refuses, whatever else is in the cluster. What the API server refuses by
+//!   itself is left to it.
 //! * A field has its whole path in the object, such as `spec.devices.config[0].opaque.parameters.ips[1]`.
 
 mod claim;
@@ -35,8 +36,8 @@ use crate::limits::Judged;
 /// The deepest nesting of an object, as serde_json reads it.
 const MAX_DEPTH: usize = 128;
 
-/// Reviews an object as JSON. `driver` is the driver's name. `None`: the object is not for netclaim, because it is of another
-/// kind or has nothing of this driver in it.
+/// Reviews an object as JSON. `driver` is the driver's name. `None`: the object is not for netclaim, because
+/// it is of another kind or has nothing of this driver in it.
 pub fn review(object: &Value, driver: &str) -> Option<Review> {
     review_known(object, driver, &Known::default(), &Limit::new(&|| false)).unwrap_or_default()
 }
@@ -49,8 +50,8 @@ pub fn review_within(object: &Value, driver: &str, limit: &Limit<'_>) -> Result<
     review_known(object, driver, &Known::default(), limit)
 }
 
-/// Reviews objects that are applied together, in their order. A claim is also compared with the classes and ClaimNetworks that are
-/// among them; about what is missing nothing is said.
+/// Reviews objects that are applied together, in their order. A claim is also compared with the classes and
+/// ClaimNetworks that are among them; about what is missing nothing is said.
 pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
     let (known, limit) = (Known::of(objects, driver), Limit::new(&|| false));
     let mut reviews: Vec<Option<Review>> = objects
@@ -100,7 +101,7 @@ fn of_netclaim(object: &Value, api_version: &str, kind: &str) -> Option<Review> 
         "ClaimNetwork" | "UplinkPolicy" | "AddressPool" => own(object, kind),
         _ => {
             let problem =
-                format!("{kind:?} is no kind of {GROUP}: write ClaimNetwork, UplinkPolicy or AddressPool");
+                format!("{kind:?} is not a kind of {GROUP}: write ClaimNetwork, UplinkPolicy or AddressPool");
             Review::refused(Invalid::new("kind", problem))
         }
     };

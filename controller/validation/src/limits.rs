@@ -13,7 +13,8 @@ pub struct Late;
 /// What becomes of an object; `None` if it is not for netclaim.
 pub(crate) type Judged = Result<Option<Review>, Late>;
 
-/// Says when the time of a review is over. It is asked between steps, each of which takes a time that is linear in the object.
+/// Says when the time of a review is over. It is asked between steps, each of which takes a time that is
+/// linear in the object.
 #[derive(Clone, Copy)]
 pub struct Limit<'a>(&'a dyn Fn() -> bool);
 

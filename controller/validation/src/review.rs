@@ -39,8 +39,8 @@ impl Review {
 const MAX_FIELD: usize = 256;
 const MAX_PROBLEM: usize = 1024;
 
-/// Returns a text in printable ASCII, so that letters which look alike differ. The middle of a long one is left out: what to do is
-/// at the end.
+/// Returns a text in printable ASCII, so that letters which look alike differ. The middle of a long one is
+/// left out: what to do is at the end.
 fn printable(text: &str, max: usize) -> String {
     let escaped = |text: &str| -> String {
         let plain = |c: char| c == '…' || c == ' ' || c.is_ascii_graphic();

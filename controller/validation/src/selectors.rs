@@ -12,7 +12,8 @@ use crate::review::Review;
 /// How many selectors of a list are compiled. The API server takes no more.
 const MAX_SELECTORS: usize = 32;
 
-/// How many bytes of an object's selectors are compiled, so that a review of any object takes a fraction of a second.
+/// How many bytes of an object's selectors are compiled, so that a review of any object takes a fraction of a
+/// second.
 const MAX_TEXT: usize = 64 * 1024;
 
 const TOO_MUCH: &str = "no more than 32 selectors of a list are read, and 64 KiB of those of an object";

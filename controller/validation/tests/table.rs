@@ -1,8 +1,9 @@
 //! The table of bad inputs, each with exactly what is said of it; and good inputs, of which nothing is said.
 //!
-//! `inputs/good.yaml` has good objects by name. Each case of `inputs/bad` changes one of them at a place (`at`, a JSON pointer):
-//! `set` merges a value into it (RFC 7386), `put` replaces it, and without both it is removed. `NETCLAIM_GENERATE=1` writes what is
-//! said into the cases: read the difference before you commit it.
+//! `inputs/good.yaml` has good objects by name. Each case of `inputs/bad` changes one of them at a place
+//! (`at`, a JSON pointer): `set` merges a value into it (RFC 7386), `put` replaces it, and without both it is
+//! removed. `NETCLAIM_GENERATE=1` writes what is said into the cases: read the difference before you commit
+//! it.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};

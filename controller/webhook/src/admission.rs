@@ -1,7 +1,7 @@
 //! The answer to an AdmissionReview, from JSON to JSON. Pure.
 //!
-//! * Only CREATE and UPDATE are judged, and an UPDATE only if it changes `spec`. Whoever removes a finalizer or writes a label
-//!   is never stopped, whatever the object says.
+//! * Only CREATE and UPDATE are judged, and an UPDATE only if it changes `spec`. Whoever removes a finalizer
+//!   or writes a label is never stopped, whatever the object says.
 //! * An answer has all errors at once, and is bounded however many there are.
 //! * Nothing of a request is trusted but its UID, which the API server wants back.
 
@@ -67,11 +67,11 @@ pub(crate) struct Answer {
 /// Why a request cannot be answered.
 #[derive(Debug, Error)]
 pub(crate) enum Unanswerable {
-    #[error("the body is no AdmissionReview")]
+    #[error("the body is not an AdmissionReview")]
     Review(#[source] serde_json::Error),
-    #[error("{0:?} is no {KIND} of {API_VERSION}")]
+    #[error("{0:?} is not a {KIND} of {API_VERSION}")]
     Version(String),
-    #[error("request.{0} is no JSON object")]
+    #[error("request.{0} is not a JSON object")]
     Object(&'static str, #[source] Option<serde_json::Error>),
     #[error(transparent)]
     Late(#[from] Late),
@@ -154,7 +154,8 @@ impl GroupKind {
     }
 }
 
-/// Answers the AdmissionReview in `body`. `review` judges an object, or returns `None` if it is not for netclaim.
+/// Answers the AdmissionReview in `body`. `review` judges an object, or returns `None` if it is not for
+/// netclaim.
 ///
 /// # Errors
 /// The body is not what an API server sends, or the review takes too long.

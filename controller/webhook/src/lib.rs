@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Invariants:
-//! * Whoever does not know the path gets nothing read. Whoever knows it may ask for anything: memory, time and connections are
-//!   bounded whatever the body is, and an answer says nothing of the cluster.
+//! * Whoever does not know the path gets nothing read. Whoever knows it may ask for anything: memory, time
+//!   and connections are bounded whatever the body is, and an answer says nothing of the cluster.
 //! * What is not for netclaim is allowed, and so is every update that leaves `spec` as it is.
 //! * A new certificate is served without a restart, and clients trust it before it is served.
 
@@ -72,8 +72,8 @@ impl Names {
         service.is_some_and(|service| service.name == self.name && service.namespace == self.namespace)
     }
 
-    /// Returns the JSON patch that writes `value` into this field of `clientConfig` of our webhooks, unless the object has changed
-    /// since it was read; `None` if `has_it` says that they all have it.
+    /// Returns the JSON patch that writes `value` into this field of `clientConfig` of our webhooks, unless
+    /// the object has changed since it was read; `None` if `has_it` says that they all have it.
     fn patch(
         &self,
         configuration: &ValidatingWebhookConfiguration,

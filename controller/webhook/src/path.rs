@@ -1,4 +1,5 @@
-//! The path of the webhook, which only API servers know: whoever else reaches the address gets nothing read, parsed or reviewed.
+//! The path of the webhook, which only API servers know: whoever else reaches the address gets nothing read,
+//! parsed or reviewed.
 //!
 //! ```text
 //!   look: ValidatingWebhookConfiguration
@@ -6,9 +7,9 @@
 //!     they have none ──> answer at the path of before, or at a new one, and write it into all of them
 //! ```
 //!
-//! The configuration is the only place of the path, so that all replicas have the same one, also after a restart, and need no Secret.
-//! Whoever may read it can ask. An API server tells the path to whoever writes an object that it cannot ask about, in its error: so
-//! the path keeps work away, and nothing relies on it.
+//! The configuration is the only place of the path, so that all replicas have the same one, also after a
+//! restart, and need no Secret. Whoever may read it can ask. An API server tells the path to whoever writes
+//! an object that it cannot ask about, in its error: so the path keeps work away, and nothing relies on it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

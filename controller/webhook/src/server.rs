@@ -1,7 +1,8 @@
 //! The webhook over HTTPS, for everybody who reaches the address.
 //!
-//! API servers do not say who they are, so that anybody may ask who knows the path. Clients share bounded connections
-//! ([`CONNECTIONS`]), memory ([`MAX_BODY`], [`BODIES`], [`REVIEWS`]) and time ([`HANDSHAKE`], [`TIME`], [`REVIEW`], [`IDLE`]).
+//! API servers do not say who they are, so that anybody may ask who knows the path. Clients share bounded
+//! connections ([`CONNECTIONS`]), memory ([`MAX_BODY`], [`BODIES`], [`REVIEWS`]) and time ([`HANDSHAKE`],
+//! [`TIME`], [`REVIEW`], [`IDLE`]).
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,9 +36,11 @@ const CONNECTIONS: usize = 64;
 const REVIEWS: usize = 2;
 /// Most bytes of a request's head.
 const HEAD: usize = 16 * 1024;
-/// Most bytes of a request's body: an object and its older version, which the API server stores up to 1.5 MiB.
+/// Most bytes of a request's body: an object and its older version, which the API server stores up to 1.5
+/// MiB.
 const MAX_BODY: usize = 3 * 1024 * 1024;
-/// Most KiB of all bodies that are read or reviewed. Objects are small, so that a few large ones do not keep others waiting.
+/// Most KiB of all bodies that are read or reviewed. Objects are small, so that a few large ones do not keep
+/// others waiting.
 const BODIES: u32 = 8 * 1024;
 /// The longest time of a review, which ends itself then.
 const REVIEW: Duration = Duration::from_secs(2);
@@ -45,9 +48,11 @@ const REVIEW: Duration = Duration::from_secs(2);
 const STUCK: Duration = Duration::from_secs(10);
 /// The longest time of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// The longest time from a request's head to its answer. API servers wait for the `timeoutSeconds` of the configuration.
+/// The longest time from a request's head to its answer. API servers wait for the `timeoutSeconds` of the
+/// configuration.
 const TIME: Duration = Duration::from_secs(5);
-/// The longest time without a request. API servers close idle connections after 90 s, so that none is closed under a request.
+/// The longest time without a request. API servers close idle connections after 90 s, so that none is closed
+/// under a request.
 const IDLE: Duration = Duration::from_secs(120);
 
 /// The turns of reviews, of which [`REVIEWS`] are taken at once. Clones share them.

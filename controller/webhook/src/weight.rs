@@ -1,5 +1,5 @@
-//! How much a JSON text is, before a tree is made of it: an object of one member is 8 bytes of text and 700 of memory, and a long key
-//! is written into the path of each value below it.
+//! How much a JSON text is, before a tree is made of it: an object of one member is 8 bytes of text and 700
+//! of memory, and a long key is written into the path of each value below it.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub(crate) enum Unread {
     Values,
     #[error("has long keys, which are more than {MAX_PATHS} bytes in the paths of all values: shorten them")]
     Paths,
-    #[error("is no JSON")]
+    #[error("is not JSON")]
     Json(#[source] serde_json::Error),
 }
 

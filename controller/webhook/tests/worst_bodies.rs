@@ -1,5 +1,5 @@
-//! The worst that a stranger can send who knows the path: bodies of 3 MiB of each kind, through the whole server. Each takes little
-//! memory and time.
+//! The worst that a stranger can send who knows the path: bodies of 3 MiB of each kind, through the whole
+//! server. Each takes little memory and time.
 //!
 //! One test in a binary of its own, because it measures the memory of the process.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -26,7 +26,8 @@ const DNS: &str = "netclaim-webhook.netclaim-system.svc";
 const MAX_BODY: usize = 3 * 1024 * 1024;
 /// What a review may take, in KiB: two run at once beside the controller.
 const MEMORY: usize = 64 * 1024;
-/// What a review may take if it is built as for users. Without optimisation, and beside other tests, it may end by its own deadline.
+/// What a review may take if it is built as for users. Without optimisation, and beside other tests, it may
+/// end by its own deadline.
 const TIME: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 const STATUS: &[&str] = if cfg!(debug_assertions) { &["200", "408"] } else { &["200"] };
 
@@ -34,7 +35,8 @@ fn path() -> String {
     format!("/review/{}", "0a".repeat(32))
 }
 
-/// A client of an API server that has the configuration with the path. A fake: it answers every request with it.
+/// A client of an API server that has the configuration with the path. A fake: it answers every request with
+/// it.
 fn client() -> Client {
     let configuration = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
@@ -196,7 +198,7 @@ fn bodies() -> Vec<(&'static str, String)> {
                 "",
             ),
         ),
-        ("what is no part of a specification", {
+        ("what is not part of a specification", {
             let list = items(|_| r#"{"":0}"#.to_owned(), ALL, ROOM / 2);
             let others = format!(r#""status":[{list}],"metadata":{{"x":[{list}],"#);
             network("\"a\":0", "").replace(r#""metadata":{"#, &others)

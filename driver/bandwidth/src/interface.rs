@@ -40,8 +40,8 @@ impl Kernel {
         }
     }
 
-    /// Sends a request and returns the answer; an answer with one of the errors `accepted` is empty. `action` and `module`
-    /// are for the error message.
+    /// Sends a request and returns the answer; an answer with one of the errors `accepted` is empty. `action`
+    /// and `module` are for the error message.
     fn ask(
         &mut self,
         action: &'static str,

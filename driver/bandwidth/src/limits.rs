@@ -1,11 +1,11 @@
 //! Limits, and the token buckets that enforce them.
 //!
-//! * A burst that is not given is what the rate yields in 4 ms, the interval of a slow kernel timer. It is at least one
-//!   packet of 64 KiB, which segmentation offload leaves whole.
-//! * A given burst counts, but is at least one full frame: below that, nothing would pass. The kernel then splits packets
-//!   that offload leaves whole.
-//! * A packet that does not pass at once waits up to 25 ms longer than the burst takes, and is dropped then, as with the
-//!   reference plugin.
+//! * A burst that is not given is what the rate yields in 4 ms, the interval of a slow kernel timer. It is at
+//!   least one packet of 64 KiB, which segmentation offload leaves whole.
+//! * A given burst counts, but is at least one full frame: below that, nothing would pass. The kernel then
+//!   splits packets that offload leaves whole.
+//! * A packet that does not pass at once waits up to 25 ms longer than the burst takes, and is dropped then,
+//!   as with the reference plugin.
 
 use crate::failure::Failure;
 

@@ -1,32 +1,35 @@
 //! `netclaim-bandwidth`: a chained CNI plugin that limits the bandwidth of a container's own interface.
 //!
-//! The reference plugin `bandwidth` limits the host's end of a veth pair, so it works with `bridge` and `ptp` only. This
-//! plugin limits `CNI_IFNAME` inside `CNI_NETNS`, of any kind: `macvlan`, `ipvlan`, `host-device`, a veth's inner end.
+//! The reference plugin `bandwidth` limits the host's end of a veth pair, so it works with `bridge` and `ptp`
+//! only. This plugin limits `CNI_IFNAME` inside `CNI_NETNS`, of any kind: `macvlan`, `ipvlan`, `host-device`,
+//! a veth's inner end.
 //!
 //! ```text
 //!   egress:   process ──> net1: qdisc tbf ──> wire
 //!   ingress:  wire ──> net1: qdisc ingress, filter ──> ifb device: qdisc tbf ──> process
 //! ```
 //!
-//! * Configuration: `ingressRate`, `egressRate` in bit/s, `ingressBurst`, `egressBurst` in bits, as for the reference
-//!   plugin. The runtime passes them as the capability `bandwidth`. The same keys of the plugin's object count for a
-//!   direction that the capability does not set. A burst is optional, see [`limits`]. Ingress is what the container
-//!   receives. A direction without a rate stays as it is.
+//! * Configuration: `ingressRate`, `egressRate` in bit/s, `ingressBurst`, `egressBurst` in bits, as for the
+//!   reference plugin. The runtime passes them as the capability `bandwidth`. The same keys of the plugin's
+//!   object count for a direction that the capability does not set. A burst is optional, see [`limits`].
+//!   Ingress is what the container receives. A direction without a rate stays as it is.
 //! * The name of the `ifb` device is derived from the interface's name; its alias names the interface.
-//! * The previous result is passed on unchanged; one without `cniVersion` gets the configuration's. The plugin stores nothing outside the namespace: GC and STATUS have
-//!   nothing to do, and DEL succeeds if the namespace is gone.
-//! * ADD first removes the remains of an earlier ADD. DEL removes qdiscs and device before the interface is moved or
-//!   destroyed.
-//! * CNI 0.3.0 to 1.1.0. The process needs CAP_SYS_ADMIN (setns) and CAP_NET_ADMIN; the kernel `sch_tbf`, and for
-//!   ingress `sch_ingress`, `cls_u32`, `act_mirred` and `ifb`.
+//! * The previous result is passed on unchanged; one without `cniVersion` gets the configuration's. The
+//!   plugin stores nothing outside the namespace: GC and STATUS have nothing to do, and DEL succeeds if the
+//!   namespace is gone.
+//! * ADD first removes the remains of an earlier ADD. DEL removes qdiscs and device before the interface is
+//!   moved or destroyed.
+//! * CNI 0.3.0 to 1.1.0. The process needs CAP_SYS_ADMIN (setns) and CAP_NET_ADMIN; the kernel `sch_tbf`, and
+//!   for ingress `sch_ingress`, `cls_u32`, `act_mirred` and `ifb`.
 //!
 //! # Limitations
-//! * A container with CAP_NET_ADMIN can remove the qdiscs, or add an interface without limits. CHECK detects the first,
-//!   nothing prevents it. Containers do not have CAP_NET_ADMIN by default.
-//! * Received traffic has already crossed the wire when it waits or is dropped here: senders slow down only if the
-//!   protocol does (TCP, QUIC).
+//! * A container with CAP_NET_ADMIN can remove the qdiscs, or add an interface without limits. CHECK detects
+//!   the first, nothing prevents it. Containers do not have CAP_NET_ADMIN by default.
+//! * Received traffic has already crossed the wire when it waits or is dropped here: senders slow down only
+//!   if the protocol does (TCP, QUIC).
 //! * `ipvlan` in mode `l3s` passes received packets around the ingress hook: ingress is not limited there.
-//! * Sockets that bypass the kernel's network stack (AF_XDP without copying, DPDK, RDMA) bypass its qdiscs, too.
+//! * Sockets that bypass the kernel's network stack (AF_XDP without copying, DPDK, RDMA) bypass its qdiscs,
+//!   too.
 #![forbid(unsafe_code)]
 
 mod config;

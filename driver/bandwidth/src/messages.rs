@@ -77,8 +77,8 @@ pub(crate) fn up_with_alias(index: u32, alias: &str) -> Body {
 
 /// A token bucket as the root qdisc of a link.
 pub(crate) fn token_bucket(link: u32, bucket: Bucket) -> Body {
-    // struct tc_tbf_qopt: rate and peak rate (struct tc_ratespec), limit, buffer, mtu. Rate and buffer have attributes of
-    // their own, which hold larger values.
+    // struct tc_tbf_qopt: rate and peak rate (struct tc_ratespec), limit, buffer, mtu. Rate and buffer have
+    // attributes of their own, which hold larger values.
     let mut parameters = [0; 36];
     parameters[1] = TC_LINKLAYER_ETHERNET;
     parameters[8..12].copy_from_slice(&u32::try_from(bucket.rate).unwrap_or(u32::MAX).to_ne_bytes());

@@ -1,4 +1,5 @@
-//! Requests over rtnetlink in the calling thread's network namespace, their attributes, and the kernel's errors.
+//! Requests over rtnetlink in the calling thread's network namespace, their attributes, and the kernel's
+//! errors.
 
 use std::io;
 
@@ -10,7 +11,8 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 use nix::libc;
 
-/// The kernel makes datagrams of at most 32 KiB unless one message needs more, and no message needs this much.
+/// The kernel makes datagrams of at most 32 KiB unless one message needs more, and no message needs this
+/// much.
 const DATAGRAM: usize = 64 * 1024;
 const HEADER: usize = 16;
 /// linux/netlink.h: the attribute of an error that has its text.

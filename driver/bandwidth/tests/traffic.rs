@@ -1,5 +1,5 @@
-//! Traffic through interfaces that the plugin has limited, in network namespaces of the tests' own. The driver's CNI
-//! runtime runs it after the reference plugins.
+//! Traffic through interfaces that the plugin has limited, in network namespaces of the tests' own. The
+//! driver's CNI runtime runs it after the reference plugins.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,7 +1,7 @@
 //! Files of the cache, ours and libcni's.
 //!
-//! A fuzzer gets nowhere inside base64, so an entry whose `config` is an object is encoded first; the entry as it is is
-//! tried too.
+//! A fuzzer gets nowhere inside base64, so an entry whose `config` is an object is encoded first; the entry
+//! as it is is tried too.
 
 use std::collections::BTreeMap;
 

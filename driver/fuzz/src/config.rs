@@ -131,8 +131,8 @@ fn calls(list: &NetworkList, plugin: &PluginConf) {
     }
 }
 
-/// The plugin gets one object: its own configuration byte for byte, the list's name and version, and of what is the
-/// runtime's to write no more than `written`.
+/// The plugin gets one object: its own configuration byte for byte, the list's name and version, and of what
+/// is the runtime's to write no more than `written`.
 fn handed_over(list: &NetworkList, plugin: &PluginConf, request: &Request, written: &[&str]) -> Object {
     for (key, value) in &request.env {
         assert!(key.starts_with("CNI_") && !value.as_encoded_bytes().contains(&0));

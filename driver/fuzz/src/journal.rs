@@ -1,4 +1,5 @@
-//! Files of the journal. A fuzzer cannot guess a checksum, so any bytes are also taken for the record in a sound file.
+//! Files of the journal. A fuzzer cannot guess a checksum, so any bytes are also taken for the record in a
+//! sound file.
 
 use netclaim_driver::attach::testing::Claimant;
 use netclaim_driver::fuzzing::{read_record, write_record};

@@ -1,11 +1,11 @@
-//! Fuzz targets: everything that tenants, plugins, other programs' files and the container runtime's socket make a
-//! node parse.
+//! Fuzz targets: everything that tenants, plugins, other programs' files and the container runtime's socket
+//! make a node parse.
 //!
-//! A target takes any bytes and panics when something does not hold that the parsed module promises: not only that it
-//! survives, but that what it accepts reads back the same, and what it hands on is what it was given. Targets are plain
-//! functions, pure but for their panic, so that the ordinary tests run each over its corpus (`corpus/TARGET`, and
-//! seeded mutations of it), and the binary of this crate, which is not part of the ordinary build, under libFuzzer:
-//! `make fuzz`.
+//! A target takes any bytes and panics when something does not hold that the parsed module promises: not only
+//! that it survives, but that what it accepts reads back the same, and what it hands on is what it was given.
+//! Targets are plain functions, pure but for their panic, so that the ordinary tests run each over its corpus
+//! (`corpus/TARGET`, and seeded mutations of it), and the binary of this crate, which is not part of the
+//! ordinary build, under libFuzzer: `make fuzz`.
 //!
 //! A find becomes a file of the corpus, under a name that tells what was wrong.
 

@@ -1,5 +1,5 @@
-//! What a container runtime sends over NRI's trunk: it means the same in whatever pieces it arrives, and every call is
-//! answered.
+//! What a container runtime sends over NRI's trunk: it means the same in whatever pieces it arrives, and
+//! every call is answered.
 
 use std::sync::LazyLock;
 

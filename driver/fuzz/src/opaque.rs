@@ -1,4 +1,5 @@
-//! Opaque parameters of claims and classes: what tenants write, and what becomes of it next to the admin's word.
+//! Opaque parameters of claims and classes: what tenants write, and what becomes of it next to the admin's
+//! word.
 
 use netclaim_api::LinkUse;
 use netclaim_api::merge::{Author, Base, Layer, merge};

@@ -1,5 +1,5 @@
-//! What a plugin leaves behind. The first two bytes are the wait status, except that bit 8 of it says whether the plugin
-//! printed more than is kept; the rest is what it printed.
+//! What a plugin leaves behind. The first two bytes are the wait status, except that bit 8 of it says whether
+//! the plugin printed more than is kept; the rest is what it printed.
 
 use std::collections::BTreeMap;
 

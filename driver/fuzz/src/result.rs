@@ -1,5 +1,5 @@
-//! Results of ADD: what is accepted reads back the same, and converts to every version without losing what that
-//! version can say.
+//! Results of ADD: what is accepted reads back the same, and converts to every version without losing what
+//! that version can say.
 
 use netclaim_cni::{Attachment, CniResult, Interface, ResultError, SpecVersion};
 

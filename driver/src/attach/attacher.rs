@@ -36,8 +36,8 @@ struct Handle<O> {
 
 struct Pods<O> {
     by_uid: HashMap<String, Handle<O>>,
-    /// UIDs of the pods that have attachments of a group, by the group's UID. A group that was given to the next pod has two
-    /// pods until the first one's DELs have succeeded.
+    /// UIDs of the pods that have attachments of a group, by the group's UID. A group that was given to the
+    /// next pod has two pods until the first one's DELs have succeeded.
     of_group: HashMap<String, BTreeSet<String>>,
 }
 
@@ -132,8 +132,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         attacher
     }
 
-    /// Journals `plans`, which belong to one pod. Plans that are journalled already stay as they are. Another pod may still
-    /// have attachments of the group that are being deleted.
+    /// Journals `plans`, which belong to one pod. Plans that are journalled already stay as they are. Another
+    /// pod may still have attachments of the group that are being deleted.
     ///
     /// # Errors
     /// When a plan cannot be written to disk, or while this pod's part of its group is being released.
@@ -173,8 +173,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         of_group.map(|((_, pod), reason)| (pod.clone(), reason.clone())).collect()
     }
 
-    /// Returns a value that changes when a plan comes or goes, when a link becomes a stray, or when a CHECK begins or ceases
-    /// to fail.
+    /// Returns a value that changes when a plan comes or goes, when a link becomes a stray, or when a CHECK
+    /// begins or ceases to fail.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.counters.revision.subscribe()
     }
@@ -190,7 +190,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         plans.filter(|plan| plan.owner.group() == group).map(Arc::unwrap_or_clone).collect()
     }
 
-    /// Returns the ids of all sandboxes with attachments or owed DELs. IPAM plugins keep our leases under these ids.
+    /// Returns the ids of all sandboxes with attachments or owed DELs. IPAM plugins keep our leases under
+    /// these ids.
     pub fn sandbox_ids(&self) -> BTreeSet<String> {
         let pods = self.lock();
         let ids = |handle: &Handle<O::Owner>| {
@@ -219,8 +220,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.lock().by_uid.values().for_each(|handle| see(&handle.state.borrow()));
     }
 
-    /// Calls `of` for every stray link, with its plan and the reason. A stray link was in a pod and is not back on the host
-    /// as it was. The agent keeps looking for it, and no other pod should get it.
+    /// Calls `of` for every stray link, with its plan and the reason. A stray link was in a pod and is not
+    /// back on the host as it was. The agent keeps looking for it, and no other pod should get it.
     pub fn strays<T>(&self, mut of: impl FnMut(&Plan<O::Owner>, &HostLink, &str) -> T) -> Vec<T> {
         let pods = self.lock();
         let mut all = Vec::new();
@@ -240,7 +241,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.plans(named).into_iter().collect()
     }
 
-    /// Returns the CNI networks of which something is kept on disk beside the journal, as [`networks`](Self::networks) does.
+    /// Returns the CNI networks of which something is kept on disk beside the journal, as
+    /// [`networks`](Self::networks) does.
     pub async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
         self.attach.networks_on_disk().await
     }
@@ -264,8 +266,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.attach.collect(spec, valid).await
     }
 
-    /// Returns the attachments whose host link has another index than at their ADD, each as the pod's UID, its key and the index
-    /// now; `None` while no link has the name.
+    /// Returns the attachments whose host link has another index than at their ADD, each as the pod's UID,
+    /// its key and the index now; `None` while no link has the name.
     pub fn displaced(&self) -> BTreeSet<(String, String, Option<u32>)> {
         let displaced = |record: &Record<O::Owner>| {
             let (Phase::Attached { .. }, Some(was)) = (&record.phase, record.host_link) else { return None };
@@ -277,8 +279,9 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
-    /// Runs CHECK for the attachment with this [key](Record::key), and notes the result in the pod's state. Returns `None` when
-    /// it is not attached, or when its pod has work to do: that work goes first, and ends a CHECK that runs.
+    /// Runs CHECK for the attachment with this [key](Record::key), and notes the result in the pod's state.
+    /// Returns `None` when it is not attached, or when its pod has work to do: that work goes first, and ends
+    /// a CHECK that runs.
     pub async fn check(&self, pod_uid: &str, key: &str) -> Option<Checked> {
         let (reply, answer) = oneshot::channel();
         self.lock().send(pod_uid, Command::Check { key: key.to_owned(), reply });
@@ -306,9 +309,9 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.lock().send(pod_uid, Command::SandboxGone(Some(sandbox_id.to_owned())));
     }
 
-    /// Notes all live sandboxes, as the runtime lists them. Pods in neither list have none. `unclear` are pods with a
-    /// sandbox that could not be inspected: their state stays. So does that of a sandbox that lives but is not listed,
-    /// because runtimes have lists with gaps.
+    /// Notes all live sandboxes, as the runtime lists them. Pods in neither list have none. `unclear` are
+    /// pods with a sandbox that could not be inspected: their state stays. So does that of a sandbox that
+    /// lives but is not listed, because runtimes have lists with gaps.
     pub fn synchronize(&self, live: Vec<LiveSandbox>, unclear: &HashSet<String>) {
         let pods = self.lock();
         let mut gone: Vec<String> = pods.by_uid.keys().cloned().collect();
@@ -321,12 +324,12 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         }
     }
 
-    /// Detaches and forgets all attachments of a group, in every pod. Returns when every owed DEL has succeeded. The record
-    /// of a [stray](Self::strays) stays.
+    /// Detaches and forgets all attachments of a group, in every pod. Returns when every owed DEL has
+    /// succeeded. The record of a [stray](Self::strays) stays.
     ///
     /// # Errors
-    /// When a DEL fails: the agent retries it by itself, and a later call waits for it. When it is unknown which DELs are
-    /// owed.
+    /// When a DEL fails: the agent retries it by itself, and a later call waits for it. When it is unknown
+    /// which DELs are owed.
     pub async fn release(&self, group: &str) -> Result<(), Failure> {
         self.damage.of_group(group, None)?;
         let answers = {
@@ -341,7 +344,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         released
     }
 
-    /// Detaches and forgets one pod's attachments of a group. Another pod that has got the group since keeps its own.
+    /// Detaches and forgets one pod's attachments of a group. Another pod that has got the group since keeps
+    /// its own.
     ///
     /// # Errors
     /// As of [`release`](Self::release).
@@ -364,8 +368,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.counters.panics.load(Ordering::Relaxed)
     }
 
-    /// Starts no new work, and returns when running operations have ended. The journal has the rest for the next agent.
-    /// Calls that wait for the rest are never answered.
+    /// Starts no new work, and returns when running operations have ended. The journal has the rest for the
+    /// next agent. Calls that wait for the rest are never answered.
     pub async fn drain(&self) {
         self.ending.cancel();
         self.tasks.close();

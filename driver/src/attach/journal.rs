@@ -8,8 +8,8 @@
 //!
 //! * A write is atomic and durable when it returns.
 //! * A file that cannot be read (torn, foreign, of a newer version) is reported and left where it is: it may
-//!   stand for a DEL that is owed, and the one thing the journal never does is forget that. Its name still says
-//!   whose it is.
+//!   stand for a DEL that is owed, and the one thing the journal never does is forget that. Its name still
+//!   says whose it is.
 //!
 //! Everything here blocks; call it off the async threads.
 
@@ -61,7 +61,7 @@ pub enum Error {
     },
 }
 
-/// A file in the journal's directory that is no readable record.
+/// A file in the journal's directory that is not a readable record.
 #[derive(Debug)]
 pub struct Unreadable {
     /// Where it is; it stays there.
@@ -111,8 +111,8 @@ impl<O> Clone for Journal<O> {
 }
 
 impl<O: Owner> Journal<O> {
-    /// Opens the journal in `dir`, which is made if need be. Only its owner may use the directory: whoever can open the lock file
-    /// for reading can hold the lock.
+    /// Opens the journal in `dir`, which is made if need be. Only its owner may use the directory: whoever
+    /// can open the lock file for reading can hold the lock.
     ///
     /// # Errors
     /// When the directory cannot be made.
@@ -125,7 +125,8 @@ impl<O: Owner> Journal<O> {
         Ok(Self { dir, owner: PhantomData, health: watch::Sender::new(None) })
     }
 
-    /// Opens the file by whose lock agents take turns: the right to write is with whoever has [taken](take_turn) it.
+    /// Opens the file by whose lock agents take turns: the right to write is with whoever has
+    /// [taken](take_turn) it.
     ///
     /// # Errors
     /// When the file is not there and cannot be made.
@@ -198,7 +199,8 @@ impl<O: Owner> Journal<O> {
         self.noted(self.replace(record))
     }
 
-    /// Why nothing can be written now; `None` as long as it can. Whoever watches should [`probe`](Self::probe) meanwhile.
+    /// Why nothing can be written now; `None` as long as it can. Whoever watches should
+    /// [`probe`](Self::probe) meanwhile.
     pub fn health(&self) -> watch::Receiver<Option<String>> {
         self.health.subscribe()
     }
@@ -247,8 +249,9 @@ impl<O: Owner> Journal<O> {
     }
 }
 
-/// Gives a file or directory this mode, where it is there and has another one: the kubelet makes the state directory for
-/// everybody. A read-only disk must not keep an agent from its debts, so it is no error if that fails.
+/// Gives a file or directory this mode, where it is there and has another one: the kubelet makes the state
+/// directory for everybody. A read-only disk must not keep an agent from its debts, so it is not an error if
+/// that fails.
 pub fn for_its_owner(path: &Path, mode: u32) {
     let set = match fs::metadata(path) {
         Ok(found) if found.permissions().mode() & 0o7777 != mode => {
@@ -263,8 +266,8 @@ pub fn for_its_owner(path: &Path, mode: u32) {
     }
 }
 
-/// Takes a journal over by its [lock file](Journal::lock_file); `false` while another agent has it. The lock is let go
-/// when every duplicate of the descriptor is closed, whichever process has it.
+/// Takes a journal over by its [lock file](Journal::lock_file); `false` while another agent has it. The lock
+/// is let go when every duplicate of the descriptor is closed, whichever process has it.
 ///
 /// # Errors
 /// When the file cannot be locked.
@@ -294,7 +297,7 @@ pub(crate) fn encode<O: Owner>(record: &Record<O>) -> serde_json::Result<Vec<u8>
 
 pub(crate) fn decode<O: Owner>(bytes: &[u8]) -> Result<Record<O>, String> {
     let envelope: Envelope<'_> =
-        serde_json::from_slice(bytes).map_err(|e| format!("is no journal file: {e}"))?;
+        serde_json::from_slice(bytes).map_err(|e| format!("is not a journal file: {e}"))?;
     if envelope.version > VERSION {
         return Err(format!("is of version {}, newer than {VERSION}: run the newer agent", envelope.version));
     }
@@ -407,8 +410,8 @@ mod tests {
         assert!(unreadable.iter().all(|file| file.path.exists()));
     }
 
-    /// A record with every field, as version 1 of the format has it. Never change it once there is a release: there are such files on
-    /// nodes.
+    /// A record with every field, as version 1 of the format has it. Never change it once there is a release:
+    /// there are such files on nodes.
     const VERSION_1: &str = include_str!("../../tests/journal/version-1.json");
 
     #[test]

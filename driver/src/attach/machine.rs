@@ -1,4 +1,5 @@
-//! The state machine of one attachment: decides the next step from the journalled phase and from what is wanted. No IO.
+//! The state machine of one attachment: decides the next step from the journalled phase and from what is
+//! wanted. No IO.
 //!
 //! ```text
 //!              want Attached(s)               ADD succeeded
@@ -23,12 +24,12 @@
 //!
 //! An ADD made nothing if no plugin ran, for example because one is missing, or if the first one reports so.
 //!
-//! The journal notes a host link that an ADD moves into the pod together with `Adding`. Giving it back is part of the DEL,
-//! and is repeated with it.
+//! The journal notes a host link that an ADD moves into the pod together with `Adding`. Giving it back is
+//! part of the DEL, and is repeated with it.
 //!
-//! Invariants, which the tests below check with random histories: a DEL follows every ADD that may have made something. No
-//! second ADD comes before that DEL. A record is forgotten only when no DEL is owed. The gate is open only for the sandbox in which the
-//! ADD has succeeded and no DEL has begun.
+//! Invariants, which the tests below check with random histories: a DEL follows every ADD that may have made
+//! something. No second ADD comes before that DEL. A record is forgotten only when no DEL is owed. The gate
+//! is open only for the sandbox in which the ADD has succeeded and no DEL has begun.
 
 use netclaim_cni::CniResult;
 
@@ -60,7 +61,8 @@ pub enum Step {
     Rest,
 }
 
-/// Returns the next step of `record` towards `want`. `boot_id` is that of the running boot; sandboxes of other boots are gone.
+/// Returns the next step of `record` towards `want`. `boot_id` is that of the running boot; sandboxes of
+/// other boots are gone.
 pub fn next<O>(record: &Record<O>, want: &Want, boot_id: &str) -> Step {
     match (&record.phase, want) {
         (Phase::Planned, Want::Attached(sandbox)) => Step::Add(sandbox.clone()),
@@ -207,8 +209,8 @@ mod tests {
         CutShort,
     }
 
-    /// A node with one record: `owed` is the sandbox in which an ADD may have made something without a finished DEL, `made`
-    /// the one in which the interface is whole.
+    /// A node with one record: `owed` is the sandbox in which an ADD may have made something without a
+    /// finished DEL, `made` the one in which the interface is whole.
     struct World {
         record: Option<Record<Claimant>>,
         want: Want,

@@ -19,10 +19,11 @@
 //! | [`sweep`] | schedules for what no event reports | none |
 //!
 //! Invariants:
-//! * The journal is the truth. Events of the runtime and calls of the orchestrator only change what is wanted.
+//! * The journal is the truth. Events of the runtime and calls of the orchestrator only change what is
+//!   wanted.
 //! * The journal notes every operation before it starts.
-//! * A release succeeds only after every owed DEL. A DEL is given up only where the namespace is proven gone, after a bounded
-//!   number of attempts and with an error in the log.
+//! * A release succeeds only after every owed DEL. A DEL is given up only where the namespace is proven gone,
+//!   after a bounded number of attempts and with an error in the log.
 //! * An address is free only when every plugin's DEL has succeeded, or when the DEL is given up.
 
 mod attacher;
@@ -69,7 +70,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Longest message that is kept, in bytes. It may be a plugin's own, and is journalled, logged and reported.
+    /// Longest message that is kept, in bytes. It may be a plugin's own, and is journalled, logged and
+    /// reported.
     pub const MAX_MESSAGE: usize = 16 << 10;
 
     /// A failure with this message. Of a longer one the beginning is kept.
@@ -125,7 +127,8 @@ pub struct Del<'a> {
     pub result: Option<&'a CniResult>,
     /// Where the ADD failed, if that is known.
     pub stopped: Option<Stopped>,
-    /// Whether the host was rebooted since the ADD. What plugins had made outside of files is gone with the earlier boot.
+    /// Whether the host was rebooted since the ADD. What plugins had made outside of files is gone with the
+    /// earlier boot.
     pub after_reboot: bool,
     /// The link of the host that the ADD has moved, as it was before.
     pub moved_link: Option<&'a HostLink>,
@@ -208,17 +211,18 @@ pub trait Attach: Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Returns the host link that [`add`](Self::add) will move into the pod, as it is now; `None` when it moves none, or when
-    /// the link does not exist.
+    /// Returns the host link that [`add`](Self::add) will move into the pod, as it is now; `None` when it
+    /// moves none, or when the link does not exist.
     fn link_to_move(&self, spec: &Spec) -> impl Future<Output = Result<Option<HostLink>, Failure>> + Send;
 
-    /// Returns the index of the host link that an [`add`](Self::add) makes its interface on, as it is now; `None` when there is
-    /// none, or when it is unknown.
+    /// Returns the index of the host link that an [`add`](Self::add) makes its interface on, as it is now;
+    /// `None` when there is none, or when it is unknown.
     fn host_link(&self, _spec: &Spec) -> Option<u32> {
         None
     }
 
-    /// Returns the index in the pod of the link that an [`add`](Self::add) has moved; `None` if it is unknown.
+    /// Returns the index in the pod of the link that an [`add`](Self::add) has moved; `None` if it is
+    /// unknown.
     fn index_in_pod(&self, spec: &Spec, sandbox: &Sandbox) -> impl Future<Output = Option<u32>> + Send;
 
     /// Runs ADD and returns the CNI result. Dropping the future ends the plugins; a DEL follows.
@@ -228,8 +232,8 @@ pub trait Attach: Send + Sync + 'static {
         sandbox: &Sandbox,
     ) -> impl Future<Output = Result<CniResult, AddFailure>> + Send;
 
-    /// Runs DEL after an ADD that succeeded, failed or was ended. Afterwards the moved link is on the host as it was, unless
-    /// it is gone or a [stray](DelOutcome::Stray).
+    /// Runs DEL after an ADD that succeeded, failed or was ended. Afterwards the moved link is on the host as
+    /// it was, unless it is gone or a [stray](DelOutcome::Stray).
     fn del(&self, spec: &Spec, del: Del<'_>) -> impl Future<Output = Result<DelOutcome, Failure>> + Send;
 
     /// Restores a stray link.
@@ -252,8 +256,9 @@ pub trait Attach: Send + Sync + 'static {
         std::future::ready(BTreeMap::new())
     }
 
-    /// Removes the leftovers of attachments that are not `valid` from the network of `spec`, and returns their number. `valid`
-    /// returns sandbox ids with interface names; it is called while no other operation runs on the network.
+    /// Removes the leftovers of attachments that are not `valid` from the network of `spec`, and returns
+    /// their number. `valid` returns sandbox ids with interface names; it is called while no other operation
+    /// runs on the network.
     fn collect(
         &self,
         spec: &Spec,
@@ -268,7 +273,8 @@ pub enum Checked {
     Fine,
     /// It is not, for this reason that a plugin reported.
     Failed(String),
-    /// Unknown, for this reason: the CNI version has no CHECK, CHECK is disabled, or a plugin could not be run.
+    /// Unknown, for this reason: the CNI version has no CHECK, CHECK is disabled, or a plugin could not be
+    /// run.
     Unknown(String),
 }
 
@@ -280,8 +286,8 @@ pub struct Revised<O> {
     pub turn: Box<dyn std::any::Any + Send>,
 }
 
-/// Observes pods. It is called after every change, before the change is visible elsewhere. It delays the pod, so it must not
-/// wait for anything slow.
+/// Observes pods. It is called after every change, before the change is visible elsewhere. It delays the pod,
+/// so it must not wait for anything slow.
 pub trait Observer: Send + Sync + 'static {
     /// For whom attachments are made.
     type Owner: Owner;
@@ -296,8 +302,9 @@ pub trait Observer: Send + Sync + 'static {
         state: &PodState<Self::Owner>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Returns the plan by which to attach, where that is another one than the record has. It is called before each ADD, when
-    /// nothing is owed, and while the pod's task takes commands: it may wait, and is dropped when the ADD is no longer wanted.
+    /// Returns the plan by which to attach, where that is another one than the record has. It is called
+    /// before each ADD, when nothing is owed, and while the pod's task takes commands: it may wait, and is
+    /// dropped when the ADD is no longer wanted.
     ///
     /// # Errors
     /// Why the plan cannot be carried out now. It counts as a failed ADD, and is retried.

@@ -1,5 +1,5 @@
-//! What to attach, and for whom. A plan stays unchanged from an ADD to its last DEL (CNI specification, section 3,
-//! "Lifecycle & Ordering"). Before the next ADD it may be [revised](super::Observer::revise).
+//! What to attach, and for whom. A plan stays unchanged from an ADD to its last DEL (CNI specification,
+//! section 3, "Lifecycle & Ordering"). Before the next ADD it may be [revised](super::Observer::revise).
 
 use std::collections::BTreeMap;
 use std::fmt;

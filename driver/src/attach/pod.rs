@@ -1,9 +1,11 @@
-//! The task of one pod. It carries out the steps that [`wanted`](super::wanted) chooses, one operation at a time.
+//! The task of one pod. It carries out the steps that [`wanted`](super::wanted) chooses, one operation at a
+//! time.
 //!
-//! * Attachments of a sandbox are made in the order of the plans and removed in reverse, never two at once (CNI
-//!   specification, section 3). Pods do not wait for each other, and groups of a pod do not wait for each other's failed DELs.
-//! * The task takes commands while an operation runs. It ends an ADD whose sandbox is gone or whose group is released. It
-//!   never ends a DEL.
+//! * Attachments of a sandbox are made in the order of the plans and removed in reverse, never two at once
+//!   (CNI specification, section 3). Pods do not wait for each other, and groups of a pod do not wait for
+//!   each other's failed DELs.
+//! * The task takes commands while an operation runs. It ends an ADD whose sandbox is gone or whose group is
+//!   released. It never ends a DEL.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -64,8 +66,8 @@ pub(super) struct Pod<A, O: Observer> {
     records: Vec<Record<O::Owner>>,
     wanted: Wanted,
     retries: Retries,
-    /// Network namespaces held open, by sandbox id, while DELs are owed there: CRI-O removes the name before it reports
-    /// the end, and a held namespace keeps its links.
+    /// Network namespaces held open, by sandbox id, while DELs are owed there: CRI-O removes the name before
+    /// it reports the end, and a held namespace keeps its links.
     pins: HashMap<String, Netns>,
     damaged: Option<String>,
     /// When to call the observer again, which has failed.
@@ -117,8 +119,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
-    /// Runs until no record is left, or until `ending` is cancelled and no operation runs. When no record is left, `retire`
-    /// decides whether the task may end. A panic costs one step: the task reads the journal again, as after a crash.
+    /// Runs until no record is left, or until `ending` is cancelled and no operation runs. When no record is
+    /// left, `retire` decides whether the task may end. A panic costs one step: the task reads the journal
+    /// again, as after a crash.
     pub(super) async fn run(
         mut self,
         mut commands: Commands<O::Owner>,
@@ -179,8 +182,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             if ending.is_cancelled() {
                 return;
             }
-            // What a step or a command needs is many times what a pod needs that rests, as most do: it is on the heap until it
-            // is done. The task would have room for all of it as long as the pod lives.
+            // What a step or a command needs is many times what a pod needs that rests, as most do: it is on
+            // the heap until it is done. The task would have room for all of it as long as the pod lives.
             while let Ok(command) = commands.try_recv() {
                 Box::pin(self.apply(command)).await;
             }
@@ -365,7 +368,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
-    /// Whether the ADD that is due can begin. The journal does not have it yet, so that nothing is owed if not.
+    /// Whether the ADD that is due can begin. The journal does not have it yet, so that nothing is owed if
+    /// not.
     async fn can_begin(&mut self, key: &str, sandbox: &Sandbox, commands: &mut Commands<O::Owner>) -> bool {
         let Some(plan) = self.record(key).map(|record| Arc::clone(&record.plan)) else { return false };
         let (attach, of_add) = (Arc::clone(&self.attach), sandbox.clone());
@@ -389,8 +393,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         matches!(want, Some(Want::Attached(wanted)) if wanted.id == sandbox.id)
     }
 
-    /// Returns the record whose ADD is due, with the plan of now, and what keeps that from others until it is journalled. `None`
-    /// if there is nothing to add any more, or not now.
+    /// Returns the record whose ADD is due, with the plan of now, and what keeps that from others until it is
+    /// journalled. `None` if there is nothing to add any more, or not now.
     async fn revised(
         &mut self,
         key: &str,
@@ -543,7 +547,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.deleted(key).await;
     }
 
-    /// Keeps the record of a link that is not back, so that no other pod gets it. The group does not wait for it.
+    /// Keeps the record of a link that is not back, so that no other pod gets it. The group does not wait for
+    /// it.
     async fn strayed(&mut self, key: &str, why: String) {
         let Some(mut record) = self.record(key).cloned() else { return };
         tracing::error!(pod.uid = %self.uid, attachment = %key, why, "a link is not back on the node as it was: nobody gets it until it is");
@@ -701,7 +706,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
-    /// Returns the sandbox's network namespace and its current path for plugins; `None` when it is proven gone.
+    /// Returns the sandbox's network namespace and its current path for plugins; `None` when it is proven
+    /// gone.
     fn netns_for_del(
         &mut self,
         sandbox: &Sandbox,
@@ -752,7 +758,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         for (_, reply) in self.waiting.extract_if(.., |(group, _)| !owes(group)) {
             let _ = reply.send(Ok(()));
         }
-        // A release that was answered with an error, or while a link is a stray, continues by itself and ends here.
+        // A release that was answered with an error, or while a link is a stray, continues by itself and ends
+        // here.
         self.wanted.forget_released(records);
     }
 
@@ -820,8 +827,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 }
 
-/// Returns the log's span of an operation: its fields appear in all logs, above all with a plugin's standard error. The trace's id is
-/// the one that plugins get.
+/// Returns the log's span of an operation: its fields appear in all logs, above all with a plugin's standard
+/// error. The trace's id is the one that plugins get.
 fn span<O: Owner>(plan: &Plan<O>, sandbox_id: &str, traced: &Traced) -> tracing::Span {
     let span = tracing::info_span!("attachment", owner = %plan.owner, sandbox = sandbox_id, trace_id = tracing::field::Empty);
     if let Some(id) = &traced.trace_id {

@@ -75,14 +75,16 @@ impl Phase {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "O: Owner", try_from = "RecordFile<O>", into = "RecordFile<O>")]
 pub struct Record<O> {
-    /// What to attach. It changes only while nothing is owed, and many keep it: the pod's task, those who watch it, the reports.
+    /// What to attach. It changes only while nothing is owed, and many keep it: the pod's task, those who
+    /// watch it, the reports.
     pub plan: Arc<Plan<O>>,
     /// How far it is.
     pub phase: Phase,
-    /// The link of the host that is in the pod, or on the way, as it was before the first ADD. Known from before that
-    /// ADD until after the last DEL, which gives the link back.
+    /// The link of the host that is in the pod, or on the way, as it was before the first ADD. Known from
+    /// before that ADD until after the last DEL, which gives the link back.
     pub moved_link: Option<HostLink>,
-    /// Index of the host link that the interface was made on. A link that is removed and made again has another one.
+    /// Index of the host link that the interface was made on. A link that is removed and made again has
+    /// another one.
     pub host_link: Option<u32>,
     /// Where the ADD failed whose DEL is owed, if that is known.
     pub stopped: Option<Stopped>,
@@ -90,9 +92,11 @@ pub struct Record<O> {
     pub stray: Option<String>,
     /// The last failure, cleared by the next success.
     pub error: Option<String>,
-    /// The operation that `error` is of, if it is of one. Not journalled: a DEL that is owed is soon tried again.
+    /// The operation that `error` is of, if it is of one. Not journalled: a DEL that is owed is soon tried
+    /// again.
     pub failed: Option<Operation>,
-    /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds it again.
+    /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds
+    /// it again.
     pub check: Option<String>,
 }
 

@@ -1,4 +1,5 @@
-//! When a failed operation is tried again, and when it is given up: one policy for all of them. Pure: time is an argument.
+//! When a failed operation is tried again, and when it is given up: one policy for all of them. Pure: time is
+//! an argument.
 //!
 //! | what fails | tried again | given up |
 //! |---|---|---|
@@ -18,13 +19,13 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 /// Between looks for a stray link: mostly somebody has to do something.
 const STRAY_DELAY: Duration = Duration::from_secs(60);
-/// Failed DELs after which the namespace of a sandbox that has ended is no longer held: a plugin that cannot succeed in
-/// it may do without it, and pods must be able to go.
+/// Failed DELs after which the namespace of a sandbox that has ended is no longer held: a plugin that cannot
+/// succeed in it may do without it, and pods must be able to go.
 const HOPELESS: u32 = 5;
 /// How often a DEL without a namespace is tried when a plugin fails: some always do.
 const TRIES: u32 = 3;
-/// The same for what may change by itself: a missing plugin is installed, a plugin's daemon starts again, the kernel takes a
-/// namespace apart in its own time.
+/// The same for what may change by itself: a missing plugin is installed, a plugin's daemon starts again, the
+/// kernel takes a namespace apart in its own time.
 const LONG_TRIES: u32 = 8;
 
 /// What is tried again.

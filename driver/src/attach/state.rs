@@ -11,7 +11,8 @@ pub struct PodState<O> {
     pub sandbox: Option<Sandbox>,
     /// Its attachments in the order in which they are made.
     pub records: Vec<Record<O>>,
-    /// Whether groups of the pod are being released. The remaining attachments say nothing about the pod then.
+    /// Whether groups of the pod are being released. The remaining attachments say nothing about the pod
+    /// then.
     pub closing: bool,
     /// Why the state is unknown: a file of its journal cannot be read.
     pub damaged: Option<String>,
@@ -46,7 +47,8 @@ impl<O> Default for PodState<O> {
 }
 
 impl<O: Owner> PodState<O> {
-    /// Whether a sandbox of the pod lives, whatever the runtime lists: its network namespace still exists. Blocks for a moment.
+    /// Whether a sandbox of the pod lives, whatever the runtime lists: its network namespace still exists.
+    /// Blocks for a moment.
     pub fn sandbox_lives(&self, boot_id: &str) -> bool {
         let recorded = self.records.iter().filter_map(|record| record.phase.sandbox());
         recorded.chain(&self.sandbox).any(|sandbox| {
@@ -55,8 +57,8 @@ impl<O: Owner> PodState<O> {
         })
     }
 
-    /// Whether containers of `sandbox_id` may start: when every attachment of every group of the pod is made in this
-    /// sandbox, and the observer has succeeded.
+    /// Whether containers of `sandbox_id` may start: when every attachment of every group of the pod is made
+    /// in this sandbox, and the observer has succeeded.
     pub fn gate(&self, sandbox_id: &str) -> Gate {
         if let Some(reason) = &self.damaged {
             return Gate::Failed(reason.clone());

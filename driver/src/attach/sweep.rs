@@ -1,17 +1,19 @@
 //! Schedules for what no event reports. No IO, and no clock: time is an argument.
 //!
-//! * GC, CHECK and the search for orphans each have a [`Schedule`]. A random share of the interval keeps a node from doing
-//!   everything at once, and the nodes of a cluster from doing the same.
+//! * GC, CHECK and the search for orphans each have a [`Schedule`]. A random share of the interval keeps a
+//!   node from doing everything at once, and the nodes of a cluster from doing the same.
 //! * A pod is an orphan, by [`Orphans`], when three things hold together for a while:
-//!   1. *Its Pod object is gone from the API server*, or has been replaced. That alone is normal: a pod that is deleted
-//!      by force runs until the kubelet hears of it. While the API server is away nothing is known.
-//!   2. *Its sandbox is gone*: its network namespace does not exist any more. Before that its containers may run. The
-//!      runtime's list is no proof, because lists have gaps.
-//!   3. *The kubelet has not unprepared the claim for that while.* It usually does soon after the pod's end, and knows
-//!      that end better. It never will when it has lost its checkpoint of the claim.
+//!   1. *Its Pod object is gone from the API server*, or has been replaced. That alone is normal: a pod that
+//!      is deleted by force runs until the kubelet hears of it. While the API server is away nothing is
+//!      known.
+//!   2. *Its sandbox is gone*: its network namespace does not exist any more. Before that its containers may
+//!      run. The runtime's list is no proof, because lists have gaps.
+//!   3. *The kubelet has not unprepared the claim for that while.* It usually does soon after the pod's end,
+//!      and knows that end better. It never will when it has lost its checkpoint of the claim.
 //!
-//!   The agent runs the DELs that are owed for an orphan, and forgets its records. That is safe: if the claim of the gone
-//!   pod is prepared for another pod, it is prepared anew, and unpreparing an unknown claim succeeds.
+//!   The agent runs the DELs that are owed for an orphan, and forgets its records. That is safe: if the claim
+//!   of the gone pod is prepared for another pod, it is prepared anew, and unpreparing an unknown claim
+//!   succeeds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -31,7 +33,8 @@ impl<K: Ord + Clone> Schedule<K> {
         Self { interval, due: BTreeMap::new() }
     }
 
-    /// Replaces the tasks. A new one is due for the first time within an interval. `random` returns numbers from 0 to 1.
+    /// Replaces the tasks. A new one is due for the first time within an interval. `random` returns numbers
+    /// from 0 to 1.
     pub fn keep(&mut self, tasks: &BTreeSet<K>, now: Instant, mut random: impl FnMut() -> f64) {
         self.due.retain(|task, _| tasks.contains(task));
         for task in tasks {

@@ -144,8 +144,9 @@ impl Attach for Plugins {
     }
 }
 
-/// An observer that fails this many times when everything is attached, and keeps what it was told was given up, and how
-/// operations ended. Its last field says how plans are revised: a success gives the interface the name `anew`.
+/// An observer that fails this many times when everything is attached, and keeps what it was told was given
+/// up, and how operations ended. Its last field says how plans are revised: a success gives the interface the
+/// name `anew`.
 #[derive(Default)]
 struct Watcher(
     Mutex<u32>,

@@ -9,9 +9,10 @@
 //!   Retries ── what has to wait ─────────────────────────────── next_step ──> the one step to take now
 //! ```
 //!
-//! * DELs come first, in reverse; within a group none before those of later attachments, which may be made of it: a
-//!   bond of two links, a VLAN on the bond.
-//! * While a DEL is owed, no ADD: what waits to be deleted may hold what the ADD needs, a device, an address, a name.
+//! * DELs come first, in reverse; within a group none before those of later attachments, which may be made of
+//!   it: a bond of two links, a VLAN on the bond.
+//! * While a DEL is owed, no ADD: what waits to be deleted may hold what the ADD needs, a device, an address,
+//!   a name.
 //! * A release ends when nothing is left of its group but stray links.
 
 use std::collections::BTreeSet;
@@ -42,8 +43,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// For a pod that an agent starts with. Records from the journal may have a sandbox that the runtime has not reported
-    /// yet.
+    /// For a pod that an agent starts with. Records from the journal may have a sandbox that the runtime has
+    /// not reported yet.
     pub fn at_start<O>(records: &[Record<O>]) -> Self {
         let sandbox = if records.is_empty() { Known::None } else { Known::Unknown };
         Self { sandbox, released: BTreeSet::new(), closing: false }
@@ -61,8 +62,8 @@ impl Wanted {
         self.sandbox = Known::None;
     }
 
-    /// The sandbox `id`, or with `None` whatever sandbox there was, is gone. Returns whether that is the pod's.
-    /// `lives`: whether a sandbox that is known of the pod is still there.
+    /// The sandbox `id`, or with `None` whatever sandbox there was, is gone. Returns whether that is the
+    /// pod's. `lives`: whether a sandbox that is known of the pod is still there.
     pub fn sandbox_gone<O>(
         &mut self,
         id: Option<&str>,
@@ -72,7 +73,7 @@ impl Wanted {
         let is_current = match (&self.sandbox, id) {
             (Known::Sandbox(sandbox), Some(id)) => sandbox.id == id,
             (_, None) => !lives(),
-            // Of a pod that nothing is known of, any sandbox may be the recorded one.
+            // Until the runtime has reported the pod, any sandbox may be the one in the journal.
             (Known::Unknown, Some(id)) => {
                 records.iter().any(|record| record.phase.sandbox().is_some_and(|sandbox| sandbox.id == id))
             }
@@ -118,7 +119,8 @@ impl Wanted {
         }
     }
 
-    /// The sandbox that the pod probably has: until the runtime reports one, that to which everything is attached.
+    /// The sandbox that the pod probably has: until the runtime reports one, that to which everything is
+    /// attached.
     pub fn believed_sandbox<O>(&self, records: &[Record<O>], boot_id: &str) -> Option<Sandbox> {
         if self.sandbox != Known::Unknown {
             return self.sandbox().cloned();
@@ -162,8 +164,8 @@ impl Wanted {
         records.iter().all(|record| machine::next(record, &self.of(record), boot_id) == Step::Rest)
     }
 
-    /// The step to take now, with the index of its record: debts first, in reverse; then, while nothing is owed, the
-    /// first ADD that is missing. `records` are in the order in which attachments are made.
+    /// The step to take now, with the index of its record: debts first, in reverse; then, while nothing is
+    /// owed, the first ADD that is missing. `records` are in the order in which attachments are made.
     pub fn next_step<O: Owner>(
         &self,
         records: &[Record<O>],
@@ -195,8 +197,9 @@ impl Wanted {
     }
 }
 
-/// Whether a later attachment of the same group is still to be deleted, and with it perhaps what was made of this one.
-/// Other groups do not wait, and neither does the group's rest for a DEL that seems hopeless or a stray link.
+/// Whether a later attachment of the same group is still to be deleted, and with it perhaps what was made of
+/// this one. Other groups do not wait, and neither does the group's rest for a DEL that seems hopeless or a
+/// stray link.
 fn carries<O: Owner>(
     index: usize,
     record: &Record<O>,
@@ -214,8 +217,8 @@ fn carries<O: Owner>(
 
 #[cfg(test)]
 mod tests {
-    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one): agents that come, end
-    //! and are killed, sandboxes, releases, failing plugins.
+    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one): agents
+    //! that come, end and are killed, sandboxes, releases, failing plugins.
 
     use std::collections::btree_map::Entry;
     use std::collections::{BTreeMap, BTreeSet};
@@ -241,7 +244,8 @@ mod tests {
         End(bool),
         /// What runs ends badly: an ADD has made nothing.
         EndInVain,
-        /// The agent ends: its running operation ends, no other starts. Then the next agent, which stood by, continues.
+        /// The agent ends: its running operation ends, no other starts. Then the next agent, which stood by,
+        /// continues.
         HandOver(bool),
         /// The agent and what it runs are killed, with or without an effect.
         Kill(bool),
@@ -424,7 +428,8 @@ mod tests {
             Ok(true)
         }
 
-        /// The records of which a DEL is due: their attachments are not whole, not in the pod's sandbox, or released.
+        /// The records of which a DEL is due: their attachments are not whole, not in the pod's sandbox, or
+        /// released.
         fn due(&self) -> Vec<&String> {
             let Agent { records, wanted, .. } = &self.agent;
             let is_kept = |key: &String, sandbox: &String| {
@@ -479,7 +484,8 @@ mod tests {
             Ok(())
         }
 
-        /// The next agent takes the journal over and hears from the runtime and, for what it releases, the kubelet.
+        /// The next agent takes the journal over and hears from the runtime and, for what it releases, the
+        /// kubelet.
         fn take_over(&mut self) {
             self.agent = Agent::start(&self.journal);
             match self.sandbox.clone() {

@@ -18,9 +18,9 @@ const COALESCE: Duration = Duration::from_millis(50);
 
 /// A subscription to the changes of a namespace's links, their addresses and the node's routes.
 ///
-/// It reports that something changed since it was opened, never what. A caller that opens it before the first snapshot and
-/// reads another after every tick misses nothing. If the kernel drops messages (`ENOBUFS`), the subscription ticks, too,
-/// and goes on.
+/// It reports that something changed since it was opened, never what. A caller that opens it before the first
+/// snapshot and reads another after every tick misses nothing. If the kernel drops messages (`ENOBUFS`), the
+/// subscription ticks, too, and goes on.
 pub struct Changes {
     socket: TokioSocket,
     buffer: Vec<u8>,

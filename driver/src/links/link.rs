@@ -5,7 +5,8 @@
 pub struct Link {
     /// Interface index: unique within the namespace, for as long as the link lives there.
     pub index: u32,
-    /// Which link this is, whatever its name and namespace: no later link gets the same. `None` where sysfs does not show it.
+    /// Which link this is, whatever its name and namespace: no later link gets the same. `None` where sysfs
+    /// does not show it.
     pub identity: Option<u64>,
     /// Interface name.
     pub name: String,
@@ -34,8 +35,8 @@ pub struct Link {
     pub carrier: bool,
     /// Index of the bridge, bond, team, VRF or Open vSwitch datapath the link is enslaved to.
     pub master: Option<u32>,
-    /// Index of the link below (VLAN, macvlan …), or of the other end of a veth, if it is in the same namespace
-    /// (`IFLA_LINK`).
+    /// Index of the link below (VLAN, macvlan …), or of the other end of a veth, if it is in the same
+    /// namespace (`IFLA_LINK`).
     pub parent: Option<u32>,
     /// The link below, or the other end of the veth, is in another network namespace (`IFLA_LINK_NETNSID`).
     pub peer_in_other_netns: bool,
@@ -54,16 +55,16 @@ pub struct Link {
     pub pcie_root: Option<String>,
     /// NUMA node of the device; `None` if the platform does not say.
     pub numa_node: Option<i64>,
-    /// For an SR-IOV virtual function: the name of the physical function's link, or the physical function's PCI address
-    /// while that link is in another network namespace, such as a pod's.
+    /// For an SR-IOV virtual function: the name of the physical function's link, or the physical function's
+    /// PCI address while that link is in another network namespace, such as a pod's.
     pub physical_function: Option<String>,
     /// How many SR-IOV virtual functions the device has now.
     pub virtual_functions: u32,
 }
 
 impl Link {
-    /// Whether frames can pass: the link is set up, has a carrier, and no state that says otherwise. The state `unknown`
-    /// counts as up, because many drivers never report another one.
+    /// Whether frames can pass: the link is set up, has a carrier, and no state that says otherwise. The
+    /// state `unknown` counts as up, because many drivers never report another one.
     pub fn is_up(&self) -> bool {
         self.admin_up && self.carrier && matches!(self.oper, OperState::Up | OperState::Unknown)
     }

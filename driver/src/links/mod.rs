@@ -10,8 +10,8 @@
 //! * [`Links`] reads a [`Snapshot`]; [`Changes`] says when to read the next one.
 //! * [`classify`] decides which links pods may be attached to. It is a pure function of a snapshot.
 //! * [`Netns`] pins a pod's network namespace and runs work inside it.
-//! * [`HostLink`] is a host link as it was before it was moved into a pod. Restoring these is the only thing here that
-//!   changes links.
+//! * [`HostLink`] is a host link as it was before it was moved into a pod. Restoring these is the only thing
+//!   here that changes links.
 //!
 //! Invariant: only new threads enter another network namespace, and they run nothing else afterwards.
 

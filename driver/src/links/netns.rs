@@ -25,8 +25,8 @@ const OF_PROCESS: &str = "/proc/self/ns/net";
 /// The namespace of the calling thread.
 const OF_THREAD: &str = "/proc/thread-self/ns/net";
 
-/// Identity of a namespace. The kernel reuses the number after the namespace has ended: compare identities of different
-/// times only if a [`Netns`] was held in between.
+/// Identity of a namespace. The kernel reuses the number after the namespace has ended: compare identities of
+/// different times only if a [`Netns`] was held in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetnsId {
     /// Device number of the namespace file system.
@@ -37,7 +37,8 @@ pub struct NetnsId {
 
 /// A pinned network namespace; clones share the pin.
 ///
-/// While any clone exists, so do the namespace and its links, even after the pod has ended: drop it after the last DEL.
+/// While any clone exists, so do the namespace and its links, even after the pod has ended: drop it after the
+/// last DEL.
 #[derive(Debug, Clone)]
 pub struct Netns {
     fd: Arc<OwnedFd>,
@@ -48,12 +49,12 @@ impl Netns {
     /// Pins the network namespace at `path`: a bind mount such as `/run/netns/cni-…`, or
     /// `/proc/<pid>/ns/net`. Blocks for as long as it takes to start a thread.
     ///
-    /// The pin does not keep the path open: an open file on a bind mount would make the runtime's `umount` fail with
-    /// `EBUSY`.
+    /// The pin does not keep the path open: an open file on a bind mount would make the runtime's `umount`
+    /// fail with `EBUSY`.
     ///
     /// # Errors
-    /// [`Error::NetnsOpen`] (`CAP_SYS_ADMIN` is needed). [`Error::NotANetns`] for any other file, such as the empty file
-    /// that unmounting a bind mount leaves.
+    /// [`Error::NetnsOpen`] (`CAP_SYS_ADMIN` is needed). [`Error::NotANetns`] for any other file, such as the
+    /// empty file that unmounting a bind mount leaves.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let failed = |source| Error::NetnsOpen { path: path.to_owned(), source };
@@ -103,14 +104,14 @@ impl Netns {
         Ok(id(&own) == self.id)
     }
 
-    /// Returns a path for CNI plugins (`CNI_NETNS`). It is valid while this pin or a clone of it and this process exist,
-    /// even after the runtime has removed its own path.
+    /// Returns a path for CNI plugins (`CNI_NETNS`). It is valid while this pin or a clone of it and this
+    /// process exist, even after the runtime has removed its own path.
     pub fn path_for_plugins(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
 
-    /// Runs `work` inside the namespace, on a new thread that ends afterwards: a thread that has entered a namespace must
-    /// not run anything else. `work` may block.
+    /// Runs `work` inside the namespace, on a new thread that ends afterwards: a thread that has entered a
+    /// namespace must not run anything else. `work` may block.
     ///
     /// # Errors
     /// [`Error::NetnsEnter`] if no thread can be started or it cannot enter (`CAP_SYS_ADMIN` is needed).
@@ -142,7 +143,8 @@ impl Netns {
         self.run(|| netlink::Socket::open()?.links()).await?
     }
 
-    /// Reads all names of links in the namespace, alternative names included. A new interface can have none of them.
+    /// Reads all names of links in the namespace, alternative names included. A new interface can have none
+    /// of them.
     ///
     /// # Errors
     /// As of [`Netns::links`].

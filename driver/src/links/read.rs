@@ -11,15 +11,16 @@ use super::link::Link;
 use super::snapshot::Snapshot;
 use super::{netlink, sysfs, uplinks};
 
-/// Reads the links of the network namespace that this process runs in, and restores [moved ones](super::HostLink).
+/// Reads the links of the network namespace that this process runs in, and restores [moved
+/// ones](super::HostLink).
 #[derive(Debug, Clone)]
 pub struct Links {
     pub(super) sysfs: PathBuf,
 }
 
 impl Links {
-    /// Uses the sysfs mounted at `sysfs`, usually `/sys`, for what netlink does not report. It must be of the same network
-    /// namespace; if not, speeds and device data are unknown.
+    /// Uses the sysfs mounted at `sysfs`, usually `/sys`, for what netlink does not report. It must be of the
+    /// same network namespace; if not, speeds and device data are unknown.
     pub fn new(sysfs: impl Into<PathBuf>) -> Self {
         Self { sysfs: sysfs.into() }
     }
@@ -48,11 +49,11 @@ impl Links {
         .await
     }
 
-    /// Reads the hardware addresses, by the index of the link that receives frames for them, that no link of this
-    /// namespace has: those of macvlan links in other namespaces.
+    /// Reads the hardware addresses, by the index of the link that receives frames for them, that no link of
+    /// this namespace has: those of macvlan links in other namespaces.
     ///
-    /// The kernel does not report when they change. An ipvlan has its parent's address, and usually a VLAN does, too: they
-    /// are not found.
+    /// The kernel does not report when they change. An ipvlan has its parent's address, and usually a VLAN
+    /// does, too: they are not found.
     ///
     /// # Errors
     /// As of [`snapshot`](Self::snapshot).
@@ -76,7 +77,8 @@ impl Links {
         .await
     }
 
-    /// Returns the index of the link of this name, by sysfs: this takes no lock of the kernel's. `None` if there is no such link.
+    /// Returns the index of the link of this name, by sysfs: this takes no lock of the kernel's. `None` if
+    /// there is no such link.
     pub fn index_of(&self, name: &IfName) -> Option<u32> {
         sysfs::index_of(&self.sysfs, name.as_str())
     }
@@ -89,8 +91,8 @@ impl Links {
         Changes::subscribe()
     }
 
-    /// Whether the kernel supports links of a kind, such as `macvlan` or `ipvlan`. Loads the module that a plugin would
-    /// load, and makes no link.
+    /// Whether the kernel supports links of a kind, such as `macvlan` or `ipvlan`. Loads the module that a
+    /// plugin would load, and makes no link.
     ///
     /// # Errors
     /// [`Error::Kind`] if the kernel does not answer (`CAP_NET_ADMIN` is needed).

@@ -1,7 +1,7 @@
 //! Reads from sysfs what netlink does not report of a link: its speed and its device.
 //!
-//! `/sys/class/net` shows the namespace that sysfs was mounted for, and links may be renamed at any time. So an entry counts
-//! only if it has the expected index; otherwise nothing is known.
+//! `/sys/class/net` shows the namespace that sysfs was mounted for, and links may be renamed at any time. So
+//! an entry counts only if it has the expected index; otherwise nothing is known.
 
 use std::fs;
 use std::io;
@@ -41,8 +41,8 @@ pub(super) fn read_into(link: &mut Link, sysfs: &Path) {
     link.virtual_functions = read(&function.join("sriov_numvfs")).unwrap_or_default();
 }
 
-/// Returns the identity of a link: the inode of its directory, which moves with the link from name to name and from namespace
-/// to namespace, and which Linux never reuses (since 5.5).
+/// Returns the identity of a link: the inode of its directory, which moves with the link from name to name
+/// and from namespace to namespace, and which Linux never reuses (since 5.5).
 pub(super) fn link_identity(link: &Link, sysfs: &Path) -> Option<u64> {
     let entry = sysfs.join("class/net").join(&link.name);
     let identity = fs::metadata(&entry).ok()?.ino();
@@ -54,8 +54,8 @@ pub(super) fn index_of(sysfs: &Path, name: &str) -> Option<u32> {
     read(&sysfs.join("class/net").join(name).join("ifindex"))
 }
 
-/// Returns the identity of a PCI function, by which another function with the same address later differs: the inode of its
-/// directory, which Linux never reuses (since 5.5).
+/// Returns the identity of a PCI function, by which another function with the same address later differs: the
+/// inode of its directory, which Linux never reuses (since 5.5).
 pub(super) fn identity(sysfs: &Path, pci_bus_id: &str) -> io::Result<u64> {
     Ok(fs::metadata(sysfs.join(FUNCTIONS).join(pci_bus_id))?.ino())
 }
@@ -85,8 +85,9 @@ fn pci_id(function: &Path) -> Option<String> {
     Some(format!("{}:{}", hex("vendor")?, hex("device")?))
 }
 
-/// Returns the physical function of a virtual one; see [`super::Link::physical_function`]. If the physical function has
-/// several links, the first by name: the others are usually representors of virtual functions, with longer names.
+/// Returns the physical function of a virtual one; see [`super::Link::physical_function`]. If the physical
+/// function has several links, the first by name: the others are usually representors of virtual functions,
+/// with longer names.
 fn physical_function(function: &Path) -> Option<String> {
     let physical = fs::canonicalize(function.join("physfn")).ok()?;
     let links = fs::read_dir(physical.join("net")).into_iter().flatten().filter_map(Result::ok);

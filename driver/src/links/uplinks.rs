@@ -5,11 +5,12 @@
 //! 1. it is a loopback device;
 //! 2. it carries the node's own traffic, that is:
 //!    * a default route leads through it, or it has an address of the Node object;
-//!    * or its kind leads out of the node, and it has an address of more than link-local scope, or a route other than to
-//!      the subnets of its addresses;
-//!    * or such a link is made of it (`eth0` and `eth1` of a `bond0`, the `bond0` of a `bond0.100`), or is enslaved
-//!      together with it;
-//!    * or it is stacked on any of these (`bond0.200`: the node does not need it, but it is on the node's wire);
+//!    * or its kind leads out of the node, and it has an address of more than link-local scope, or a route
+//!      other than to the subnets of its addresses;
+//!    * or such a link is made of it (`eth0` and `eth1` of a `bond0`, the `bond0` of a `bond0.100`), or is
+//!      enslaved together with it;
+//!    * or it is stacked on any of these (`bond0.200`: the node does not need it, but it is on the node's
+//!      wire);
 //! 3. it is enslaved: its frames belong to its master, which has its only rx_handler;
 //! 4. its kind does not lead out of the node:
 //!
@@ -20,10 +21,10 @@
 //! | `veth` | if it has a NIC's name: `eth` and a number, or a systemd name (`eno1`, `enp3s0`, `enx…`) without a hyphen |
 //! | any other, and any new one: `bridge`, `macvlan`, `ipvlan`, `netkit`, `tun`, `vxlan`, `geneve`, IP tunnels, `wireguard`, `ifb`, `dummy`, `vrf`, `openvswitch` … | no |
 //!
-//! The veth rule distinguishes the NIC of a node that is itself a container (kind, a test's namespace) from the host end of
-//! a pod's veth. Only the name differs, and other CNI plugins avoid the names of NICs: `veth…`, `cali…`, `lxc…`, `gke…`,
-//! `azv…`, `eni…` (AWS; so `eni` is not a NIC's name), `<pod>-<hash>` (Antrea; so hyphens are not allowed: tenants choose
-//! the names of pods).
+//! The veth rule distinguishes the NIC of a node that is itself a container (kind, a test's namespace) from
+//! the host end of a pod's veth. Only the name differs, and other CNI plugins avoid the names of NICs:
+//! `veth…`, `cali…`, `lxc…`, `gke…`, `azv…`, `eni…` (AWS; so `eni` is not a NIC's name), `<pod>-<hash>`
+//! (Antrea; so hyphens are not allowed: tenants choose the names of pods).
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -175,8 +176,8 @@ fn own_traffic(snapshot: &Snapshot, node_addresses: &BTreeSet<IpAddr>) -> BTreeM
     own
 }
 
-/// The links that carry the node's traffic, by index: the traffic, the link that has it, and how they relate. A link's own
-/// traffic comes first, unless only that of a link above is vital.
+/// The links that carry the node's traffic, by index: the traffic, the link that has it, and how they relate.
+/// A link's own traffic comes first, unless only that of a link above is vital.
 fn node_traffic(links: &[Link], own: BTreeMap<u32, Traffic>) -> BTreeMap<u32, (Traffic, u32, Relation)> {
     let by_index: BTreeMap<u32, &Link> = links.iter().map(|link| (link.index, link)).collect();
     let (mut ports, mut above) = (BTreeMap::<u32, Vec<u32>>::new(), BTreeMap::<u32, Vec<u32>>::new());
@@ -211,7 +212,8 @@ fn node_traffic(links: &[Link], own: BTreeMap<u32, Traffic>) -> BTreeMap<u32, (T
     found
 }
 
-/// Adds the links of `from` that are missing, and all links that `around` reaches from them, for the same reason.
+/// Adds the links of `from` that are missing, and all links that `around` reaches from them, for the same
+/// reason.
 fn spread<T: Copy>(found: &mut BTreeMap<u32, T>, from: Vec<(u32, T)>, around: impl Fn(u32) -> Vec<u32>) {
     let is_new = |found: &mut BTreeMap<u32, T>, index: u32, reason: T| match found.entry(index) {
         Entry::Vacant(entry) => {

@@ -4,7 +4,8 @@
 //!   runtime ── NRI ──> Handler of this process ── NRI, this module ──> plugin of another process
 //! ```
 //!
-//! The plugin gets what this process has parsed and nothing else: pods' labels, mounts and environments stay behind.
+//! The plugin gets what this process has parsed and nothing else: pods' labels, mounts and environments stay
+//! behind.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -26,8 +27,8 @@ use super::session::{OUTBOX, RUNTIME_SERVICE, write};
 use super::session_end::SessionEnd;
 use super::ttrpc::{self, CallError, Code, Service, Status};
 
-/// How long to wait for an answer, in percent of the time that the plugin is granted: a plugin answers after 70 % at the
-/// latest.
+/// How long to wait for an answer, in percent of the time that the plugin is granted: a plugin answers after
+/// 70 % at the latest.
 const WAIT: u32 = 75;
 
 /// Sandboxes in one message of a synchronization: far from the 4 MiB that a message may have.
@@ -105,8 +106,8 @@ struct Calls {
 }
 
 impl ConnectedPlugin {
-    /// Serves a plugin that has connected. Returns the plugin, and a future that runs the connection until it ends and
-    /// returns why. Dropping the future ends the connection.
+    /// Serves a plugin that has connected. Returns the plugin, and a future that runs the connection until it
+    /// ends and returns why. Dropping the future ends the connection.
     pub fn serve(stream: UnixStream) -> (Self, impl Future<Output = String> + Send) {
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let (registration, registered) = watch::channel(false);
@@ -160,8 +161,8 @@ impl ConnectedPlugin {
         Ok(())
     }
 
-    /// Passes an event on, and waits until the plugin has handled it, for 75 % of `granted` at most. The handler's budget is
-    /// 60 % of `granted`.
+    /// Passes an event on, and waits until the plugin has handled it, for 75 % of `granted` at most. The
+    /// handler's budget is 60 % of `granted`.
     ///
     /// # Errors
     /// See [`RelayError`].

@@ -17,8 +17,9 @@ use super::ttrpc::{Code, Service, Status};
 /// The handler's budget, in percent of the time that the runtime grants a call.
 const BUDGET: u32 = 60;
 
-/// When a call is answered without the handler, in percent of the time that the runtime grants. Later than the budget, so
-/// that a handler that used all of it still decides; early enough for a busy node to send the answer.
+/// When a call is answered without the handler, in percent of the time that the runtime grants. Later than
+/// the budget, so that a handler that used all of it still decides; early enough for a busy node to send the
+/// answer.
 const ANSWER: u32 = 70;
 
 /// What runtimes grant by default; those before NRI 0.8 do not say.
@@ -27,7 +28,8 @@ const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Full name of the plugin's service.
 pub(super) const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 
-/// Longest text of an error, in bytes: far below the 1 MiB at which the runtime's end of the connection may overflow.
+/// Longest text of an error, in bytes: far below the 1 MiB at which the runtime's end of the connection may
+/// overflow.
 const MAX_TEXT: usize = 16 << 10;
 
 /// The runtime calls the plugin for each of these, for every pod of the node: no more than the handler needs.
@@ -254,7 +256,8 @@ impl Deadline {
     }
 }
 
-/// Waits for a handler until the call must be answered. The handler is a task of its own and goes on after that.
+/// Waits for a handler until the call must be answered. The handler is a task of its own and goes on after
+/// that.
 async fn in_time<T: Send + 'static>(
     call: &(impl fmt::Display + ?Sized),
     deadline: Deadline,

@@ -12,32 +12,33 @@ pub struct Denial(pub String);
 
 /// Handles the runtime's events.
 ///
-/// `budget` is how long a handler may keep the runtime waiting: 60 % of what the runtime grants the call. The runtime
-/// holds up every other pod on the node meanwhile. Soon after the budget the call is answered without the handler, which
-/// goes on. So events may overlap, even those of one sandbox.
+/// `budget` is how long a handler may keep the runtime waiting: 60 % of what the runtime grants the call. The
+/// runtime holds up every other pod on the node meanwhile. Soon after the budget the call is answered without
+/// the handler, which goes on. So events may overlap, even those of one sandbox.
 ///
 /// Sandboxes without a pod UID are skipped: no kubelet made them.
 pub trait Handler: Send + Sync + 'static {
     /// A connection to this runtime is up. No events before [`Self::synchronize`].
     fn configured(&self, runtime: &RuntimeInfo);
 
-    /// All sandboxes that the runtime knows at the start of a connection. Stopped ones are listed until they are removed,
-    /// mostly with [`SandboxNetwork::Unknown`](super::SandboxNetwork::Unknown).
+    /// All sandboxes that the runtime knows at the start of a connection. Stopped ones are listed until they
+    /// are removed, mostly with [`SandboxNetwork::Unknown`](super::SandboxNetwork::Unknown).
     fn synchronize(&self, sandboxes: Vec<Sandbox>) -> impl Future<Output = ()> + Send;
 
     /// A sandbox was made. The runtime creates its containers after the answer.
     ///
     /// # Errors
-    /// The text reaches the user, the sandbox fails, and the kubelet makes another one. Many releases of containerd then
-    /// refuse to start the next time (containerd issue 13609): prefer to refuse the containers.
+    /// The text reaches the user, the sandbox fails, and the kubelet makes another one. Many releases of
+    /// containerd then refuse to start the next time (containerd issue 13609): prefer to refuse the
+    /// containers.
     fn run_pod_sandbox(
         &self,
         sandbox: Sandbox,
         budget: Duration,
     ) -> impl Future<Output = Result<(), Denial>> + Send;
 
-    /// A container is about to be created. If it is refused, the kubelet retries in the same sandbox, after less than 1 s
-    /// and then every 10 to 15 s.
+    /// A container is about to be created. If it is refused, the kubelet retries in the same sandbox, after
+    /// less than 1 s and then every 10 to 15 s.
     ///
     /// # Errors
     /// The text reaches the user as the message of a `CreateContainerError`.
@@ -69,7 +70,8 @@ pub struct RuntimeInfo {
 /// Changes to a container before it is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment {
-    /// OCI `createRuntime` hooks to add: run on the node, in the runtime's namespaces, before the container's process.
+    /// OCI `createRuntime` hooks to add: run on the node, in the runtime's namespaces, before the container's
+    /// process.
     pub create_runtime: Vec<Hook>,
 }
 

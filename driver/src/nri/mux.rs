@@ -1,12 +1,13 @@
 //! NRI's trunk: two virtual connections over one socket, without IO.
 //!
-//! A frame is a connection number and a payload length, both 32 bit big endian, then the payload. Frames are not messages:
-//! a message may have many frames, and a frame many messages. So payload is passed on as it arrives, and not buffered.
-//! Source: `pkg/net/multiplex` of github.com/containerd/nri.
+//! A frame is a connection number and a payload length, both 32 bit big endian, then the payload. Frames are
+//! not messages: a message may have many frames, and a frame many messages. So payload is passed on as it
+//! arrives, and not buffered. Source: `pkg/net/multiplex` of github.com/containerd/nri.
 
 use super::ttrpc;
 
-/// Longest frame to send, header included. The Go peer has a buffer of this size, and ends the connection on a longer frame.
+/// Longest frame to send, header included. The Go peer has a buffer of this size, and ends the connection on
+/// a longer frame.
 const MAX_SENT: usize = 4096;
 
 /// Longest payload that the protocol allows in a frame.

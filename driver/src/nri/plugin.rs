@@ -16,8 +16,8 @@ use super::session_end::SessionEnd;
 /// Default path of the runtime's NRI socket.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
-/// Shortest delay before reconnecting. Jitter adds up to as much again, so that the agents of a rack that lost power do
-/// not reconnect at once.
+/// Shortest delay before reconnecting. Jitter adds up to as much again, so that the agents of a rack that
+/// lost power do not reconnect at once.
 const MIN_DELAY: Duration = Duration::from_millis(50);
 
 /// Longest delay before reconnecting; with jitter 5 s.
@@ -25,8 +25,9 @@ const MAX_DELAY: Duration = Duration::from_millis(2500);
 
 /// Keeps the plugin connected to `socket` and passes events to `handler`, until `cancel`.
 ///
-/// `connected` is true while the runtime reports everything: from the end of the synchronization until the connection
-/// ends. Reconnects for ever, with delays of 50 ms to 5 s. Handlers that still run when this returns go on.
+/// `connected` is true while the runtime reports everything: from the end of the synchronization until the
+/// connection ends. Reconnects for ever, with delays of 50 ms to 5 s. Handlers that still run when this
+/// returns go on.
 pub async fn run<H: Handler>(
     socket: PathBuf,
     handler: Arc<H>,

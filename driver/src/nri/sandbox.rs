@@ -1,7 +1,7 @@
 //! Pods' sandboxes and containers as the runtime reports them, validated once.
 //!
-//! Identifiers become parts of file names and of a plugin's environment: those that could leave a directory or inject a
-//! line are refused. What the runtime no longer knows is `Unknown`, never guessed.
+//! Identifiers become parts of file names and of a plugin's environment: those that could leave a directory
+//! or inject a line are refused. What the runtime no longer knows is `Unknown`, never guessed.
 
 use std::path::PathBuf;
 
@@ -29,8 +29,8 @@ pub enum SandboxNetwork {
     Namespace(PathBuf),
     /// The node's (`hostNetwork: true`).
     Host,
-    /// The runtime does not say. Usual after the sandbox has stopped; containerd lists such sandboxes until they are
-    /// removed.
+    /// The runtime does not say. Usual after the sandbox has stopped; containerd lists such sandboxes until
+    /// they are removed.
     Unknown,
 }
 
@@ -41,8 +41,8 @@ pub struct Container {
     pub id: String,
     /// Name in the pod's spec.
     pub name: String,
-    /// Fully qualified names of the CDI devices that it requests. containerd up to 2.2 and CRI-O up to 1.36 do not
-    /// report them: an empty list proves nothing.
+    /// Fully qualified names of the CDI devices that it requests. containerd up to 2.2 and CRI-O up to 1.36
+    /// do not report them: an empty list proves nothing.
     pub cdi_devices: Vec<String>,
 }
 
@@ -115,8 +115,8 @@ impl Sandbox {
 }
 
 impl From<&Sandbox> for proto::PodSandbox {
-    /// Encodes a sandbox so that it is the same again after [`Sandbox::parse`], except at the sandbox's end: there only a
-    /// path is known.
+    /// Encodes a sandbox so that it is the same again after [`Sandbox::parse`], except at the sandbox's end:
+    /// there only a path is known.
     fn from(sandbox: &Sandbox) -> Self {
         let namespace = |kind: &str, path: String| proto::LinuxNamespace { r#type: kind.to_owned(), path };
         let namespaces = match &sandbox.network {
@@ -149,8 +149,8 @@ impl From<&Container> for proto::Container {
 }
 
 impl SandboxNetwork {
-    /// A pod on the node's network has namespaces, but none of type `network`. The same is true of any sandbox after it
-    /// has stopped. Only the latter can have a `uts` namespace or an address.
+    /// A pod on the node's network has namespaces, but none of type `network`. The same is true of any
+    /// sandbox after it has stopped. Only the latter can have a `uts` namespace or an address.
     fn parse(
         namespaces: &[proto::LinuxNamespace],
         ips: &[String],

@@ -21,16 +21,16 @@ use super::{proto, ttrpc};
 /// Full name of the runtime's service.
 pub(super) const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-/// The plugin's name, and its place among the node's plugins: runtimes call them in this order, and skip those after one
-/// that answers with an error.
+/// The plugin's name, and its place among the node's plugins: runtimes call them in this order, and skip
+/// those after one that answers with an error.
 const NAME: &str = "netclaim";
 const INDEX: &str = "00";
 
 /// How many answers may wait for the socket. The runtime makes its calls one by one and never needs as many.
 pub(super) const OUTBOX: usize = 16;
 
-/// Connects, registers, and serves the runtime's calls until the connection ends. `connected` becomes true after the
-/// synchronization. The caller makes it false, and may drop this future at any time.
+/// Connects, registers, and serves the runtime's calls until the connection ends. `connected` becomes true
+/// after the synchronization. The caller makes it false, and may drop this future at any time.
 pub(super) async fn attend<H: Handler>(
     socket: &Path,
     events: &Arc<Events<H>>,

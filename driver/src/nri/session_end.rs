@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{mux, ttrpc};
 
-/// How long to wait for the runtime's answer to the registration. It registers plugins one after another and gives each
-/// 5 s by default: enough for a node with many slow plugins.
+/// How long to wait for the runtime's answer to the registration. It registers plugins one after another and
+/// gives each 5 s by default: enough for a node with many slow plugins.
 pub(super) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a connection ended.

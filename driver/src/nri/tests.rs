@@ -1,5 +1,5 @@
-//! The plugin against a fake runtime in the same process, which uses the same codecs. So these tests show behaviour; the
-//! test `nri_real` checks the bytes against NRI's own code.
+//! The plugin against a fake runtime in the same process, which uses the same codecs. So these tests show
+//! behaviour; the test `nri_real` checks the bytes against NRI's own code.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -1,11 +1,11 @@
 //! The part of ttrpc that NRI needs: unary calls, as client and server.
 //!
-//! A message is a header of ten bytes (payload length and stream number, 32 bit big endian, kind, flags) and a
-//! protobuf payload of at most 4 MiB. A call is one request and one response with the same stream number, which
-//! is odd and grows. Streaming is refused.
+//! A message is a header of ten bytes (payload length and stream number, 32 bit big endian, kind, flags) and
+//! a protobuf payload of at most 4 MiB. A call is one request and one response with the same stream number,
+//! which is odd and grows. Streaming is refused.
 //!
-//! Services keep deadlines: [`answer`] passes on the time that the caller grants, and never drops a call that is being
-//! served. Source: `PROTOCOL.md` and `channel.go` of github.com/containerd/ttrpc.
+//! Services keep deadlines: [`answer`] passes on the time that the caller grants, and never drops a call that
+//! is being served. Source: `PROTOCOL.md` and `channel.go` of github.com/containerd/ttrpc.
 
 use std::future::Future;
 use std::time::Duration;
@@ -170,7 +170,8 @@ pub(super) trait Service: Send + Sync + 'static {
     /// Full name of the service.
     const NAME: &'static str;
 
-    /// Serves a call. `granted` is how long the caller waits from now on, if it says so; zero if the time has passed.
+    /// Serves a call. `granted` is how long the caller waits from now on, if it says so; zero if the time has
+    /// passed.
     fn call(
         &self,
         method: &str,

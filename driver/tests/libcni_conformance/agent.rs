@@ -1,4 +1,5 @@
-//! The agent's way to attach, [`CniPlugins`], as a side: what the agent's journal would hold between two verbs is in memory.
+//! The agent's way to attach, [`CniPlugins`], as a side: what the agent's journal would hold between two
+//! verbs is in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

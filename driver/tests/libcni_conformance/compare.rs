@@ -40,8 +40,8 @@ impl Report {
         }
     }
 
-    /// Compares what came of one case. `explained` names the rows of the table that it shows: each of them, and no
-    /// other difference, must be there.
+    /// Compares what came of one case. `explained` names the rows of the table that it shows: each of them,
+    /// and no other difference, must be there.
     pub fn compare(&mut self, case: &str, explained: &[&'static str], ours: &Value, libcni: &Value) {
         self.compare_allowing(case, explained, &[], ours, libcni);
     }
@@ -219,8 +219,8 @@ pub fn settle_result(result: &mut Value) {
     }
 }
 
-/// Replaces what differs from one run to the next: hardware addresses that the kernel made up, and names that plugins
-/// did, in the order in which they occur.
+/// Replaces what differs from one run to the next: hardware addresses that the kernel made up, and names that
+/// plugins did, in the order in which they occur.
 pub fn settle_names(seen: &Value) -> Value {
     let text = seen.to_string();
     let mut out = String::with_capacity(text.len());
@@ -275,7 +275,8 @@ fn mac(text: &str, at: usize) -> Option<(&str, String)> {
     (fits && !goes_on && !given).then(|| (mac, "<mac>".to_owned()))
 }
 
-/// A name that a plugin made up for its veth, or for the device by which it limits bandwidth, which is numbered.
+/// A name that a plugin made up for its veth, or for the device by which it limits bandwidth, which is
+/// numbered.
 fn made_up<'a>(text: &'a str, at: usize, known: &mut Vec<&'a str>) -> Option<(&'a str, String)> {
     let (kind, digits) = match text.as_bytes()[at] {
         b'v' => ("veth", 8),

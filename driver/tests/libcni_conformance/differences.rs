@@ -1,4 +1,5 @@
-//! Where this runtime does not do what libcni does, and why. `docs/reference/libcni-differences.md` is made from this.
+//! Where this runtime does not do what libcni does, and why. `docs/reference/libcni-differences.md` is made
+//! from this.
 
 use serde_json::Value;
 
@@ -40,8 +41,8 @@ pub struct Difference {
     pub provoke: &'static str,
     pub ours: &'static str,
     pub libcni: &'static str,
-    /// Where the two observations differ, and how: a JSON pointer in which `*` stands for any one member, and both
-    /// values as JSON, of which `*` stands for any.
+    /// Where the two observations differ, and how: a JSON pointer in which `*` stands for any one member, and
+    /// both values as JSON, of which `*` stands for any.
     pub at: &'static [(&'static str, &'static str, &'static str)],
     /// Where they differ in consequence, by values that are not the point.
     pub follows: &'static [&'static str],
@@ -201,9 +202,9 @@ pub const DIFFERENCES: &[Difference] = &[
         name: "strict-json",
         group: Group::Documents,
         reason: "hostile input is refused before it costs anything",
-        provoke: "a text that is no Unicode, or nesting beyond 127 levels",
+        provoke: "a text that is not Unicode, or nesting beyond 127 levels",
         ours: "the configuration is refused",
-        libcni: "it is taken, with U+FFFD for what is no character, down to 10,000 levels",
+        libcni: "it is taken, with U+FFFD for what is not a character, down to 10,000 levels",
         at: &[("/class", r#""bad configuration""#, r#""ok""#)],
         follows: &["/result"],
     },
@@ -380,7 +381,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "signal-after-output",
         group: Group::Faulty,
-        reason: "a crash is no error report; the plugin may have been killed for want of memory, and DEL is due",
+        reason: "a crash is not an error report; the plugin may have been killed for want of memory, and DEL is due",
         provoke: "a plugin prints its result, and a signal ends it",
         ours: "the error names the signal",
         libcni: "the error has neither code nor message",
@@ -411,7 +412,7 @@ pub const DIFFERENCES: &[Difference] = &[
         name: "damaged-error",
         group: Group::Faulty,
         reason: "what can be read of an error is better than nothing",
-        provoke: "an error whose code is no unsigned 64-bit number, or whose message is no text",
+        provoke: "an error whose code is not an unsigned 64-bit number, or whose message is not text",
         ours: "that member counts as not given, the others are reported",
         libcni: "nothing of it is read",
         at: &[("/class", r#""reported""#, r#""no error object""#), ("/msg", r#""""#, "*")],
@@ -640,7 +641,7 @@ pub const DIFFERENCES: &[Difference] = &[
         group: Group::Loading,
         reason: "a name that begins with a dot and has no other is hidden, and has no extension",
         provoke: "a file named `.conflist`",
-        ours: "it is no network",
+        ours: "it is not a network",
         libcni: "it is read",
         at: &[("/class", r#""no such network""#, r#""ok""#)],
         follows: &["/result"],

@@ -126,7 +126,7 @@ fn any_case() -> impl Strategy<Value = Case> {
             prop::collection::vec(plugin, 1..=TYPES.len()),
             prop::collection::btree_map(
                 capability,
-                any_value().prop_filter("null is no argument", |v| !v.is_null()),
+                any_value().prop_filter("null is not an argument", |v| !v.is_null()),
                 0..3,
             ),
             prop::collection::vec(("[A-Z_]{1,6}", "[a-zA-Z0-9/.:]{0,6}"), 0..3),

@@ -46,8 +46,8 @@ impl Pods {
         path
     }
 
-    /// The end of a pod's namespace. The kernel takes its time: one end of a pair of veths goes with it, and when the
-    /// other end is gone, so are the pod's.
+    /// The end of a pod's namespace. The kernel takes its time: one end of a pair of veths goes with it, and
+    /// when the other end is gone, so are the pod's.
     pub fn end(&mut self, pod: &str) {
         self.links(pod, "add veth canary0 canary1");
         let host = format!("/proc/{}/task/{}/ns/net", process::id(), gettid());

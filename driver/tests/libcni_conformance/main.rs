@@ -1,9 +1,10 @@
-//! The same networks on libcni and on this runtime, and the reference plugins as the [`agent`] runs them: what the plugins
-//! get, what the caller gets, and what is left on the host must be equal. Where it is not, [`differences`] has a row that
-//! says where and why; a difference without a row fails, and so does a row that no case shows.
+//! The same networks on libcni and on this runtime, and the reference plugins as the [`agent`] runs them:
+//! what the plugins get, what the caller gets, and what is left on the host must be equal. Where it is not,
+//! [`differences`] has a row that says where and why; a difference without a row fails, and so does a row
+//! that no case shows.
 //!
-//! libcni runs in a Go program, `tests/libcni`, at a pinned version. Plugins are its [`recorder`](sides), which answers
-//! what a case says or runs the real plugin, and notes what it gets.
+//! libcni runs in a Go program, `tests/libcni`, at a pinned version. Plugins are its [`recorder`](sides),
+//! which answers what a case says or runs the real plugin, and notes what it gets.
 //!
 //! Needs Go, or `NETCLAIM_LIBCNI`, the directory of the built programs; the reference plugins need root and
 //! `NETCLAIM_CNI_BIN`, their directory too. What the kernel lacks is skipped, visibly:

@@ -1,5 +1,6 @@
-//! The reference plugins, with the recorder in front of each, on hosts that are equal. After each verb: what the plugins
-//! got, what the caller got, and everything that is on the host, in the pods and in the plugins' directories.
+//! The reference plugins, with the recorder in front of each, on hosts that are equal. After each verb: what
+//! the plugins got, what the caller got, and everything that is on the host, in the pods and in the plugins'
+//! directories.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -216,8 +217,8 @@ fn compare(group: Group, cases: Vec<Case>) {
     assert!(idle.is_empty(), "never attached: {idle:#?}");
 }
 
-/// Brings what the agent tells and what libcni does into one form; returns the rows that the case may show. Of a failure
-/// the agent tells a text, in which the plugin's words must be.
+/// Brings what the agent tells and what libcni does into one form; returns the rows that the case may show.
+/// Of a failure the agent tells a text, in which the plugin's words must be.
 fn told_alike(case: &Case, ours: &mut Value, libcni: &mut Value) -> Vec<&'static str> {
     let text = |step: &Value| step["msg"].as_str().unwrap_or_default().to_owned();
     for (ours, libcni) in ours.as_array_mut().unwrap().iter_mut().zip(libcni.as_array_mut().unwrap()) {
@@ -283,8 +284,8 @@ fn reference_plugins_behave_as_on_libcni() {
     compare(Group::Reference, cases::all().into_iter().filter(|case| !is_rare(case)).collect());
 }
 
-/// Without the cases whose difference is the runtime's, which is shown above, those in which plugins make something else than they
-/// are asked, and second ADDs, which the agent's state machine does not know.
+/// Without the cases whose difference is the runtime's, which is shown above, those in which plugins make
+/// something else than they are asked, and second ADDs, which the agent's state machine does not know.
 #[test]
 #[ignore = "needs root, Go and NETCLAIM_CNI_BIN"]
 fn the_agent_attaches_and_detaches_as_libcni_does() {

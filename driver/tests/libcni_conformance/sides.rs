@@ -1,7 +1,8 @@
 //! A runtime, its plugins and its cache in a directory of their own; one of each to compare.
 //!
-//! Below [`Side::root`]: `bin` holds the recorder under the plugins' names, `calls` what it noted, `replies` what it shall
-//! answer, `real` the plugins it stands in front of, `cache` the runtime's cache; the rest is the case's.
+//! Below [`Side::root`]: `bin` holds the recorder under the plugins' names, `calls` what it noted, `replies`
+//! what it shall answer, `real` the plugins it stands in front of, `cache` the runtime's cache; the rest is
+//! the case's.
 
 use std::collections::BTreeMap;
 use std::fs;

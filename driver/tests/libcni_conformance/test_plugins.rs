@@ -1,7 +1,8 @@
-//! The test plugins of the CNI project: `noop`, which does what a file tells it, and `sleep`. The recorder is before them.
+//! The test plugins of the CNI project: `noop`, which does what a file tells it, and `sleep`. The recorder is
+//! before them.
 //!
-//! Not `debug`, a module of its own that was never released: it notes what it gets and hands on what it got, as the
-//! recorder and `noop` do.
+//! Not `debug`, a module of its own that was never released: it notes what it gets and hands on what it got,
+//! as the recorder and `noop` do.
 
 use std::fs;
 use std::time::Duration;

@@ -13,8 +13,8 @@ pub fn tool(name: &str) -> PathBuf {
     DIR.get_or_init(|| std::env::var_os("NETCLAIM_LIBCNI").map_or_else(build, PathBuf::from)).join(name)
 }
 
-/// Builds the programs, if they are not. A thread calls it before it has a network namespace of its own, from which no modules can be
-/// downloaded.
+/// Builds the programs, if they are not. A thread calls it before it has a network namespace of its own, from
+/// which no modules can be downloaded.
 pub fn build_all() {
     tool("");
 }

@@ -21,8 +21,8 @@ pub type Plan = attach::Plan<Claimant>;
 pub type PodState = attach::PodState<Claimant>;
 
 impl Host {
-    /// An agent that has these folders of plugins and goes on from what the one before it left on the host. `deadline` is
-    /// for an operation of a chain.
+    /// An agent that has these folders of plugins and goes on from what the one before it left on the host.
+    /// `deadline` is for an operation of a chain.
     pub fn agent<O: Observer>(
         &self,
         folders: Vec<PathBuf>,

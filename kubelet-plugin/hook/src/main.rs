@@ -1,19 +1,19 @@
 //! The OCI `createRuntime` hook that holds a container until its pod's networks are attached.
 //!
-//! The container runtime runs it on the host, before the container's process starts, with the OCI state on stdin
-//! and an empty environment:
+//! The container runtime runs it on the host, before the container's process starts, with the OCI state on
+//! stdin and an empty environment:
 //!
 //! ```text
 //! netclaim-hook GATE-SOCKET MARKER-DIR [POD REFUSAL]
 //! ```
 //!
-//! * A claim's CDI device adds POD, the UID of the pod that the claim is attached to, and REFUSAL. The hook refuses a
-//!   container of another pod with that text, whatever is attached to its sandbox.
-//! * The hook returns at once when MARKER-DIR has a file named like the sandbox: all is attached, whether or not the agent
-//!   is alive.
+//! * A claim's CDI device adds POD, the UID of the pod that the claim is attached to, and REFUSAL. The hook
+//!   refuses a container of another pod with that text, whatever is attached to its sandbox.
+//! * The hook returns at once when MARKER-DIR has a file named like the sandbox: all is attached, whether or
+//!   not the agent is alive.
 //! * Otherwise it asks the agent and waits, also for an agent that is away.
-//! * It fails only when the outcome is final: the claim is another pod's, the pod is being deleted, or the hook has timed
-//!   out. A hook that fails ends a pod with `restartPolicy: Never`.
+//! * It fails only when the outcome is final: the claim is another pod's, the pod is being deleted, or the
+//!   hook has timed out. A hook that fails ends a pod with `restartPolicy: Never`.
 //! * It ends with its parent: a runtime that is restarted forgets its hooks and starts new ones.
 //!
 //! Several hooks may run for one pod.
@@ -30,7 +30,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Less than the timeout in the CDI spec (100 s), so that the user reads the hook's error and not the runtime's.
+/// Less than the timeout in the CDI spec (100 s), so that the user reads the hook's error and not the
+/// runtime's.
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// How often to look for the marker, the agent and the parent.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -63,8 +64,8 @@ enum HookError {
     Gone(String),
 }
 
-/// The relevant part of the OCI runtime state (runtime-spec, "State"). CRI-O and containerd use different annotations for
-/// the container's sandbox.
+/// The relevant part of the OCI runtime state (runtime-spec, "State"). CRI-O and containerd use different
+/// annotations for the container's sandbox.
 #[derive(Deserialize)]
 struct State {
     #[serde(default)]

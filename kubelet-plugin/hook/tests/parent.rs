@@ -1,4 +1,5 @@
-//! The hook ends with the runtime that started it: a runtime that is restarted forgets its hooks and starts new ones.
+//! The hook ends with the runtime that started it: a runtime that is restarted forgets its hooks and starts
+//! new ones.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 use std::fs;

@@ -1,14 +1,16 @@
-//! What a node needs of one ClaimNetwork's addresses of one family, and which blocks it can give back. Pure: time is an argument.
+//! What a node needs of one ClaimNetwork's addresses of one family, and which blocks it can give back. Pure:
+//! time is an argument.
 //!
-//! Each write is a request to the API server, and there are thousands of nodes: a node asks before it runs out, for as much as
-//! it used in the last minute, and says that it needs less only after some minutes.
+//! Each write is a request to the API server, and there are thousands of nodes: a node asks before it runs
+//! out, for as much as it used in the last minute, and says that it needs less only after some minutes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the number of attachments must stay the same before it is reported, if it differs much from the last report.
+/// How long the number of attachments must stay the same before it is reported, if it differs much from the
+/// last report.
 const SETTLED: Duration = Duration::from_secs(3600);
 /// The same for a block of which nothing was reported yet.
 const FIRST: Duration = Duration::from_secs(60);
@@ -83,11 +85,12 @@ impl Demand {
         Self { idle_after, used: None, arrivals: VecDeque::new(), empty: BTreeMap::new(), too_much: None }
     }
 
-    /// Decides what to do about these blocks of one family. `is_scarce`: some node needs addresses, and no block is free.
+    /// Decides what to do about these blocks of one family. `is_scarce`: some node needs addresses, and no
+    /// block is free.
     pub fn look(&mut self, blocks: &[BlockNow], is_scarce: bool, now: Instant) -> Decision {
         let mut decision = Decision::default();
-        // What the node wants stays on the block that has it: the controller takes the largest number of all blocks. Without
-        // any, it is written to the first one, which `max_by_key` finds from behind.
+        // What the node wants stays on the block that has it: the controller takes the largest number of all
+        // blocks. Without any, it is written to the first one, which `max_by_key` finds from behind.
         let Some(bearer) = blocks.iter().rev().max_by_key(|block| block.reported_wanted) else {
             *self = Self::new(self.idle_after);
             return decision;
@@ -150,8 +153,8 @@ impl Demand {
         now
     }
 
-    /// Reports the numbers of blocks that have not changed for long. An exhausted node reports them at once, so that the
-    /// controller does not take it for one with free addresses.
+    /// Reports the numbers of blocks that have not changed for long. An exhausted node reports them at once,
+    /// so that the controller does not take it for one with free addresses.
     fn report_used(
         &self,
         blocks: &[BlockNow],
@@ -160,7 +163,7 @@ impl Demand {
         decision: &mut Decision,
     ) {
         for block in blocks {
-            // Of a block that nobody has reported on, everybody believes that it is empty.
+            // Other components treat a block without a report as empty.
             let reported = u64::try_from(block.reported_used.unwrap_or_default()).unwrap_or_default();
             let off = reported.abs_diff(block.used);
             let settled = match block.reported_used {

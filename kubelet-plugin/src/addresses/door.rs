@@ -1,5 +1,5 @@
-//! The door for the model of the whole (`tests/model`): what one agent decides about addresses, without its requests, plugins and
-//! files. Nothing else uses it.
+//! The door for the model of the whole (`tests/model`): what one agent decides about addresses, without its
+//! requests, plugins and files. Nothing else uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

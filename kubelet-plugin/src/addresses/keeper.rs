@@ -1,5 +1,5 @@
-//! Keeps the node's AddressBlocks: reports what is used and wanted, gives back empty blocks, and lets go of blocks that are
-//! being deleted when no attachment has an address of them.
+//! Keeps the node's AddressBlocks: reports what is used and wanted, gives back empty blocks, and lets go of
+//! blocks that are being deleted when no attachment has an address of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::demand::{BlockNow, Demand, Report};
 use super::metrics::AddressMetrics;
-use crate::addresses::plan::Turn;
+use crate::addresses::plan::PlanLock;
 use crate::addresses::reservations::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::pods::owner::{Addresses, Owner, Plan, Record};
@@ -35,8 +35,8 @@ use crate::pods::owner::{Addresses, Owner, Plan, Record};
 const GATHER: Duration = Duration::from_millis(100);
 /// Time between a failed write and the next try, and between two looks for addresses that others hold.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long a block that is being deleted is kept, after it is withdrawn from the node's devices: the scheduler may have
-/// promised its addresses to pods just before, and their claims arrive meanwhile.
+/// How long a block that is being deleted is kept, after it is withdrawn from the node's devices: the
+/// scheduler may have promised its addresses to pods just before, and their claims arrive meanwhile.
 const WITHDRAWN: Duration = Duration::from_secs(10);
 /// Field manager of the status.
 const MANAGER: &str = "netclaim-agent";
@@ -51,7 +51,7 @@ pub(crate) struct BlockKeeper {
     /// What the node has.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Excludes plans of blocks that are given back.
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) plan_lock: Arc<PlanLock>,
     /// The gauges of addresses.
     pub(crate) metrics: AddressMetrics,
     /// What `host-local` has handed out.
@@ -126,8 +126,8 @@ impl BlockKeeper {
         }
     }
 
-    /// Reports pods with addresses of blocks that the node does not have: somebody has deleted the blocks by force, or the Node
-    /// object was gone for long. Other nodes may have them.
+    /// Reports pods with addresses of blocks that the node does not have: somebody has deleted the blocks by
+    /// force, or the Node object was gone for long. Other nodes may have them.
     fn report_without_block(
         &self,
         own: &BTreeMap<String, OwnBlock>,
@@ -151,7 +151,8 @@ impl BlockKeeper {
         memory.without_block = pods;
     }
 
-    /// Reports what the blocks in use need, and gives back what is not needed. Returns whether all writes succeeded.
+    /// Reports what the blocks in use need, and gives back what is not needed. Returns whether all writes
+    /// succeeded.
     async fn decide<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         own: &BTreeMap<String, OwnBlock>,
@@ -176,7 +177,8 @@ impl BlockKeeper {
             let taken = foreign.get(network).unwrap_or(&none);
             for family in pool.families() {
                 let of_family = leased.blocks.iter().filter(|block| block.family() == family);
-                // What others hold is lost for this node, and the controller does not know: it is asked for more.
+                // What others hold is lost for this node, and the controller does not know: it is asked for
+                // more.
                 let lost = |block: &Block| block.size().saturating_sub(block.free_of(taken));
                 let lost: i64 = of_family.clone().map(|block| i64::try_from(lost(block)).unwrap_or(0)).sum();
                 let blocks = of_family.filter_map(|block| {
@@ -237,8 +239,8 @@ impl BlockKeeper {
         done
     }
 
-    /// Lets go of blocks that are being deleted, as soon as no attachment has an address of them. Returns whether all writes
-    /// succeeded and nothing is left to look at without an event.
+    /// Lets go of blocks that are being deleted, as soon as no attachment has an address of them. Returns
+    /// whether all writes succeeded and nothing is left to look at without an event.
     async fn let_go<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         own: &BTreeMap<String, OwnBlock>,
@@ -256,7 +258,7 @@ impl BlockKeeper {
                 continue;
             }
             // From here on no plan names the block, so that what is counted now can only become less.
-            self.turn.lock().await.retired.insert(block.uid.clone());
+            self.plan_lock.lock().await.retired.insert(block.uid.clone());
             let held = held(attacher);
             let network = block.spec.network.as_str();
             if let Some(of_block) = uses(&held).remove(&(network.to_owned(), block.spec.cidr)) {
@@ -283,7 +285,7 @@ impl BlockKeeper {
                 None => done &= self.remove_finalizer(name, block, finalizer).await,
             }
         }
-        let back: Vec<&String> = self.turn.lock().await.come_back(own).collect();
+        let back: Vec<&String> = self.plan_lock.lock().await.come_back(own).collect();
         for name in back {
             done &= self.give_back(name, own, "it had been given back before etcd was restored").await;
         }
@@ -294,7 +296,7 @@ impl BlockKeeper {
             };
             own.values().any(|block| block.uid == *uid) || inventory.addresses.values().any(listed)
         };
-        self.turn.lock().await.retired.retain(is_known);
+        self.plan_lock.lock().await.retired.retain(is_known);
         done
     }
 
@@ -385,8 +387,8 @@ fn held<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Vec
     held.into_iter().flatten().collect()
 }
 
-/// Returns who of a pod's attachments has an address of a block, those first whose address is in none of the spans `usable`: of
-/// these, people want to know most.
+/// Returns who of a pod's attachments has an address of a block, those first whose address is in none of the
+/// spans `usable`: of these, people want to know most.
 fn holders<'a>(
     records: &'a [Record],
     block: &'a AddressBlockSpec,
@@ -442,8 +444,8 @@ async fn foreign_addresses(
     read.await.unwrap_or_default()
 }
 
-/// Returns a file by which `host-local` has handed out an address of the block under one of these names, and that is still
-/// there. A directory that cannot be read may have some.
+/// Returns a file by which `host-local` has handed out an address of the block under one of these names, and
+/// that is still there. A directory that cannot be read may have some.
 async fn reservation_in(
     lists: BTreeSet<String>,
     block: IpNet,

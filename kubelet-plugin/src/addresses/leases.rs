@@ -1,8 +1,9 @@
 //! Addresses that claims ask for: one AddressLease for each, whose name is the lock.
 //!
-//! A lease is the claim's as long as the claim lives. Its `status.nodeName` says where a pod may have the address: the agent sets it
-//! before it journals a plan, and clears it when no plan names the lease any more. So the pod of a named claim can have the
-//! address on another node, but not before the last one has none of it left.
+//! A lease is the claim's as long as the claim lives. Its `status.nodeName` says where a pod may have the
+//! address: the agent sets it before it journals a plan, and clears it when no plan names the lease any more.
+//! So the pod of a named claim can have the address on another node, but not before the last one has none of
+//! it left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -74,7 +75,8 @@ fn named(holder: &Holder, namespace: &str) -> String {
     }
 }
 
-/// Returns what a tenant of `namespace` can do to get the address. To delete the lease is not a way: the holder has the address.
+/// Returns what a tenant of `namespace` can do to get the address. To delete the lease is not a way: the
+/// holder has the address.
 fn way_out(holder: &Holder, namespace: &str) -> &'static str {
     match (holder.namespace.as_str() == namespace, holder.kind) {
         (true, HolderKind::ResourceClaim) => ", or delete that claim first",
@@ -98,7 +100,8 @@ pub(crate) struct Leases {
     blocks: Api<AddressBlock>,
     node: String,
     ours: Mutex<BTreeMap<String, Own>>,
-    /// Held while a lease is taken or cleared: a claim may come back while the lease of its last pod is cleared.
+    /// Held while a lease is taken or cleared: a claim may come back while the lease of its last pod is
+    /// cleared.
     one_by_one: tokio::sync::Mutex<()>,
 }
 
@@ -114,8 +117,8 @@ impl Leases {
         }
     }
 
-    /// Makes sure that the plan's claim has every address that it asks for, on this node. `blocks_of` returns the names of the
-    /// blocks that an address may be in.
+    /// Makes sure that the plan's claim has every address that it asks for, on this node. `blocks_of` returns
+    /// the names of the blocks that an address may be in.
     ///
     /// # Errors
     /// Who has it, or where it is in use. What was taken before stays the claim's.
@@ -158,11 +161,13 @@ impl Leases {
         let failed = |source| LeaseError::Request { address: address.clone(), lease: lease.clone(), source };
         let found = answered(self.api.get_opt(lease)).await.map_err(failed)?;
         let node = found.as_ref().and_then(|object| object.status.as_ref()?.node.as_deref());
-        // The controller leases to a pod what it finds that the pod has: in a new sandbox, the pod has it again.
+        // The controller leases to a pod what it finds that the pod has: in a new sandbox, the pod has it
+        // again.
         let owners = [&plan.owner.claim.uid, &plan.owner.pod.uid];
         let is_claims = found.as_ref().is_none_or(|object| owners.contains(&&object.spec.holder.uid));
         let is_confirmed = found.as_ref().is_some_and(|object| object.labels().contains_key(CONFIRMED_LABEL));
-        // The lock by name is among leases: a node may have the address of earlier. No block has that of a confirmed lease.
+        // The lock by name is among leases: a node may have the address of earlier. No block has that of a
+        // confirmed lease.
         if node.is_none()
             && is_claims
             && !is_confirmed
@@ -192,8 +197,9 @@ impl Leases {
         Ok(())
     }
 
-    /// Returns a block whose node hands out the address: any of the ClaimNetwork, also of a pool from which it drew before, or one of these
-    /// names, which are those of the pool. It is one list for a claim, at its first Prepare, unless the controller is away.
+    /// Returns a block whose node hands out the address: any of the ClaimNetwork, also of a pool from which
+    /// it drew before, or one of these names, which are those of the pool. It is one list for a claim, at its
+    /// first Prepare, unless the controller is away.
     async fn block_with(
         &self,
         plan: &Plan,
@@ -306,7 +312,8 @@ impl Leases {
         }
     }
 
-    /// Returns leases that no attachment needs: those that a plan has named, and those that were taken long ago.
+    /// Returns leases that no attachment needs: those that a plan has named, and those that were taken long
+    /// ago.
     fn unused(&self, needed: &Needed) -> Vec<String> {
         let mut ours = self.lock();
         for lease in &needed.leases {
@@ -321,8 +328,8 @@ impl Leases {
         unused.map(|(lease, _)| lease.clone()).collect()
     }
 
-    /// Finds the leases that earlier agents have taken, and those that the controller has made for what pods have. Returns
-    /// whether the API server has said.
+    /// Finds the leases that earlier agents have taken, and those that the controller has made for what pods
+    /// have. Returns whether the API server has said.
     async fn list_own(&self) -> bool {
         let own = ListParams::default().fields(&format!("status.nodeName={}", self.node));
         match answered(self.api.list(&own)).await {
@@ -353,7 +360,8 @@ impl Leases {
 struct Needed {
     /// The leases that plans name.
     leases: BTreeSet<String>,
-    /// The addresses in the results of attachments, whatever gave them out, by the UIDs of their claims and pods.
+    /// The addresses in the results of attachments, whatever gave them out, by the UIDs of their claims and
+    /// pods.
     addresses: BTreeSet<(String, IpAddr)>,
 }
 

@@ -64,7 +64,8 @@ impl AddressMetrics {
         }
     }
 
-    /// Sets how many addresses the node's blocks of a ClaimNetwork have, and how many of them attachments have.
+    /// Sets how many addresses the node's blocks of a ClaimNetwork have, and how many of them attachments
+    /// have.
     pub(crate) fn set(&self, network: &str, family: addresses::Family, usable: u64, used: u64) {
         for (state, number) in AddressLabels::STATES.into_iter().zip([usable.saturating_sub(used), used]) {
             let labels = AddressLabels::of(network, family, state);

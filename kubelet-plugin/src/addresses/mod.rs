@@ -9,7 +9,8 @@
 //! | `keeper` | counts what attachments have, and writes to AddressBlocks |
 //! | `door` | lets the model of the whole (`tests/model`) in; nothing else uses it |
 //!
-//! `demand` and `keeper` are not on a pod's path, and a node whose number of pods stays about the same writes nothing.
+//! `demand` and `keeper` are not on a pod's path, and a node whose number of pods stays about the same writes
+//! nothing.
 
 pub mod demand;
 #[doc(hidden)]

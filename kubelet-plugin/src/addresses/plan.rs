@@ -1,8 +1,8 @@
 //! Chooses the addresses of an attachment, and whether it may keep them. Pure.
 //!
-//! Each plan names one address of each family and the block that it is of, so that the journal is the node's lease book, whatever
-//! the CNI network is called. A block is free to go as soon as no plan names it. `host-local` gets a range of that one address:
-//! its files are a second witness.
+//! Each plan names one address of each family and the block that it is of, so that the journal is the node's
+//! lease book, whatever the CNI network is called. A block is free to go as soon as no plan names it.
+//! `host-local` gets a range of that one address: its files are a second witness.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -44,16 +44,18 @@ impl Book {
         of_network.extend(chosen.iter().map(|choice| (choice.block, choice.address)));
     }
 
-    /// Returns the names of blocks that the node has given back and that exist as before: etcd was restored from a copy of before
-    /// that. Others may have got their addresses since, so that only a block of another UID may hand them out.
+    /// Returns the names of blocks that the node has given back and that exist as before: etcd was restored
+    /// from a copy of before that. Others may have got their addresses since, so that only a block of another
+    /// UID may hand them out.
     pub fn come_back<'a>(&self, own: &'a BTreeMap<String, OwnBlock>) -> impl Iterator<Item = &'a String> {
         let is_back = |block: &OwnBlock| !block.is_deleting && self.retired.contains(&block.uid);
         own.iter().filter(move |(_, block)| is_back(block)).map(|(name, _)| name)
     }
 }
 
-/// Held while it is looked at what others have, until it is journalled; with what is to be known of addresses then.
-pub type Turn = tokio::sync::Mutex<Book>;
+/// Serialises planning, from reading what other claims have until the new plan is journalled, and has what is
+/// known of addresses meanwhile.
+pub type PlanLock = tokio::sync::Mutex<Book>;
 
 /// What the node has given away of its blocks.
 #[derive(Debug, Clone, Default)]
@@ -109,7 +111,8 @@ impl TakenAddresses {
     }
 }
 
-/// Returns the sandboxes whose attachments all name their addresses: what `host-local` has of these is known from the plans.
+/// Returns the sandboxes whose attachments all name their addresses: what `host-local` has of these is known
+/// from the plans.
 pub fn sandboxes_of_named<A: Attach, O: Observer<Owner = Owner>>(
     attacher: &Attacher<A, O>,
 ) -> BTreeSet<String> {
@@ -123,7 +126,8 @@ pub fn sandboxes_of_named<A: Attach, O: Observer<Owner = Owner>>(
     &attacher.sandbox_ids() - &unnamed
 }
 
-/// Returns the `ipam` of an attachment, and what it has: the addresses that it asks for, or one of a block of each family.
+/// Returns the `ipam` of an attachment, and what it has: the addresses that it asks for, or one of a block of
+/// each family.
 ///
 /// # Errors
 /// It asks for what it may not have, or the node has no address left.
@@ -196,11 +200,13 @@ pub(crate) struct Now<'a> {
     pub(crate) node: &'a str,
 }
 
-/// Returns the plan by which to attach now, if it is another one than `plan`, of which nothing is attached or owed. Others have what
-/// is `taken`. A pod keeps its address over a new sandbox as long as the address is usable, also one of a block that goes.
+/// Returns the plan by which to attach now, if it is another one than `plan`, of which nothing is attached or
+/// owed. Others have what is `taken`. A pod keeps its address over a new sandbox as long as the address is
+/// usable, also one of a block that goes.
 ///
 /// # Errors
-/// Why the plan cannot be carried out now: with another address of the ClaimNetwork, or with that for which its claim asks.
+/// Why the plan cannot be carried out now: with another address of the ClaimNetwork, or with that for which
+/// its claim asks.
 pub(crate) fn revised(
     plan: &Plan,
     now: Now<'_>,
@@ -253,8 +259,8 @@ pub(crate) fn revised(
     with(plan, now, Addresses { chosen, leases: planned.leases }, &ipam).map(Some)
 }
 
-/// Whether the blocks of a plan are the node's. Where nothing says which addresses are usable, it keeps those of its blocks: no other
-/// node gets them while a plan names them.
+/// Whether the blocks of a plan are the node's. Where nothing says which addresses are usable, it keeps those
+/// of its blocks: no other node gets them while a plan names them.
 fn still_has_blocks(planned: &Addresses, now: Now<'_>) -> Result<(), AddressError> {
     let is_own = |block: &IpNet| {
         let mut own = now.own.known.iter().flat_map(BTreeMap::values);
@@ -278,8 +284,8 @@ fn with(plan: &Plan, now: Now<'_>, addresses: Addresses, ipam: &Value) -> Result
     Ok(plan)
 }
 
-/// Returns a conflist with another `ipam`: in the one plugin that has any, or else in that which has the ClaimNetwork's addresses today,
-/// if it is of the same type. `None` where neither is there.
+/// Returns a conflist with another `ipam`: in the one plugin that has any, or else in that which has the
+/// ClaimNetwork's addresses today, if it is of the same type. `None` where neither is there.
 fn with_ipam(list: &NetworkList, spec: Option<&ClaimNetworkSpec>, ipam: &Value) -> Option<NetworkList> {
     let mut conflist: Value = serde_json::from_str(list.raw()).ok()?;
     let plugins = conflist.get_mut("plugins")?.as_array_mut()?;
@@ -325,9 +331,10 @@ fn without_ranges(list: &NetworkList) -> Value {
     conflist
 }
 
-/// Returns the names of the blocks of an AddressPool that an address may be in, whatever ClaimNetwork they are for: of any size, because
-/// a subnet that is smaller than others' blocks is one block, and because blocks outlive the ranges and sizes that they were cut by.
-/// Those of a ClaimNetwork's own ranges are found by the ClaimNetwork.
+/// Returns the names of the blocks of an AddressPool that an address may be in, whatever ClaimNetwork they
+/// are for: of any size, because a subnet that is smaller than others' blocks is one block, and because
+/// blocks outlive the ranges and sizes that they were cut by. Those of a ClaimNetwork's own ranges are found
+/// by the ClaimNetwork.
 pub fn blocks_of(of_node: &NodeAddresses, ip: IpAddr) -> Vec<String> {
     if matches!(of_node.key, PoolKey::Network(_)) {
         return Vec::new();

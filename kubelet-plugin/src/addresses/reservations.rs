@@ -15,7 +15,8 @@ use crate::pods::owner::Owner;
 /// Names of conflists by ClaimNetwork.
 pub(crate) type Lists = BTreeMap<String, BTreeSet<String>>;
 
-/// Returns the addresses that others than the sandboxes `ours` hold in these directories of `host-local`. Reads files.
+/// Returns the addresses that others than the sandboxes `ours` hold in these directories of `host-local`.
+/// Reads files.
 pub(crate) fn foreign(
     dirs: &BTreeSet<PathBuf>,
     ours: &BTreeSet<String>,
@@ -26,8 +27,9 @@ pub(crate) fn foreign(
     taken.filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
 }
 
-/// Returns the directories in which `host-local` may keep leases of a ClaimNetwork with `addresses`: under its present name, the one
-/// that it has by default, and those of the conflists `lists` that its attachments were made with.
+/// Returns the directories in which `host-local` may keep leases of a ClaimNetwork with `addresses`: under
+/// its present name, the one that it has by default, and those of the conflists `lists` that its attachments
+/// were made with.
 pub(crate) fn leases_dirs<'a>(
     name: &NetworkName,
     spec: &ClaimNetworkSpec,

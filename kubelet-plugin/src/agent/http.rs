@@ -1,7 +1,8 @@
-//! `/metrics` and `/readyz` for the cluster; `/healthz` (the process answers) and `/readyz` (pods can be attached) for the kubelet.
+//! `/metrics` and `/readyz` for the cluster; `/healthz` (the process answers) and `/readyz` (pods can be
+//! attached) for the kubelet.
 //!
-//! The kubelet's probes have an address that only the node reaches, so nobody else can exhaust it. `netclaimctl status` asks the
-//! other one, through the API server.
+//! The kubelet's probes have an address that only the node reaches, so nobody else can exhaust it.
+//! `netclaimctl status` asks the other one, through the API server.
 
 use std::convert::Infallible;
 use std::fmt::Display;

@@ -1,13 +1,14 @@
-//! Keeps little memory. A burst of work (a hundred pods at once) frees its memory between allocations that stay, and glibc keeps it
-//! for the next burst: three times what an idle agent needs.
+//! Keeps little memory. A burst of work (a hundred pods at once) frees its memory between allocations that
+//! stay, and glibc keeps it for the next burst: three times what an idle agent needs.
 
 use std::time::Duration;
 
 /// From one trim to the next. A trim takes a millisecond or less.
 const TRIM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Has all threads allocate from one heap. Without it glibc gives up to eight for each processor to threads that write files or wait
-/// for plugins, and each heap keeps a part of every burst. Call it before there are threads.
+/// Has all threads allocate from one heap. Without it glibc gives up to eight for each processor to threads
+/// that write files or wait for plugins, and each heap keeps a part of every burst. Call it before there are
+/// threads.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code, reason = "glibc has this call, and no crate wraps it")]
 pub(crate) fn share_one_heap() {
@@ -33,8 +34,9 @@ pub(crate) async fn trim_regularly() {
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code, reason = "glibc has this call, and no crate wraps it")]
 fn trim() {
-    // SAFETY: `malloc_trim` may be called by any thread at any time; its argument is how many bytes to keep at the end of
-    // the heap. It returns only pages in which nothing is allocated, and nothing may point into those.
+    // SAFETY: `malloc_trim` may be called by any thread at any time; its argument is how many bytes to keep
+    // at the end of the heap. It returns only pages in which nothing is allocated, and nothing may point into
+    // those.
     unsafe { libc::malloc_trim(0) };
 }
 

@@ -32,7 +32,7 @@ use self::programs::Programs;
 use self::readiness::{Readiness, update_gauges, watch_journal};
 use crate::addresses::keeper::BlockKeeper;
 use crate::addresses::leases::Leases;
-use crate::addresses::plan::Turn;
+use crate::addresses::plan::PlanLock;
 use crate::args::Args;
 use crate::devices::availability::Availability;
 use crate::devices::node_labels::NodeLabels;
@@ -78,7 +78,7 @@ pub(crate) struct Agent {
     attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
     reports: mpsc::UnboundedSender<Update>,
     blocks: watch::Receiver<OwnBlocks>,
-    turn: Arc<Turn>,
+    plan_lock: Arc<PlanLock>,
     leases: Arc<Leases>,
     mender: Arc<Mender>,
     known_pods: Arc<KnownPods>,
@@ -124,7 +124,7 @@ impl Agent {
             events: Events::new(client.clone(), &args.driver_name, &args.node_name),
             programs: (programs, all_current),
             blocks: watch::channel(OwnBlocks::default()).1,
-            turn: Arc::default(),
+            plan_lock: Arc::default(),
             leases: Arc::new(Leases::new(client.clone(), &args.node_name)),
             mender: Arc::default(),
             known_pods,
@@ -178,7 +178,7 @@ impl Agent {
             client: self.client.clone(),
             blocks: self.blocks.clone(),
             inventory,
-            turn: Arc::clone(&self.turn),
+            plan_lock: Arc::clone(&self.plan_lock),
             metrics: self.metrics.addresses.clone(),
             reservations: self.reservations.clone(),
             idle_after: self.args.block_idle_after,
@@ -187,7 +187,7 @@ impl Agent {
             attacher: Arc::downgrade(&self.attacher),
             inventory: keeper.inventory.clone(),
             blocks: self.blocks.clone(),
-            turn: Arc::clone(&self.turn),
+            plan_lock: Arc::clone(&self.plan_lock),
             leases: Arc::clone(&self.leases),
             reservations: self.reservations.clone(),
             node_name: self.args.node_name.clone(),
@@ -202,7 +202,8 @@ impl Agent {
         });
     }
 
-    /// Starts to publish the node's devices, and to label the node for those of the whole cluster. Returns their health.
+    /// Starts to publish the node's devices, and to label the node for those of the whole cluster. Returns
+    /// their health.
     pub(crate) fn publish_devices(
         &mut self,
         inventory: watch::Receiver<Option<Arc<Inventory>>>,
@@ -301,7 +302,8 @@ impl Agent {
         self.parts.start("sweeping", |cancel| sweep.run(cancel));
     }
 
-    /// Starts to follow the container runtime and to answer hooks. Returns the runtime's sandboxes and the agent's readiness.
+    /// Starts to follow the container runtime and to answer hooks. Returns the runtime's sandboxes and the
+    /// agent's readiness.
     pub(crate) fn follow_runtime(&mut self) -> Result<(Arc<Sandboxes>, Readiness)> {
         let socket = self.args.gate_socket();
         let hooks = listen(&socket);
@@ -370,7 +372,7 @@ impl Agent {
             pods: Arc::clone(&self.pods),
             events: self.events.clone(),
             reports: self.reports.clone(),
-            turn: Arc::clone(&self.turn),
+            plan_lock: Arc::clone(&self.plan_lock),
             leases: Arc::clone(&self.leases),
             calls: Calls::default(),
             metrics: self.metrics.calls.clone(),

@@ -21,8 +21,8 @@ pub(crate) fn prepare_for_plugins() {
     }
 }
 
-/// Remounts `/proc/sys` in the agent's mount namespace, which needs `CAP_SYS_ADMIN`. Plugins set sysctls of the pod's
-/// network, and container runtimes mount `/proc/sys` read-only in unprivileged containers.
+/// Remounts `/proc/sys` in the agent's mount namespace, which needs `CAP_SYS_ADMIN`. Plugins set sysctls of
+/// the pod's network, and container runtimes mount `/proc/sys` read-only in unprivileged containers.
 fn make_sysctls_writable() -> io::Result<()> {
     let path = Path::new("/proc/sys");
     if !statvfs(path)?.flags().contains(FsFlags::ST_RDONLY) {
@@ -34,8 +34,8 @@ fn make_sysctls_writable() -> io::Result<()> {
     Ok(mount(none, path, none, flags, none)?)
 }
 
-/// Creates the directory of `tuning`, or corrects its mode. `tuning` itself creates it with mode 0600, which needs
-/// `CAP_DAC_OVERRIDE`, and then fails for `mtu`, `mac` and the other settings that it restores.
+/// Creates the directory of `tuning`, or corrects its mode. `tuning` itself creates it with mode 0600, which
+/// needs `CAP_DAC_OVERRIDE`, and then fails for `mtu`, `mac` and the other settings that it restores.
 fn make_tuning_dir() -> io::Result<()> {
     fs::create_dir_all(TUNING_DIR)?;
     fs::set_permissions(TUNING_DIR, Permissions::from_mode(0o700))

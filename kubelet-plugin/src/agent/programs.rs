@@ -58,8 +58,8 @@ impl Programs {
         Ok(Self { hook: (hook, args.installed_hook()), plugins })
     }
 
-    /// Installs the programs; `false` when the agent uses programs of an earlier agent for now. It does so because it must
-    /// detach pods on a full disk too.
+    /// Installs the programs; `false` when the agent uses programs of an earlier agent for now. It does so
+    /// because it must detach pods on a full disk too.
     ///
     /// # Errors
     /// When there is no hook on the host then, or none that can be run: no container could be created.

@@ -1,10 +1,11 @@
 //! The `addresses` capacity: how many attachments a ClaimNetwork's IPAM has room for on this node.
 //!
-//! A ClaimNetwork with `addresses` has those of the blocks that the node has leased, without what others hold of them, and one for
-//! each attachment whose address is of no such block, if its claim is charged for one.
+//! A ClaimNetwork with `addresses` has those of the blocks that the node has leased, without what others hold
+//! of them, and one for each attachment whose address is of no such block, if its claim is charged for one.
 //!
-//! ClaimNetworks with one `cni.name` and overlapping ranges share addresses. Each gets those of its own attachments and an equal
-//! part of the free ones, because the scheduler counts the capacities of two devices separately.
+//! ClaimNetworks with one `cni.name` and overlapping ranges share addresses. Each gets those of its own
+//! attachments and an equal part of the free ones, because the scheduler counts the capacities of two devices
+//! separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,8 +35,9 @@ pub(crate) struct Users<'a> {
     pub(crate) reservations: &'a Reservations,
 }
 
-/// Returns how many addresses the ranges of a `host-local` IPAM have for this ClaimNetwork's attachments; the smallest number of
-/// several IPAMs. `None` for other IPAMs, and for ranges that depend on the claim. Reads files.
+/// Returns how many addresses the ranges of a `host-local` IPAM have for this ClaimNetwork's attachments; the
+/// smallest number of several IPAMs. `None` for other IPAMs, and for ranges that depend on the claim. Reads
+/// files.
 pub(crate) fn of(name: &NetworkName, spec: &ClaimNetworkSpec, users: Users<'_>) -> Option<u64> {
     if let Some(leased) = users.leased.get(name) {
         return Some(u64::try_from(of_blocks(name, spec, leased, users)).unwrap_or(u64::MAX));
@@ -51,7 +53,8 @@ pub(crate) fn of(name: &NetworkName, spec: &ClaimNetworkSpec, users: Users<'_>) 
     left.min()
 }
 
-/// Returns how many attachments the node's blocks allow, those included that have addresses of others. Reads files.
+/// Returns how many attachments the node's blocks allow, those included that have addresses of others. Reads
+/// files.
 fn of_blocks(name: &NetworkName, spec: &ClaimNetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
     let is_charged = |held: &&Held| held.network.as_ref() == Some(name) && !held.takes_no_address;
     let held: Vec<&Held> = users.held.iter().filter(is_charged).collect();
@@ -68,8 +71,8 @@ fn of_blocks(name: &NetworkName, spec: &ClaimNetworkSpec, leased: &NodeAddresses
     pool.families().into_iter().map(of_family).min().unwrap_or_default()
 }
 
-/// Returns the ClaimNetworks that share addresses with this one, itself included, and how many attachments each has. A ClaimNetwork
-/// whose device is not this node's has no part of the free addresses.
+/// Returns the ClaimNetworks that share addresses with this one, itself included, and how many attachments
+/// each has. A ClaimNetwork whose device is not this node's has no part of the free addresses.
 fn sharing(
     name: &NetworkName,
     spec: &ClaimNetworkSpec,
@@ -105,7 +108,8 @@ struct Sharer {
     attachments: u64,
 }
 
-/// Returns the part of one of the ClaimNetworks that share `left` addresses; the first ones by name get the remainder.
+/// Returns the part of one of the ClaimNetworks that share `left` addresses; the first ones by name get the
+/// remainder.
 fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) -> u64 {
     let held: u64 = sharing.values().map(|sharer| sharer.attachments).sum();
     let offered: Vec<&NetworkName> =
@@ -117,7 +121,8 @@ fn part(name: &NetworkName, left: u64, sharing: &BTreeMap<NetworkName, Sharer>) 
     if sharing.len() == 1 { left } else { own + free / many + u64::from(place < free % many) }
 }
 
-/// Returns the directories in which the IPAMs of a ClaimNetwork keep their leases. Its attachments were made with the conflists `lists`.
+/// Returns the directories in which the IPAMs of a ClaimNetwork keep their leases. Its attachments were made
+/// with the conflists `lists`.
 pub(crate) fn dirs(name: &NetworkName, spec: &ClaimNetworkSpec, lists: &Lists) -> BTreeSet<PathBuf> {
     host_locals(name, spec).map(|(_, dir)| dir).chain(journalled_dirs(name, spec, lists)).collect()
 }

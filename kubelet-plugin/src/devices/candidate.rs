@@ -1,4 +1,5 @@
-//! A device before it gets its counters, the ClaimNetworks that have one on this node, and the space of their ids.
+//! A device before it gets its counters, the ClaimNetworks that have one on this node, and the space of their
+//! ids.
 
 use k8s_openapi::api::resource::v1::Device;
 use netclaim_api::network::{ClaimNetworkSpec, Scope};

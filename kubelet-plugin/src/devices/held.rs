@@ -1,11 +1,11 @@
 //! What claims hold on the node, and what that means for its devices.
 //!
-//! * A device that the node no longer makes or offers stays published, or the scheduler would stop charging its link. It
-//!   looks as it did when the claim was prepared, and is tainted. A link that is in a pod has no taint, because no other pod
-//!   could get it, unless a ClaimNetwork waits for the link: the next pod would take it away once more. The device of a ClaimNetwork
-//!   whose whole link is in a pod says so by its taint.
-//! * A ClaimNetwork stays on the link of its attachments, because a device is charged on one link only. New pods wait until no
-//!   attachment is left and the ClaimNetwork can move.
+//! * A device that the node no longer makes or offers stays published, or the scheduler would stop charging
+//!   its link. It looks as it did when the claim was prepared, and is tainted. A link that is in a pod has no
+//!   taint, because no other pod could get it, unless a ClaimNetwork waits for the link: the next pod would
+//!   take it away once more. The device of a ClaimNetwork whose whole link is in a pod says so by its taint.
+//! * A ClaimNetwork stays on the link of its attachments, because a device is charged on one link only. New
+//!   pods wait until no attachment is left and the ClaimNetwork can move.
 //! * A VLAN id stays taken until the attachment is gone, even if its ClaimNetwork is deleted.
 
 use std::collections::BTreeMap;
@@ -197,7 +197,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         }
         _ => {
             let uplink = text(attributes::UPLINK);
-            let message = format!("uplink {uplink} is gone, or is no uplink any more");
+            let message = format!("uplink {uplink} is gone, or is not an uplink any more");
             Some(Unhealthy::new(Reason::LinkMissing, message))
         }
     };
@@ -216,7 +216,8 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
     }
 }
 
-/// Returns a ClaimNetwork that names this link and has no other one. Of a link that is away nothing but its name can be selected.
+/// Returns a ClaimNetwork that names this link and has no other one. Of a link that is away nothing but its
+/// name can be selected.
 fn waiting_network<'a>(link: &IfName, inventory: &'a Inventory) -> Option<&'a NetworkName> {
     let names =
         |spec: &ClaimNetworkSpec| spec.uplink.as_ref().is_some_and(|uplink| uplink.links.contains(link));

@@ -22,7 +22,8 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// Watches the directories of these ClaimNetworks, whose attachments were made with the conflists `lists`.
+    /// Watches the directories of these ClaimNetworks, whose attachments were made with the conflists
+    /// `lists`.
     pub(super) fn watch(&mut self, inventory: &Inventory, lists: &Lists) {
         let networks = inventory.networks.iter();
         let dirs: BTreeSet<PathBuf> =

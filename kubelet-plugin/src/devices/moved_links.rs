@@ -1,4 +1,5 @@
-//! Links that were moved into pods and are not back on the node as they were. No new pod gets them, under any name.
+//! Links that were moved into pods and are not back on the node as they were. No new pod gets them, under any
+//! name.
 
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint};
 use netclaim_api::IfName;

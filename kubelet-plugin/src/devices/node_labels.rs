@@ -1,10 +1,11 @@
 //! Labels of the node's own Node object: which ClaimNetworks of scope `Cluster` pods can be attached to here.
 //!
-//! The device of such a ClaimNetwork is for the nodes with its label, so that no pod comes to a node that lacks the uplink, whose link is
-//! down, or whose plugin cannot serve. Devices of other ClaimNetworks are the node's own, and say so themselves.
+//! The device of such a ClaimNetwork is for the nodes with its label, so that no pod comes to a node that
+//! lacks the uplink, whose link is down, or whose plugin cannot serve. Devices of other ClaimNetworks are the
+//! node's own, and say so themselves.
 //!
-//! A Node is written to every watcher of the cluster. So a label is removed at once and comes back [`STEADY`] later at the earliest:
-//! a link that flaps makes two writes in that time.
+//! A Node is written to every watcher of the cluster. So a label is removed at once and comes back [`STEADY`]
+//! later at the earliest: a link that flaps makes two writes in that time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -6,21 +6,22 @@
 //! | has a ClaimNetwork on it, on this node | not at all: pods use it through its ClaimNetworks |
 //! | has none | in one way: whole, or where that is not allowed, by macvlan |
 //!
-//! Uses of one link exclude each other, and keeping them apart costs the scheduler for every pod of the cluster. A link that
-//! is offered in one way needs nothing for it. Nobody takes a link of ClaimNetworks away whole by a class that selects any NIC.
+//! Uses of one link exclude each other, and keeping them apart costs the scheduler for every pod of the
+//! cluster. A link that is offered in one way needs nothing for it. Nobody takes a link of ClaimNetworks away
+//! whole by a class that selects any NIC.
 
 use netclaim_api::LinkUse;
 
 use crate::inventory::{Inventory, Uplink};
 
-/// Returns the ways that policies and the kernel allow. A claim that was allocated before a ClaimNetwork was defined on the link
-/// may use them.
+/// Returns the ways that policies and the kernel allow. A claim that was allocated before a ClaimNetwork was
+/// defined on the link may use them.
 pub(super) fn allowed(uplink: &Uplink, inventory: &Inventory) -> impl Iterator<Item = LinkUse> {
     uplink.modes.iter().copied().filter(|link_use| !inventory.lacking.contains(link_use.as_str()))
 }
 
-/// Returns the ways that are offered to new claims. A ClaimNetwork that moves to another link is on both until it has moved, so
-/// `inventories` are the node's before and after.
+/// Returns the ways that are offered to new claims. A ClaimNetwork that moves to another link is on both
+/// until it has moved, so `inventories` are the node's before and after.
 pub(super) fn offered(uplink: &Uplink, inventories: [&Inventory; 2]) -> Vec<LinkUse> {
     let allowed = allowed(uplink, inventories[0]);
     if uplink.is_listed {

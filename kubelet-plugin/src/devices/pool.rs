@@ -15,9 +15,8 @@ use serde_json::{Map, Value};
 use super::availability::Unavailable;
 use super::candidate::{Candidate, networks};
 use super::held::{self, Held, settled};
-use super::places::{Place, places};
-use super::segments::segments;
-use super::{bandwidth, offer};
+use super::offer;
+use super::sharing::{self, Place, Shares, places};
 use crate::dra::DeviceHealth;
 use crate::inventory::{Inventory, Uplink, selects};
 
@@ -35,18 +34,18 @@ pub(super) struct Sources<'a> {
     pub(super) counts: bool,
 }
 
-/// Returns the pools of a node, without an owner, and the health of its devices. `addresses` returns how many attachments a
-/// ClaimNetwork's IPAM has addresses for.
+/// Returns the pools of a node, without an owner, and the health of its devices. `addresses` returns how many
+/// attachments a ClaimNetwork's IPAM has addresses for.
 ///
-/// ClaimNetworks come first: the scheduler looks at the devices in this order, and most claims are for ClaimNetworks.
+/// ClaimNetworks come first: the scheduler looks at the devices in this order, and most claims are for
+/// ClaimNetworks.
 pub(super) fn pools(
     from: Sources<'_>,
     addresses: impl Fn(&NetworkName, &ClaimNetworkSpec) -> Option<u64>,
 ) -> (Vec<Pool>, Vec<DeviceHealth>) {
     let Sources { node, inventory: wanted, unavailable, held, counts } = from;
     let inventory = &*settled(wanted, held);
-    let bandwidth = bandwidth::shares(inventory, held);
-    let segments = segments(inventory, held);
+    let sharing::Amounts { bandwidth, segments } = sharing::Amounts::of(inventory, held);
     let mut candidates: Vec<Candidate> = Vec::new();
     for (name, spec) in networks(inventory) {
         let amounts = Amounts {
@@ -110,7 +109,8 @@ pub(super) fn pools(
     (pools, health)
 }
 
-/// Whether claims that ask for addresses of the ClaimNetwork can have its device without any that the node hands out.
+/// Whether claims that ask for addresses of the ClaimNetwork can have its device without any that the node
+/// hands out.
 fn serves_claims_that_ask(name: &NetworkName, spec: &ClaimNetworkSpec, inventory: &Inventory) -> bool {
     let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
     // Without a request policy, a claim gets an exclusive device whatever it requests.
@@ -118,7 +118,8 @@ fn serves_claims_that_ask(name: &NetworkName, spec: &ClaimNetworkSpec, inventory
     spec.allow.ips.is_some() && pool.is_some_and(|pool| pool.can_be_asked() && keeps_off_others(pool))
 }
 
-/// Returns the attributes of a device that pods may use, published or not; none when the node does not have it.
+/// Returns the attributes of a device that pods may use, published or not; none when the node does not have
+/// it.
 pub(crate) fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value> {
     let candidates: Vec<Candidate> = match name.parse() {
         Ok(DeviceName::Network(network)) => {
@@ -129,7 +130,7 @@ pub(crate) fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value
             network.map(device).collect()
         }
         _ => {
-            let shares = bandwidth::Shares::default();
+            let shares = Shares::default();
             let devices = |uplink| {
                 offer::allowed(uplink, inventory)
                     .map(|link_use| uplink_device(uplink, link_use, &shares))
@@ -145,7 +146,7 @@ pub(crate) fn attributes(name: &str, inventory: &Inventory) -> Map<String, Value
     }
 }
 
-fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &bandwidth::Shares) -> Candidate {
+fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &Shares) -> Candidate {
     let device = DeviceName::of_link(link_use, &uplink.name);
     let facts = Facts { mode: link_use.to_string(), ..link_facts(uplink) };
     let amounts = Amounts { bandwidth: shares.of_mode(uplink, link_use), ..Amounts::default() };
@@ -185,7 +186,8 @@ pub(crate) fn link_unhealthy(
     uplink.in_use(link_use).into_iter().chain(link_down(uplink, moves))
 }
 
-/// Returns why no frames pass through a link. One that is moved into a pod may be down: the plugin sets it up there.
+/// Returns why no frames pass through a link. One that is moved into a pod may be down: the plugin sets it up
+/// there.
 fn link_down(uplink: &Uplink, moves: bool) -> Option<Unhealthy> {
     let link = &uplink.link;
     let why = match (link.is_up(), link.admin_up) {
@@ -280,7 +282,8 @@ mod tests {
         (merged(pools), health)
     }
 
-    /// What each pool has: `POOL: DEVICE DEVICE! …`, with `!` for a taint, and `+` after the pool's name for counters.
+    /// What each pool has: `POOL: DEVICE DEVICE! …`, with `!` for a taint, and `+` after the pool's name for
+    /// counters.
     fn shown(pools: &[Pool]) -> Vec<String> {
         let device =
             |device: &Device| format!(" {}{}", device.name, if device.taints.is_some() { "!" } else { "" });

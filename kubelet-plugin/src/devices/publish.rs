@@ -138,8 +138,8 @@ impl Devices {
                 _ = attached.changed() => tokio::time::sleep(GATHER).await,
                 () = leases.changed() => tokio::time::sleep(GATHER).await,
                 () = self.look_for_foreign_use(&mut foreign, &mut look, &inventory, &attacher) => {}
-                // Nothing is published before: an API server that drops counters would show devices together that
-                // exclude each other.
+                // Nothing is published before: an API server that drops counters would show devices together
+                // that exclude each other.
                 changed = changed_features(&mut status, features.as_ref()) => {
                     let Some(changed) = changed else { return };
                     let obstacle = server_features::obstacle(&changed);
@@ -177,7 +177,7 @@ impl Devices {
                 }
             };
             let Some(inventory) = inventory.borrow().clone() else { continue };
-            // Read after the look: a claim that was prepared meanwhile is no foreign use.
+            // Read after the look: a claim that was prepared meanwhile is not a foreign use.
             let held = attacher.plans(|plan| Held::of(plan, &self.node).link(&inventory));
             let held: BTreeSet<_> = held.into_iter().flatten().collect();
             let on = inventory.uplinks.iter().filter(|uplink| held.contains(&uplink.name));
@@ -234,8 +234,8 @@ impl Devices {
     }
 }
 
-/// Makes devices unhealthy of which attachments fail their CHECK. New pods can have them, and what a plugin says of one pod is in
-/// the status of its claim only: pods of other namespaces may share the device.
+/// Makes devices unhealthy of which attachments fail their CHECK. New pods can have them, and what a plugin
+/// says of one pod is in the status of its claim only: pods of other namespaces may share the device.
 fn note_failed_checks(health: &mut [DeviceHealth], failed: &BTreeMap<String, usize>) {
     for DeviceHealth { device, unhealthy, .. } in health {
         let message = |count| {

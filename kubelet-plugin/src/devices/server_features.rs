@@ -11,8 +11,8 @@ const OLDEST: KubernetesVersion = KubernetesVersion::new(1, 36, 0);
 
 /// Returns the pool as this server's scheduler can handle it.
 ///
-/// The scheduler of 1.37 walks over all shares of the cluster for each free shared device, unless there is a record of consumed
-/// capacity. A device that counts nothing gets a capacity for that.
+/// The scheduler of 1.37 walks over all shares of the cluster for each free shared device, unless there is a
+/// record of consumed capacity. A device that counts nothing gets a capacity for that.
 pub(super) fn fitted(mut pool: Pool, server: &ServerFeatures) -> Pool {
     if server.without_counters().is_some() {
         pool = pool.without_counters(rank);
@@ -24,8 +24,8 @@ pub(super) fn fitted(mut pool: Pool, server: &ServerFeatures) -> Pool {
     pool
 }
 
-/// Ranks devices that exclude each other where the scheduler cannot know it, so that only the first is published:
-/// ClaimNetworks, which an admin has defined, before bare links.
+/// Ranks devices that exclude each other where the scheduler cannot know it, so that only the first is
+/// published: ClaimNetworks, which an admin has defined, before bare links.
 fn rank(device: &Device) -> impl Ord + use<> {
     let network = device.attributes.as_ref().and_then(|attributes| attributes.get(attributes::NETWORK));
     network.and_then(|network| network.string.as_deref()).is_none_or(str::is_empty)

@@ -1,7 +1,8 @@
 //! Reports the health of devices to the kubelet, which shows it in the status of their pods (KEP-4680).
 //!
-//! A report is valid for [`TIMEOUT`] and is repeated every [`REFRESH`]. So a device becomes `Unknown` when no agent has
-//! reported for 30 s, and an agent that is replaced in less leaves no gap. The kubelet ignores a report without changes.
+//! A report is valid for [`TIMEOUT`] and is repeated every [`REFRESH`]. So a device becomes `Unknown` when no
+//! agent has reported for 30 s, and an agent that is replaced in less leaves no gap. The kubelet ignores a
+//! report without changes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use tonic::{Request, Response, Status};
 
 use super::proto::{health_v1, health_v1alpha1};
 
-/// Interval of reports without a change. A kubelet forgets all devices when one of two parents of a rolling update goes,
-/// and knows them again with the next report of the other.
+/// Interval of reports without a change. A kubelet forgets all devices when one of two parents of a rolling
+/// update goes, and knows them again with the next report of the other.
 pub(crate) const REFRESH: Duration = Duration::from_secs(5);
 /// How long a report is valid: the kubelet's default, made explicit.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -78,8 +78,8 @@ impl CallFailure {
     }
 }
 
-/// The calls of the kubelet. Both are idempotent by claim UID. An error is for one claim, and the user sees its text in the
-/// pod's event.
+/// The calls of the kubelet. Both are idempotent by claim UID. An error is for one claim, and the user sees
+/// its text in the pod's event.
 pub(crate) trait NodeResources: Send + Sync + 'static {
     /// Prepares claims of one pod in this order, and returns one result for each.
     fn prepare(

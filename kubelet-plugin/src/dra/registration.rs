@@ -1,7 +1,8 @@
-//! Registration: the kubelet finds the socket in its registry directory and asks for the driver's name and endpoint.
+//! Registration: the kubelet finds the socket in its registry directory and asks for the driver's name and
+//! endpoint.
 //!
-//! The socket's file name has an `@`: the kubelet's client puts the escaped path into the `:authority` of its request, where
-//! HTTP allows `%` only in front of an `@`. Without it the request does not arrive.
+//! The socket's file name has an `@`: the kubelet's client puts the escaped path into the `:authority` of its
+//! request, where HTTP allows `%` only in front of an `@`. Without it the request does not arrive.
 
 use std::path::PathBuf;
 
@@ -23,12 +24,14 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Registers `driver`, which serves its calls at `endpoint`. `registered` follows the kubelet's notifications.
+    /// Registers `driver`, which serves its calls at `endpoint`. `registered` follows the kubelet's
+    /// notifications.
     pub(crate) fn new(driver: &str, endpoint: PathBuf, registered: watch::Sender<bool>) -> Self {
         Self { driver: driver.to_owned(), endpoint, registered }
     }
 
-    /// Returns the file name of the registration socket of an instance of `driver`, which may be the nameless one.
+    /// Returns the file name of the registration socket of an instance of `driver`, which may be the nameless
+    /// one.
     pub(crate) fn socket_name(driver: &str, instance: &str) -> String {
         match instance {
             "" => format!("{driver}@reg.sock"),

@@ -1,4 +1,5 @@
-//! CDI specs of claims: one file each, from when it is known how the pod's containers wait to the claim's release.
+//! CDI specs of claims: one file each, from when it is known how the pod's containers wait to the claim's
+//! release.
 //!
 //! ```text
 //! CDI_DIR/DRIVER-claim_CLAIM-UID.json
@@ -6,8 +7,9 @@
 //!   device DRIVER/claim=CLAIM-UID_REQUEST     mounts the request's metadata file
 //! ```
 //!
-//! containerd and CRI-O read all files of the directory again whenever one is renamed or removed in it, which takes 0.1 ms for
-//! each. So a claim has one file, and most claims cause two such events: its file comes and goes.
+//! containerd and CRI-O read all files of the directory again whenever one is renamed or removed in it, which
+//! takes 0.1 ms for each. So a claim has one file, and most claims cause two such events: its file comes and
+//! goes.
 //!
 //! Source of the format: CDI specification 0.5.0.
 
@@ -25,18 +27,18 @@ use crate::gate::metadata::RequestKey;
 use crate::gate::metadata_files::Mount;
 use netclaim_process::files;
 
-/// Time after which the runtime kills the hook. Longer than the hook's own timeout (90 s), and shorter than the
-/// kubelet's (2 min), which would orphan the hook.
+/// Time after which the runtime kills the hook. Longer than the hook's own timeout (90 s), and shorter than
+/// the kubelet's (2 min), which would orphan the hook.
 pub(crate) const HOOK_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// What the spec does to a container that names the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The runtime refuses to create it, with the agent alive or dead: the device has a node whose path on the host does
-    /// not exist. The user reads the path.
+    /// The runtime refuses to create it, with the agent alive or dead: the device has a node whose path on
+    /// the host does not exist. The user reads the path.
     Shut,
-    /// The runtime creates it, and a hook holds it until the marker exists. A hook that times out ends a pod whose
-    /// containers are never started again.
+    /// The runtime creates it, and a hook holds it until the marker exists. A hook that times out ends a pod
+    /// whose containers are never started again.
     Hook,
 }
 
@@ -45,8 +47,8 @@ pub(crate) enum Form {
 pub(crate) struct Spec {
     /// What it does to containers.
     pub(crate) form: Form,
-    /// The pod that the claim is for. The kubelet prepares a claim once, for its first pod, and gives the next pod the same
-    /// device without another call.
+    /// The pod that the claim is for. The kubelet prepares a claim once, for its first pod, and gives the
+    /// next pod the same device without another call.
     pub(crate) pod_uid: String,
     /// Why the hook refuses the containers of another pod.
     pub(crate) refusal: String,
@@ -54,7 +56,8 @@ pub(crate) struct Spec {
     pub(crate) mounts: Arc<BTreeMap<RequestKey, Mount>>,
 }
 
-/// Returns the specs of the claims of a pod's `records`, by the claims' UIDs. `mount` is the file of a plan's request.
+/// Returns the specs of the claims of a pod's `records`, by the claims' UIDs. `mount` is the file of a plan's
+/// request.
 pub(crate) fn specs_of(
     records: &[Record],
     form: Form,
@@ -73,7 +76,8 @@ pub(crate) fn specs_of(
     specs
 }
 
-/// A path that does not exist. The runtime's message for [`Form::Shut`] is `failed to stat CDI host device "…"`.
+/// A path that does not exist. The runtime's message for [`Form::Shut`] is `failed to stat CDI host device
+/// "…"`.
 const SHUT: &str = "the networks of this pod are not attached yet, see its events and its ResourceClaims";
 
 /// The directory of specs.
@@ -118,8 +122,8 @@ impl CdiSpecs {
         &self.hook
     }
 
-    /// Returns the fully qualified names of the devices of a plan, for the answer to NodePrepareResources: its request's
-    /// file and its claim's gate.
+    /// Returns the fully qualified names of the devices of a plan, for the answer to NodePrepareResources:
+    /// its request's file and its claim's gate.
     pub(crate) fn devices(&self, plan: &Plan) -> Vec<String> {
         let name = |device: &str| format!("{}/claim={device}", self.driver);
         vec![name(&RequestKey::of(plan).to_string()), name(&plan.owner.claim.uid)]

@@ -1,4 +1,5 @@
-//! Keeps CDI specs, metadata files and markers in step with the attachments, and passes changes on to the status writer.
+//! Keeps CDI specs, metadata files and markers in step with the attachments, and passes changes on to the
+//! status writer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -79,8 +80,9 @@ impl GateFiles {
         specs_of(records, Form::Shut, |plan| self.metadata.mount(plan))
     }
 
-    /// Returns the files for a pod in `state` with these `claims` whose containers wait like this. While that is undecided
-    /// there is no spec, and the runtime refuses them: most pods are attached before it asks for one.
+    /// Returns the files for a pod in `state` with these `claims` whose containers wait like this. While that
+    /// is undecided there is no spec, and the runtime refuses them: most pods are attached before it asks for
+    /// one.
     fn desired(state: &PodState, claims: &BTreeMap<String, Spec>, waits: Option<Form>) -> OnDisk {
         let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
         let open = state.sandbox.as_ref().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
@@ -142,13 +144,13 @@ pub(crate) struct GateKeeper {
 impl GateKeeper {
     /// Takes over the files of an earlier agent. `records` is the content of the journal.
     ///
-    /// Pods that are attached in this boot get their specs and markers. The specs and markers of other pods are removed
-    /// until their sandbox is up. Metadata files stay as long as their claims: a container that waits may have one mounted.
-    /// A file that cannot be written is written when the pod is next observed.
+    /// Pods that are attached in this boot get their specs and markers. The specs and markers of other pods
+    /// are removed until their sandbox is up. Metadata files stay as long as their claims: a container that
+    /// waits may have one mounted. A file that cannot be written is written when the pod is next observed.
     ///
     /// # Errors
-    /// When the directories cannot be read or a file cannot be removed. A spec too many would hold a container for
-    /// minutes, and a marker too many would let one start.
+    /// When the directories cannot be read or a file cannot be removed. A spec too many would hold a
+    /// container for minutes, and a marker too many would let one start.
     pub(crate) fn take_over(
         files: GateFiles,
         records: &[Record],
@@ -196,7 +198,8 @@ impl GateKeeper {
         Self { spans, ..self }
     }
 
-    /// Has plans revised before their ADD, from now on. Before the runtime's sandboxes are known there is no ADD.
+    /// Has plans revised before their ADD, from now on. Before the runtime's sandboxes are known there is no
+    /// ADD.
     pub(crate) fn revise_by(&self, reviser: Arc<dyn Revise>) {
         let _ = self.reviser.set(reviser);
     }
@@ -211,7 +214,8 @@ impl GateKeeper {
         self.lock().get(pod_uid).is_some_and(|pod| pod.waits == Some(Form::Hook))
     }
 
-    /// Decides how containers of the pod wait from now on: in a hook if the kubelet starts them again after one that timed out.
+    /// Decides how containers of the pod wait from now on: in a hook if the kubelet starts them again after
+    /// one that timed out.
     pub(crate) fn decide(&self, pod_uid: &str, waits: Form) {
         let mut pods = self.lock();
         // The pod may be gone by now.

@@ -1,7 +1,8 @@
 //! The text that a container reads about its devices: the device metadata of KEP-5304. Pure.
 //!
-//! There is one file for each request of a claim. It has the same object in every version, the newest first, so that
-//! readers of any version find theirs. Source: `k8s.io/dynamic-resource-allocation/api/metadata` 0.37.
+//! There is one file for each request of a claim. It has the same object in every version, the newest first,
+//! so that readers of any version find theirs. Source: `k8s.io/dynamic-resource-allocation/api/metadata`
+//! 0.37.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,8 +45,8 @@ pub(crate) fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record
     requests
 }
 
-/// Returns the path at which containers that name the plan's request find their file. A claim from a template has another
-/// name for each pod, so the path has the pod's own name for the claim.
+/// Returns the path at which containers that name the plan's request find their file. A claim from a template
+/// has another name for each pod, so the path has the pod's own name for the claim.
 pub(crate) fn path_in_container(driver: &str, plan: &Plan) -> String {
     let claim = match &plan.owner.pod_claim_name {
         Some(name) => format!("resourceclaimtemplates/{name}"),

@@ -1,5 +1,5 @@
-//! The gate: no container that names a claim starts before its pod's networks are attached, with the agent alive or dead. Other
-//! containers of the pod are held while the parent is connected to the runtime.
+//! The gate: no container that names a claim starts before its pod's networks are attached, with the agent
+//! alive or dead. Other containers of the pod are held while the parent is connected to the runtime.
 //!
 //! ```text
 //!   Prepare            returns the CDI device DRIVER/claim=UID, of which no spec exists: the runtime refuses

@@ -1,8 +1,8 @@
 //! The socket over which waiting hooks ask whether their sandbox is ready.
 //!
-//! One line each way over a Unix socket that only root reaches. The hook sends `{"sandbox":…,"pod":…}`. The agent answers
-//! when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. A hook whose connection ends
-//! without an answer asks the next agent.
+//! One line each way over a Unix socket that only root reaches. The hook sends `{"sandbox":…,"pod":…}`. The
+//! agent answers when the outcome is final: `open`, or `gone REASON` when the pod is being deleted. A hook
+//! whose connection ends without an answer asks the next agent.
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ const OPEN: &str = "open\n";
 const MAX_QUESTION: u64 = 4096;
 /// How long a hook may take to ask.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the agent looks whether the pod of a waiting hook is being deleted: deletion does not interrupt a hook.
+/// How often the agent looks whether the pod of a waiting hook is being deleted: deletion does not interrupt
+/// a hook.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 
 #[derive(Deserialize)]

@@ -1,4 +1,5 @@
-//! The addresses of the node's ClaimNetworks: the blocks that it has leased, and the pools that they are of. Pure.
+//! The addresses of the node's ClaimNetworks: the blocks that it has leased, and the pools that they are of.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -73,8 +74,8 @@ pub struct NodeAddresses {
     pub pool: Option<AddressPoolSpec>,
     /// Blocks from which new attachments get addresses.
     pub blocks: Vec<Block>,
-    /// Blocks that are being deleted. The scheduler may have counted on them just before, so that attachments get their addresses
-    /// if no other block has any, until the node lets go of them.
+    /// Blocks that are being deleted. The scheduler may have counted on them just before, so that attachments
+    /// get their addresses if no other block has any, until the node lets go of them.
     pub leaving: Vec<Block>,
     /// The API server has been silent about the blocks for so long that none of them is used.
     pub is_stale: bool,
@@ -113,7 +114,8 @@ impl Block {
     }
 }
 
-/// Returns the addresses of each ClaimNetwork that has any. Of the `scarce` ones no block is free; `pools` are the valid AddressPools.
+/// Returns the addresses of each ClaimNetwork that has any. Of the `scarce` ones no block is free; `pools`
+/// are the valid AddressPools.
 pub(crate) fn addresses(
     networks: &BTreeMap<NetworkName, ClaimNetworkSpec>,
     scarce: &BTreeSet<NetworkName>,
@@ -148,8 +150,8 @@ pub(crate) fn addresses(
     networks.iter().filter_map(of_network).collect()
 }
 
-/// Returns the blocks that attachments may use, each with whether it is being deleted. An object that was edited or restored
-/// may say what no controller would.
+/// Returns the blocks that attachments may use, each with whether it is being deleted. An object that was
+/// edited or restored may say what no controller would.
 fn blocks(name: &NetworkName, key: &PoolKey, pool: &AddressPoolSpec, own: &OwnBlocks) -> Vec<(bool, Block)> {
     let known = own.known.iter().flatten().filter(|_| !own.is_stale);
     let mut fit: Vec<&OwnBlock> = known

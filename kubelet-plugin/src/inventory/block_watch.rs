@@ -1,10 +1,11 @@
 //! Watches the AddressBlocks of the node, and how long the API server has been silent about them.
 //!
-//! kube's watcher hides bookmarks. They are what tells a quiet API server from one that cannot be reached, without a request:
-//! it sends one about every minute.
+//! kube's watcher hides bookmarks. They are what tells a quiet API server from one that cannot be reached,
+//! without a request: it sends one about every minute.
 //!
-//! Each watch begins with a list, a consistent read. A watch that went on from the version of the last one would hear nothing of
-//! a cluster whose etcd was restored: there, that version is yet to come, and the API server neither says so nor sends anything.
+//! Each watch begins with a list, a consistent read. A watch that went on from the version of the last one
+//! would hear nothing of a cluster whose etcd was restored: there, that version is yet to come, and the API
+//! server neither says so nor sends anything.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -22,13 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::addresses::{OwnBlock, OwnBlocks};
 
-/// Seconds after which the API server ends a watch, at random so that thousands of nodes do not ask at once; the most is the
-/// limit of its clients.
+/// Seconds after which the API server ends a watch, at random so that thousands of nodes do not ask at once;
+/// the most is the limit of its clients.
 const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 240..=290;
 /// The longest time between a failure and the next try, and the shortest, on average.
 const RETRY: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(1)];
-/// How long the API server may take to answer. Without a limit, a lost connection would be waited for long after the network
-/// is back.
+/// How long the API server may take to answer. Without a limit, a lost connection would be waited for long
+/// after the network is back.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Time between two looks at the clock.
 const LOOK: Duration = Duration::from_secs(1);
@@ -58,7 +59,8 @@ impl BlockWatch {
                         "cannot watch the node's AddressBlocks, retrying"
                     );
                     if is_refused(&error) {
-                        // Without the CRD or the right, the node has no blocks, and its other devices are offered all the same.
+                        // Without the CRD or the right, the node has no blocks, and its other devices are
+                        // offered all the same.
                         blocks.send_if_modified(|blocks| {
                             blocks.known.is_none() && blocks.known.insert(BTreeMap::new()).is_empty()
                         });
@@ -170,7 +172,8 @@ impl BlockWatch {
     }
 }
 
-/// Decodes a block. One that cannot be read, because somebody has edited it, is logged and left out: the others still count.
+/// Decodes a block. One that cannot be read, because somebody has edited it, is logged and left out: the
+/// others still count.
 fn decoded(object: DynamicObject) -> Option<(String, OwnBlock)> {
     let name = object.name_any();
     match object.try_parse::<AddressBlock>() {
@@ -197,7 +200,8 @@ fn is_refused(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if [403, 404].contains(&status.code))
 }
 
-/// Time since the machine's boot. It passes while the machine sleeps or is paused, unlike that of [`std::time::Instant`].
+/// Time since the machine's boot. It passes while the machine sleeps or is paused, unlike that of
+/// [`std::time::Instant`].
 fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }

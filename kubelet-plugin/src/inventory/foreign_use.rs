@@ -1,9 +1,9 @@
-//! Use of the node's links by other programs in namespaces that the node cannot see into, such as the macvlan interfaces of
-//! Multus' pods. Pure.
+//! Use of the node's links by other programs in namespaces that the node cannot see into, such as the macvlan
+//! interfaces of Multus' pods. Pure.
 //!
-//! The link below lists the hardware addresses that it takes frames for, but neither announces changes nor names owners. So
-//! an address is foreign when two looks in a row find it and claims held nothing on the link at the first one. Where claims
-//! hold something, the scheduler keeps other uses away anyway.
+//! The link below lists the hardware addresses that it takes frames for, but neither announces changes nor
+//! names owners. So an address is foreign when two looks in a row find it and claims held nothing on the link
+//! at the first one. Where claims hold something, the scheduler keeps other uses away anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(crate) struct ForeignUse {
 }
 
 impl ForeignUse {
-    /// Takes the addresses that a look has found; claims hold something on the links `held`. Returns whether the foreign
-    /// addresses have changed.
+    /// Takes the addresses that a look has found; claims hold something on the links `held`. Returns whether
+    /// the foreign addresses have changed.
     pub(crate) fn update(&mut self, now: Addresses, held: &BTreeSet<u32>) -> bool {
         let both = |link: &u32, before: &Addresses| {
             let (now, before) = (now.get(link)?, before.get(link)?);

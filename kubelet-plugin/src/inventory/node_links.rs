@@ -1,5 +1,5 @@
-//! Warnings about ClaimNetworks on links that carry the node's own traffic, about links that ClaimNetworks name and do not get, and about
-//! links that the node takes from pods. Pure.
+//! Warnings about ClaimNetworks on links that carry the node's own traffic, about links that ClaimNetworks
+//! name and do not get, and about links that the node takes from pods. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::selection::Inventory;
 use super::uplink::Uplink;
 
 impl Inventory {
-    /// Returns warnings about ClaimNetworks whose uplink carries the node's own traffic, or that cannot have the link that they name:
-    /// why, and what to do.
+    /// Returns warnings about ClaimNetworks whose uplink carries the node's own traffic, or that cannot have
+    /// the link that they name: why, and what to do.
     pub(crate) fn node_link_warnings(&self) -> BTreeMap<NetworkName, String> {
         let warning = |(name, network): (&NetworkName, &ClaimNetworkSpec)| {
             let text = match self.uplink_of(network) {
@@ -46,7 +46,7 @@ impl Inventory {
             (Some(carries), _) => format!(
                 "{name}, which {carries}: macvlan, ipvlan and VLANs can share it, but it is never given away"
             ),
-            (None, Some(bridge)) => format!("{name}, which is no port of bridge {bridge}"),
+            (None, Some(bridge)) => format!("{name}, which is not a port of bridge {bridge}"),
             (None, None) if when_named.is_some() => format!(
                 "{name}, which is of kind {kind}: macvlan, ipvlan and VLANs can share it, and an UplinkPolicy with `publish: Always` \
                  gives it away whole"
@@ -57,8 +57,8 @@ impl Inventory {
         })
     }
 
-    /// Returns warnings about ClaimNetworks that hand out the same addresses on one link, under two of its names. The controller only
-    /// knows the names.
+    /// Returns warnings about ClaimNetworks that hand out the same addresses on one link, under two of its
+    /// names. The controller only knows the names.
     fn overlaps_by_name(&self) -> BTreeMap<NetworkName, String> {
         let is_alternative = |name: &IfName| self.uplink(name).is_some_and(|uplink| uplink.name != *name);
         let names =
@@ -82,8 +82,8 @@ impl Inventory {
     }
 }
 
-/// Returns warnings about links that pods could use `before`, and that are offered in fewer ways `now` since the node has become
-/// unreachable without them. One router on the link's network is enough for that.
+/// Returns warnings about links that pods could use `before`, and that are offered in fewer ways `now` since
+/// the node has become unreachable without them. One router on the link's network is enough for that.
 pub(crate) fn taken_by_the_node(before: &Inventory, now: &Inventory) -> Vec<String> {
     let warning = |link: &Uplink| {
         let before = before.uplinks.iter().find(|before| before.link.index == link.link.index)?;

@@ -41,7 +41,8 @@ pub(super) struct NodeFacts {
 }
 
 impl NodeObject {
-    /// Takes an event of the watch. Returns whether anything has changed that is read: kubelets write their Node all the time.
+    /// Takes an event of the watch. Returns whether anything has changed that is read: kubelets write their
+    /// Node all the time.
     pub(super) fn update(&mut self, event: Event<OwnNode>) -> bool {
         match event {
             Event::Init => {

@@ -1,6 +1,7 @@
 //! The objects of one kind by name, as a watch reports them. Pure.
 //!
-//! An update says whether anything has changed that was read, so that a status that somebody writes costs a node nothing more.
+//! An update says whether anything has changed that was read, so that a status that somebody writes costs a
+//! node nothing more.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,8 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T: PartialEq> Objects<T> {
-    /// Takes an event of the watch. `read` gets an object and its last known value, and returns `None` to leave it out.
-    /// Returns whether the known objects are others now.
+    /// Takes an event of the watch. `read` gets an object and its last known value, and returns `None` to
+    /// leave it out. Returns whether the known objects are others now.
     pub(super) fn update(
         &mut self,
         event: Event<DynamicObject>,

@@ -1,7 +1,7 @@
 //! Which version of each UplinkPolicy is in force: the last valid one. Pure.
 //!
-//! A policy that becomes invalid must not publish links that it withheld. Its last valid version stays in force. Where this
-//! agent has seen none, for example after a restart, the policy withholds what it selects
+//! A policy that becomes invalid must not publish links that it withheld. Its last valid version stays in
+//! force. Where this agent has seen none, for example after a restart, the policy withholds what it selects
 //! ([`UplinkPolicySpec::instead_of`]). The controller reports it in the policy's status and by an event.
 
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(withheld, [meant]);
         let unreadable = in_force_after(&[("1", json!({"links": {"names": 7}, "publish": "Never"}))]);
         assert_eq!((unreadable[0].publish, &unreadable[0].links), (Publish::Never, &Default::default()));
-        // Its replacement is no valid version.
+        // Its replacement is not valid version.
         let then = in_force_after(&[("1", invalid(never())), ("1", invalid(json!({"links": {}})))]);
         assert_eq!(then, []);
         let mended = json!({"links": {"names": ["eth3"]}, "modes": ["macvlan"]});

@@ -1,4 +1,5 @@
-//! What providers on the node declare about links: a watched directory with one small file for each link, `<link>.json`.
+//! What providers on the node declare about links: a watched directory with one small file for each link,
+//! `<link>.json`.
 //!
 //! ```json
 //! {"attributes": {"switch": {"string": "tor-7"}, "lldpPort": {"int": 12}}, "capacity": {"bandwidth": "10G"}}
@@ -110,7 +111,7 @@ enum ReadError {
     Name(#[source] <IfName as FromStr>::Err),
     #[error("cannot read the file")]
     Io(#[from] io::Error),
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     NotAFile,
     #[error("the file is longer than {MAX_FILE} bytes")]
     TooLong,

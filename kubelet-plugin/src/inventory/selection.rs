@@ -28,7 +28,7 @@ pub(crate) struct Inventory {
     pub(crate) labels: BTreeMap<String, String>,
     /// Links that pods may be attached to, by index.
     pub(crate) uplinks: Vec<Uplink>,
-    /// Why links that ClaimNetworks name are no uplinks, by name.
+    /// Why links that ClaimNetworks name are not uplinks, by name.
     pub(crate) withheld: BTreeMap<String, String>,
     /// The kinds of links among [`KINDS`] that the kernel cannot make.
     pub(crate) lacking: BTreeSet<&'static str>,
@@ -39,8 +39,8 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Returns the first uplink that a ClaimNetwork selects and can use here. `None` where the ClaimNetwork needs no uplink or the node
-    /// has none for it.
+    /// Returns the first uplink that a ClaimNetwork selects and can use here. `None` where the ClaimNetwork
+    /// needs no uplink or the node has none for it.
     pub(crate) fn uplink_of(&self, network: &ClaimNetworkSpec) -> Option<&Uplink> {
         let UplinkSelector { links, .. } = network.uplink.as_ref()?;
         let fits = |uplink: &&Uplink| selects(network, uplink);
@@ -78,7 +78,8 @@ pub(crate) fn selects(network: &ClaimNetworkSpec, uplink: &Uplink) -> bool {
         && serves(uplink, network, !links.is_empty())
 }
 
-/// Returns whether the ClaimNetwork can use the uplink in its way. A link with the node's own traffic must be named.
+/// Returns whether the ClaimNetwork can use the uplink in its way. A link with the node's own traffic must be
+/// named.
 fn serves(uplink: &Uplink, network: &ClaimNetworkSpec, is_named: bool) -> bool {
     let modes = match &uplink.when_named {
         Some(_) if !is_named => return false,

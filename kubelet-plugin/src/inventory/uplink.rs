@@ -65,7 +65,8 @@ impl Stacked {
 }
 
 impl Uplink {
-    /// Returns why new pods cannot use the link in this way: another program uses it in a way that excludes theirs.
+    /// Returns why new pods cannot use the link in this way: another program uses it in a way that excludes
+    /// theirs.
     pub(crate) fn in_use(&self, link_use: Option<LinkUse>) -> Option<Unhealthy> {
         let excluding = self.stacked.iter().filter(|stacked| LinkUse::exclude(link_use, stacked.link_use()));
         let who: Vec<String> = excluding.map(|Stacked { name, kind }| format!("{kind} {name}")).collect();

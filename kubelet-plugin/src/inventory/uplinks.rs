@@ -12,7 +12,8 @@
 //!
 //! What of this is offered without a ClaimNetwork is up to `devices::offer`.
 //!
-//! An admin who names a link with the node's own traffic in a ClaimNetwork allows pods to share it; the agent writes a warning.
+//! An admin who names a link with the node's own traffic in a ClaimNetwork allows pods to share it; the agent
+//! writes a warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,8 +24,9 @@ use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, l
 
 use super::uplink::{Provided, Stacked, Uplink};
 
-/// Returns the uplinks among the links of `snapshot`, ordered by index. `node_addresses` are those of the Node object,
-/// `policies` those of this node, ordered by name. `named` are the names that ClaimNetworks select uplinks by.
+/// Returns the uplinks among the links of `snapshot`, ordered by index. `node_addresses` are those of the
+/// Node object, `policies` those of this node, ordered by name. `named` are the names that ClaimNetworks
+/// select uplinks by.
 pub(crate) fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
@@ -73,7 +75,8 @@ pub(crate) fn uplinks(
     classify(snapshot, node_addresses).filter_map(uplink).collect()
 }
 
-/// Returns why links that ClaimNetworks name are not among the `uplinks`, by name. The text follows the link's name in a sentence.
+/// Returns why links that ClaimNetworks name are not among the `uplinks`, by name. The text follows the
+/// link's name in a sentence.
 pub(crate) fn withheld(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
@@ -104,7 +107,8 @@ struct Offer {
     carries: Option<NodeTraffic>,
 }
 
-/// Returns the ways in which pods may use a link: no ways where only ClaimNetworks of its bridge can, `None` where nobody can.
+/// Returns the ways in which pods may use a link: no ways where only ClaimNetworks of its bridge can, `None`
+/// where nobody can.
 fn offer(
     link: &Link,
     class: Result<(), NotUplink>,
@@ -226,7 +230,8 @@ mod tests {
         uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new(), &BTreeSet::new())
     }
 
-    /// The uplinks with the first letters of their modes, in brackets where only ClaimNetworks that name them may use them.
+    /// The uplinks with the first letters of their modes, in brackets where only ClaimNetworks that name them
+    /// may use them.
     fn shown(uplinks: Vec<Uplink>) -> Vec<String> {
         let letters = |modes: &BTreeSet<LinkUse>| -> String {
             modes.iter().map(|mode| format!("{mode:?}").remove(0)).collect()

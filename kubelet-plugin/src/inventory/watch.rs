@@ -1,5 +1,5 @@
-//! Keeps the [`Inventory`] up to date: links by netlink, providers' files, and ClaimNetworks, UplinkPolicies and the Node object
-//! from the API server.
+//! Keeps the [`Inventory`] up to date: links by netlink, providers' files, and ClaimNetworks, UplinkPolicies
+//! and the Node object from the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -59,7 +59,8 @@ pub(crate) struct NodeWatch {
 }
 
 impl NodeWatch {
-    /// Publishes inventories of the node into `inventory`, and the Node object's UID into `uid`, until `cancel`.
+    /// Publishes inventories of the node into `inventory`, and the Node object's UID into `uid`, until
+    /// `cancel`.
     pub(crate) async fn run(
         mut self,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
@@ -110,7 +111,8 @@ impl NodeWatch {
                     inventory.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
                 }
             }
-            // Until something has changed: the status of each ClaimNetwork comes to every node, again and again.
+            // Until something has changed: the status of each ClaimNetwork comes to every node, again and
+            // again.
             loop {
                 let is_new = tokio::select! {
                     () = cancel.cancelled() => return,
@@ -159,7 +161,8 @@ impl NodeWatch {
         }
     }
 
-    /// Watches all objects of a kind. They are decoded later, so that one that cannot be read does not hide the others.
+    /// Watches all objects of a kind. They are decoded later, so that one that cannot be read does not hide
+    /// the others.
     fn objects<K: Resource<DynamicType = ()>>(
         &self,
         kind: &'static str,
@@ -194,8 +197,9 @@ fn new_warnings<K: Ord + Clone>(before: &mut BTreeMap<K, String>, now: BTreeMap<
     new
 }
 
-/// Asks the kernel for the kinds of links that uplinks and these ClaimNetworks need, and adds whether it has each that is not `known`.
-/// A module may make a link when it is loaded, so nothing else is asked for. Where there is no answer, an ADD has it.
+/// Asks the kernel for the kinds of links that uplinks and these ClaimNetworks need, and adds whether it has
+/// each that is not `known`. A module may make a link when it is loaded, so nothing else is asked for. Where
+/// there is no answer, an ADD has it.
 async fn ask_kernel(
     links: &Links,
     networks: &BTreeMap<NetworkName, ClaimNetworkSpec>,

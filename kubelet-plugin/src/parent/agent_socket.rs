@@ -1,7 +1,7 @@
 //! The agent's end of the kubelet's calls.
 //!
-//! The socket belongs to the one agent that owns the journal, and the parents of other agents use it too. So during a
-//! rolling update it does not matter which of two parents the kubelet calls.
+//! The socket belongs to the one agent that owns the journal, and the parents of other agents use it too. So
+//! during a rolling update it does not matter which of two parents the kubelet calls.
 
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
-//! The sockets of this driver for the kubelet: one for its calls, and one for registration, by which it finds the first.
+//! The sockets of this driver for the kubelet: one for its calls, and one for registration, by which it finds
+//! the first.
 //!
-//! Both names contain the instance (the pod's UID), so that the two agents of a rolling update have their own. The kubelet
-//! knows several instances of a driver and calls the newest one (KEP-4381, "Seamless upgrades").
+//! Both names contain the instance (the pod's UID), so that the two agents of a rolling update have their
+//! own. The kubelet knows several instances of a driver and calls the newest one (KEP-4381, "Seamless
+//! upgrades").
 
 use std::fs;
 use std::path::PathBuf;
@@ -98,8 +100,9 @@ impl KubeletSockets {
         self.remove_those_of_killed_instances();
     }
 
-    /// Killed instances leave sockets, and the kubelet would keep calling them. A signal to end kills an instance, too, if it comes in
-    /// the first milliseconds of the container: the kernel drops it, and the kubelet sends SIGKILL after the grace period.
+    /// Killed instances leave sockets, and the kubelet would keep calling them. A signal to end kills an
+    /// instance, too, if it comes in the first milliseconds of the container: the kernel drops it, and the
+    /// kubelet sends SIGKILL after the grace period.
     fn remove_those_of_killed_instances(&self) {
         for dir in [&self.registration, &self.calls].into_iter().filter_map(|socket| socket.parent()) {
             remove_dead(dir, |name| Registration::is_of(&self.driver, name) || Args::is_calls_socket(name));

@@ -1,5 +1,5 @@
-//! Ends the processes that an agent has left running. A plugin that runs beside the next agent's plugins would undo their
-//! work, and nobody would undo its own.
+//! Ends the processes that an agent has left running. A plugin that runs beside the next agent's plugins
+//! would undo their work, and nobody would undo its own.
 //!
 //! ```text
 //!   the agent ends       its parent adopts its orphans, ends them, and then unlocks the journal
@@ -51,7 +51,8 @@ impl Mark {
         environ.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())
     }
 
-    /// Ends every process that has the mark. Only the agent that owns the journal may call it, before it runs a plugin.
+    /// Ends every process that has the mark. Only the agent that owns the journal may call it, before it runs
+    /// a plugin.
     pub(crate) async fn end_bearers(&self) {
         // A process that has ended, reaped or not, has no environment.
         let bears = |pid: Pid| fs::read(of_process(pid, "environ")).is_ok_and(|environ| self.is_in(&environ));
@@ -124,7 +125,8 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     processes().into_iter().filter(is_child).collect()
 }
 
-/// Returns the parent in the text of a `/proc/PID/stat`. The program's name may contain spaces and parentheses.
+/// Returns the parent in the text of a `/proc/PID/stat`. The program's name may contain spaces and
+/// parentheses.
 fn parent_in(stat: &str) -> Option<Pid> {
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split_whitespace().nth(1)?.parse().ok().map(Pid::from_raw)

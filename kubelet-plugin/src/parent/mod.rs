@@ -6,14 +6,17 @@
 //!   container runtime ── NRI ──> runtime relay ──> its own agent
 //! ```
 //!
-//! The kubelet's calls wait here while there is no agent: after a refused or dropped call the kubelet retries only after 60
-//! to 90 s. During a rolling update the parent's own agent stands by until the other node agent ends.
+//! The kubelet's calls wait here while there is no agent: after a refused or dropped call the kubelet retries
+//! only after 60 to 90 s. During a rolling update the parent's own agent stands by until the other node agent
+//! ends.
 //!
-//! The connection to the container runtime is the parent's, so that an agent that starts again does not connect.
+//! The connection to the container runtime is the parent's, so that an agent that starts again does not
+//! connect.
 //!
-//! The parent is a program of its own (`src/bin/netclaim-parent.rs`), which has nothing of the agent's clients and plugins.
-//! It has one thread and no network, so that little can kill it. It adopts the processes that its agent leaves
-//! running, and ends them before it unlocks the journal, whose lock it shares with its agent.
+//! The parent is a program of its own (`src/bin/netclaim-parent.rs`), which has nothing of the agent's
+//! clients and plugins. It has one thread and no network, so that little can kill it. It adopts the processes
+//! that its agent leaves running, and ends them before it unlocks the journal, whose lock it shares with its
+//! agent.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -4,10 +4,10 @@
 //!   kubelet ── gRPC ──> parent ── one JSON line each way, one connection a call ──> RUN_DIR/agent.sock ──> agent
 //! ```
 //!
-//! * A call without an answer is sent again to the next agent: the agent has died, ends, or is not there yet. Both calls are
-//!   idempotent by claim UID. The kubelet itself would retry after 60 to 90 s.
-//! * Each agent is asked once for the devices' health and then reports it line by line. Its regular reports show that it is
-//!   alive, and the parent reports nothing to the kubelet without them.
+//! * A call without an answer is sent again to the next agent: the agent has died, ends, or is not there yet.
+//!   Both calls are idempotent by claim UID. The kubelet itself would retry after 60 to 90 s.
+//! * Each agent is asked once for the devices' health and then reports it line by line. Its regular reports
+//!   show that it is alive, and the parent reports nothing to the kubelet without them.
 
 use std::io;
 use std::path::PathBuf;
@@ -84,8 +84,8 @@ impl Relay {
         read_line(&mut BufReader::new(stream)).await
     }
 
-    /// Tells the agent that works that the kubelet has registered the driver, once there is one. An agent of an earlier
-    /// version does not understand it.
+    /// Tells the agent that works that the kubelet has registered the driver, once there is one. An agent of
+    /// an earlier version does not understand it.
     pub(super) async fn tell_registered(&self) {
         let told = async {
             while self.ask_once::<()>(&Message::Registered).await.is_err() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 
-/// Delays from the second restart in a row on; the first restart is at once. The longest delay is as long as pods should
-/// wait for an agent that may work again.
+/// Delays from the second restart in a row on; the first restart is at once. The longest delay is as long as
+/// pods should wait for an agent that may work again.
 const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(100))
     .with_max_delay(Duration::from_secs(2))
@@ -29,8 +29,8 @@ impl Default for Restarts {
 }
 
 impl Restarts {
-    /// Returns the delay of the next start after an agent that has lived for `life`; `None` to give up. An agent that was
-    /// killed is always started again.
+    /// Returns the delay of the next start after an agent that has lived for `life`; `None` to give up. An
+    /// agent that was killed is always started again.
     pub(super) fn delay_after(&mut self, life: Duration, status: ExitStatus) -> Option<Duration> {
         if life >= GOOD_LIFE {
             *self = Self::default();

@@ -4,14 +4,14 @@
 //!   runtime ── NRI ──> parent ── NRI, RUN_DIR/runtime-INSTANCE.sock ──> agent
 //! ```
 //!
-//! While a plugin connects, containerd starts and stops nothing until the slowest stop of a container is over (containerd
-//! issue 14083). So only the parent connects, once its agent has the journal, and the agent's death is not seen by the
-//! runtime:
+//! While a plugin connects, containerd starts and stops nothing until the slowest stop of a container is over
+//! (containerd issue 14083). So only the parent connects, once its agent has the journal, and the agent's
+//! death is not seen by the runtime:
 //!
-//! * Events of sandboxes are answered at once while no agent works. The next agent gets a list of the sandboxes and then
-//!   the events that no agent has answered.
-//! * A container is refused while no agent works, if the journal has its pod, the pod is not attached, and CDI does not
-//!   hold the container already. Other pods are not delayed.
+//! * Events of sandboxes are answered at once while no agent works. The next agent gets a list of the
+//!   sandboxes and then the events that no agent has answered.
+//! * A container is refused while no agent works, if the journal has its pod, the pod is not attached, and
+//!   CDI does not hold the container already. Other pods are not delayed.
 //! * An agent that does not answer in time has to connect again, as it would have to at the runtime.
 
 use std::io;
@@ -33,7 +33,8 @@ use crate::args::Args;
 use crate::pods::owner::Journal;
 use netclaim_process::files;
 
-/// What an agent is granted for an event that it gets late, because no agent worked when the runtime reported it.
+/// What an agent is granted for an event that it gets late, because no agent worked when the runtime reported
+/// it.
 const GRANTED_LATE: Duration = Duration::from_secs(2);
 
 /// The runtime's events on their way to the agent.
@@ -99,7 +100,8 @@ impl Gate {
 }
 
 impl RuntimeRelay {
-    /// Listens for the agent. The runtime is connected when an agent asks for it, which it does when it has the journal.
+    /// Listens for the agent. The runtime is connected when an agent asks for it, which it does when it has
+    /// the journal.
     ///
     /// # Errors
     /// When the socket cannot be created.
@@ -285,7 +287,8 @@ impl RuntimeRelay {
     }
 }
 
-/// What to grant an agent so that the parent waits no longer than `budget`: it waits for three quarters of it.
+/// What to grant an agent so that the parent waits no longer than `budget`: it waits for three quarters of
+/// it.
 fn granted(budget: Duration) -> Duration {
     budget * 4 / 3
 }

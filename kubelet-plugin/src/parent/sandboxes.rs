@@ -1,7 +1,7 @@
 //! The node's sandboxes, and what the agent that works has heard of them. Pure.
 //!
-//! The runtime reports each event once. So a sandbox stays here until an agent has heard that it is removed, and the next
-//! agent hears of all that the last one may not have handled.
+//! The runtime reports each event once. So a sandbox stays here until an agent has heard that it is removed,
+//! and the next agent hears of all that the last one may not have handled.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,8 @@ impl Known {
 pub(super) struct Sandboxes(BTreeMap<String, Known>);
 
 impl Sandboxes {
-    /// Replaces the sandboxes by those that the runtime lists. An agent still has to hear of the end of others.
+    /// Replaces the sandboxes by those that the runtime lists. An agent still has to hear of the end of
+    /// others.
     pub(super) fn replace(&mut self, listed: Vec<Sandbox>) {
         let listed: BTreeMap<String, Sandbox> =
             listed.into_iter().map(|sandbox| (sandbox.id.clone(), sandbox)).collect();
@@ -78,8 +79,8 @@ impl Sandboxes {
         }
     }
 
-    /// Notes an event. Returns whether an agent can handle it now; otherwise it gets the event after the one that it is
-    /// handling.
+    /// Notes an event. Returns whether an agent can handle it now; otherwise it gets the event after the one
+    /// that it is handling.
     pub(super) fn note(&mut self, event: &Event) -> bool {
         let sandbox = event.sandbox();
         let known = self.0.entry(sandbox.id.clone()).or_insert_with(|| Known::new(sandbox.clone()));

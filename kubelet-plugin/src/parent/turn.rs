@@ -21,7 +21,8 @@ pub(crate) enum TurnError {
     Lock(#[source] io::Error),
 }
 
-/// The lock of the journal. The parent holds it too, and releases it when everything that it started has ended.
+/// The lock of the journal. The parent holds it too, and releases it when everything that it started has
+/// ended.
 pub(crate) struct Turn {
     lock: File,
     mark: Mark,

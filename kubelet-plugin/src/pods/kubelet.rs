@@ -1,5 +1,5 @@
-//! The kubelet's own list of pods (its Pods API, on by default from Kubernetes 1.37): exact, local, and without load for
-//! the API server.
+//! The kubelet's own list of pods (its Pods API, on by default from Kubernetes 1.37): exact, local, and
+//! without load for the API server.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,8 @@ impl KubeletPods {
     pub(crate) async fn follow(self) {
         let mut reported = None;
         loop {
-            // The watch may end at once for as long as the kubelet starts: only the first time is worth a line.
+            // The watch may end at once for as long as the kubelet starts: only the first time is worth a
+            // line.
             let result =
                 if self.socket.exists() { Some(self.follow_once(&mut reported).await) } else { None };
             let (change, delay) = match &result {

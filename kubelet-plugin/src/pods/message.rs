@@ -1,5 +1,6 @@
-//! The messages of the kubelet's Pods API (`k8s.io/kubelet/pkg/apis/pods/v1alpha1`) with the fields of `v1.Pod` that the
-//! agent reads. Field numbers are part of the Kubernetes API. Decoding skips all other fields.
+//! The messages of the kubelet's Pods API (`k8s.io/kubelet/pkg/apis/pods/v1alpha1`) with the fields of
+//! `v1.Pod` that the agent reads. Field numbers are part of the Kubernetes API. Decoding skips all other
+//! fields.
 
 use std::collections::HashMap;
 
@@ -116,8 +117,8 @@ impl Pod {
         self.metadata.as_ref().map(|metadata| metadata.uid.as_str())
     }
 
-    /// What the agent needs of it; `None` for a pod without claims. The kubelet's own status, which it reports once it has
-    /// one, lacks the names of claims that were made from templates.
+    /// What the agent needs of it; `None` for a pod without claims. The kubelet's own status, which it
+    /// reports once it has one, lacks the names of claims that were made from templates.
     pub(super) fn into_seen(self) -> Option<SeenPod> {
         let (metadata, spec) = (self.metadata?, self.spec?);
         let status = self.status.unwrap_or_default();

@@ -1,10 +1,10 @@
 //! The pods of this node, as the API server knows them.
 //!
-//! The agent asks as the node itself: the Node authorizer shows a node its own pods only. With a right of its own to get
-//! pods, the agent could read every pod of the cluster, including secrets in `env`.
+//! The agent asks as the node itself: the Node authorizer shows a node its own pods only. With a right of its
+//! own to get pods, the agent could read every pod of the cluster, including secrets in `env`.
 //!
-//! It lists pods by name, since a node may list its own pods at once. A node may get a pod only some time after the pod is
-//! bound, and for a pod that is gone the answer would be "forbidden", not "not found".
+//! It lists pods by name, since a node may list its own pods at once. A node may get a pod only some time
+//! after the pod is bound, and for a pod that is gone the answer would be "forbidden", not "not found".
 //!
 //! From Kubernetes 1.37 the kubelet itself reports its pods ([`KubeletPods`]), which costs no request.
 
@@ -59,8 +59,8 @@ impl NodePods {
         Self { client, node: node.to_owned(), known }
     }
 
-    /// Returns the metadata of the pod with this UID: `Some(None)` when it is gone or another pod has its name, `None` when
-    /// the API server does not answer within 3 s.
+    /// Returns the metadata of the pod with this UID: `Some(None)` when it is gone or another pod has its
+    /// name, `None` when the API server does not answer within 3 s.
     pub(crate) async fn metadata(
         &self,
         namespace: &str,
@@ -71,8 +71,8 @@ impl NodePods {
         Some(with_uid(found.map(|found| found.metadata), uid))
     }
 
-    /// Whether containers of the pod with this UID may wait in a hook; `None` when the kubelet has not said so and the API
-    /// server does not answer within 0.5 s.
+    /// Whether containers of the pod with this UID may wait in a hook; `None` when the kubelet has not said
+    /// so and the API server does not answer within 0.5 s.
     pub(crate) async fn may_wait_in_hook(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {
         if let Some(known) = self.known.may_wait_in_hook(uid) {
             return Some(known);
@@ -82,8 +82,8 @@ impl NodePods {
         Some(pod.spec.as_ref().is_none_or(PodSpec::may_wait_in_hook))
     }
 
-    /// Returns the names of the claims of the pod with this UID; `None` when the kubelet has not said so and the API server
-    /// does not answer within 0.5 s.
+    /// Returns the names of the claims of the pod with this UID; `None` when the kubelet has not said so and
+    /// the API server does not answer within 0.5 s.
     pub(crate) async fn claims(&self, namespace: &str, name: &str, uid: &str) -> Option<BTreeSet<String>> {
         if let Some(known) = self.known.claims(uid) {
             return Some(known);
@@ -93,8 +93,8 @@ impl NodePods {
             .then(|| pod.seen().map(|seen| seen.claims).unwrap_or_default())
     }
 
-    /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list them, or does not
-    /// answer within 3 s.
+    /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list
+    /// them, or does not answer within 3 s.
     pub(crate) async fn with_claims(&self) -> Option<Vec<SeenPod>> {
         let of_node = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         let listed = kube::core::Request::new(Pod::url_path(&(), None)).list(&of_node).ok()?;
@@ -142,8 +142,8 @@ impl NodePods {
     }
 }
 
-/// Writes one annotation of the pod with this UID, in this version if one is given, as the agent itself. Through the status: with
-/// the right to patch whole pods, the agent could change what they run.
+/// Writes one annotation of the pod with this UID, in this version if one is given, as the agent itself.
+/// Through the status: with the right to patch whole pods, the agent could change what they run.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! What the agent reads of a pod that the API server returns. The code that decodes a whole pod is larger than all of the
-//! agent's own parts.
+//! What the agent reads of a pod that the API server returns. The code that decodes a whole pod is larger
+//! than all of the agent's own parts.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! For whom an attachment is made: the claim, its pod and the allocated device. The driver stores it with the plan.
+//! For whom an attachment is made: the claim, its pod and the allocated device. The driver stores it with the
+//! plan.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -142,7 +143,8 @@ pub struct Owner {
     /// Its addresses, where the network has any that nodes share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Addresses>,
-    /// Whether the claim was charged for none of the addresses that nodes hand out, because it asked for reserved ones.
+    /// Whether the claim was charged for none of the addresses that nodes hand out, because it asked for
+    /// reserved ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub takes_no_address: bool,
     /// The link of the node that it is on; `None` for one on no link.

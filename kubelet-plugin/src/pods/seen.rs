@@ -35,7 +35,8 @@ pub(super) fn may_wait_in_hook<'a>(mut policies: impl Iterator<Item = &'a String
     policies.all(|policy| policy != "Never")
 }
 
-/// Whether a pod has no sandbox yet and has not ended, by its phase and the types and statuses of its conditions.
+/// Whether a pod has no sandbox yet and has not ended, by its phase and the types and statuses of its
+/// conditions.
 pub(super) fn has_no_sandbox<'a>(
     phase: &str,
     mut conditions: impl Iterator<Item = (&'a str, &'a str)>,

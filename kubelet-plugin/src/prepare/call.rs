@@ -1,6 +1,7 @@
 //! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
 //!
-//! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the call.
+//! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the
+//! call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::slice;
@@ -34,7 +35,7 @@ use super::metrics::{CallMetrics, KubeletCall};
 use super::plan::{Node, Taken, asks_for_namespace, is_offered, networks, plans};
 use super::revise::Mend;
 use crate::addresses::leases::{LeaseError, Leases};
-use crate::addresses::plan::{self as addresses, Book, ForeignAddresses, TakenAddresses, Turn};
+use crate::addresses::plan::{self as addresses, Book, ForeignAddresses, PlanLock, TakenAddresses};
 use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists};
 use crate::devices::{self, Held};
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
@@ -53,8 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(35);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long is waited for a link that another pod uses: as long as one that is going mostly takes.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long is waited for the end of the pod that had the claim: less than a Prepare has, and as long as pods have to end
-/// by default.
+/// How long is waited for the end of the pod that had the claim: less than a Prepare has, and as long as pods
+/// have to end by default.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 const END_PAUSE: Duration = Duration::from_millis(250);
 
@@ -138,8 +139,9 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) events: Events,
     /// Where refusals are reported.
     pub(crate) reports: mpsc::UnboundedSender<Update>,
-    /// Held from the look at what others have (names, ids, links, addresses) until it is journalled what this claim has.
-    pub(crate) turn: Arc<Turn>,
+    /// Held from the look at what others have (names, ids, links, addresses) until it is journalled what this
+    /// claim has.
+    pub(crate) plan_lock: Arc<PlanLock>,
     /// Addresses that claims ask for.
     pub(crate) leases: Arc<Leases>,
     /// Prepares that have not ended.
@@ -259,8 +261,9 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         Failpoint::UnprepareAsked.reach();
         let span = self.spans.unprepare_call(&claim);
         self.calls.end(&claim.uid);
-        // A Prepare that has its turn now journals before the release; one that comes to it later sees that it is over.
-        drop(self.turn.lock().await);
+        // A Prepare that has its turn now journals before the release; one that comes to it later sees that
+        // it is over.
+        drop(self.plan_lock.lock().await);
         let result = self.attacher.release(&claim.uid).await.map_err(|failure| CallFailure::of(&failure));
         self.metrics.call(KubeletCall::Unprepare, result.is_ok());
         if let Err(error) = &result {
@@ -291,8 +294,8 @@ impl<N: Plugins> NodeAgent<N> {
         self.prepare_from(claim, known, &call).await
     }
 
-    /// Claims by name whose pod has ended without an Unprepare, each with the pod's UID. The kubelet asks for no
-    /// Unprepare where another pod of the node uses the claim, and for no Prepare of the other pod either.
+    /// Claims by name whose pod has ended without an Unprepare, each with the pod's UID. The kubelet asks for
+    /// no Unprepare where another pod of the node uses the claim, and for no Prepare of the other pod either.
     pub(crate) async fn left_behind(&self) -> HashMap<ObjectRef, String> {
         let named = |plan: &Plan| {
             plan.owner
@@ -312,8 +315,8 @@ impl<N: Plugins> NodeAgent<N> {
         claims
     }
 
-    /// Gives the claim of the pod `from`, which has ended, to the one pod that it is reserved for now, if that is on
-    /// this node. Returns whether it did.
+    /// Gives the claim of the pod `from`, which has ended, to the one pod that it is reserved for now, if
+    /// that is on this node. Returns whether it did.
     ///
     /// # Errors
     /// Why the other pod cannot have it yet. The claim is still that of the first pod then.
@@ -348,7 +351,8 @@ impl<N: Plugins> NodeAgent<N> {
         call: &UnderWay<'_>,
     ) -> Result<Vec<PreparedDevice>, PrepareError> {
         if let Some(first) = known.first() {
-            // Without an answer the claim is its pod's: the containers of another one are refused all the same.
+            // Without an answer the claim is its pod's: the containers of another one are refused all the
+            // same.
             let pods = self.read_once(claim, reserved_for).await;
             let is_its = pods.map_or(true, |pods| pods.contains(&first.owner.pod.uid));
             // Half a claim may be left of a write that failed: it is completed.
@@ -378,7 +382,7 @@ impl<N: Plugins> NodeAgent<N> {
         loop {
             let mut changes = self.attacher.changes();
             let foreign = self.foreign_addresses(&claim, &inventory).await;
-            let book = self.turn.lock().await.clone();
+            let book = self.plan_lock.lock().await.clone();
             let made = match self.plan(&claim, None, &inventory, &labels, (&foreign, &book)) {
                 Ok(made) => made,
                 // The controller may be about to lease another block, or an attachment to end.
@@ -405,7 +409,7 @@ impl<N: Plugins> NodeAgent<N> {
                     .map_err(|source| refuse(PrepareError::Lease { claim: claim.object.clone(), source }))?;
             }
             let other = {
-                let turn = Arc::clone(&self.turn).lock_owned().await;
+                let turn = Arc::clone(&self.plan_lock).lock_owned().await;
                 if call.is_over() || self.attacher.plans_of(&claim.object.uid) != known {
                     return Err(PrepareError::Unprepared(claim.object.clone()));
                 }
@@ -413,7 +417,8 @@ impl<N: Plugins> NodeAgent<N> {
                 inventory = self.current_inventory(inventory);
                 let now = self.plan(&claim, None, &inventory, &labels, (&foreign, &turn));
                 let now = now.ok().filter(|now| addresses::differ_in_choice_only(&made, now));
-                // Which address it is does not matter to the plugins. What was chosen before the turn, others may have by now.
+                // Which address it is does not matter to the plugins. What was chosen before the turn, others
+                // may have by now.
                 let Some(settled) = now.and_then(|now| settled_as(&now, &made, &settled)) else { continue };
                 match self.obstacle(&settled).map_err(|error| refuse(error.into()))? {
                     None => {
@@ -432,7 +437,8 @@ impl<N: Plugins> NodeAgent<N> {
         }
     }
 
-    /// Returns who has the link that the node lacks for the claim. Its pod is woken when that one gives it back.
+    /// Returns who has the link that the node lacks for the claim. Its pod is woken when that one gives it
+    /// back.
     fn in_pod(&self, claim: &Claim, inventory: &Inventory) -> Option<InPod> {
         let mut plans = Vec::new();
         self.attacher.for_each_pod(|state| {
@@ -468,7 +474,8 @@ impl<N: Plugins> NodeAgent<N> {
             drop(turn);
             journalled
         };
-        // A call that ends at its deadline leaves the order to journal behind: nobody may look at what others have before that.
+        // A call that ends at its deadline leaves the order to journal behind: nobody may look at what others
+        // have before that.
         let journalled = tokio::spawn(journalling.in_current_span()).await;
         let journalled = journalled.unwrap_or_else(|error| Err(Failure::of(&error)));
         journalled.map_err(|failure| self.refuse(claim, PrepareError::Journal(failure)))?;
@@ -542,8 +549,8 @@ impl<N: Plugins> NodeAgent<N> {
         understand(&text, &claim.uid)
     }
 
-    /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be offered: a link
-    /// that another pod had is on its way back, or a ClaimNetwork is new.
+    /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be
+    /// offered: a link that another pod had is on its way back, or a ClaimNetwork is new.
     async fn inventory_with(
         &self,
         claim: &Claim,
@@ -645,7 +652,8 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
     }
 
-    /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the ClaimNetwork.
+    /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the
+    /// ClaimNetwork.
     async fn planned_anew(&self, before: &Plan) -> Option<Plan> {
         let Ok(DeviceName::Network(network)) = before.owner.device.device.parse() else { return None };
         let inventory = self.inventory.borrow().clone().map(|known| self.settled(&known))?;
@@ -660,7 +668,7 @@ impl<N: Plugins> NodeAgent<N> {
         let claim = self.read_once(&ClaimRef { namespace, name, uid }, read).await.ok()?;
         let labels = self.namespace_labels(&claim, &inventory).await.ok()?;
         let foreign = self.foreign_addresses(&claim, &inventory).await;
-        let book = self.turn.lock().await.clone();
+        let book = self.plan_lock.lock().await.clone();
         let planned = self.plan(&claim, Some(before.index), &inventory, &labels, (&foreign, &book));
         let planned = planned.ok()?.into_iter().find(|plan| plan.index == before.index)?;
         let planned = self.settle(vec![planned]).await.ok()?.pop()?;
@@ -674,8 +682,8 @@ impl<N: Plugins> NodeAgent<N> {
         None
     }
 
-    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones. What is journalled of it
-    /// stays, except for the attachment `anew`.
+    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones. What
+    /// is journalled of it stays, except for the attachment `anew`.
     fn plan(
         &self,
         claim: &Claim,
@@ -720,8 +728,8 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(plans)
     }
 
-    /// Says on the claim's pods which file of the journal cannot be read: they end only when somebody has repaired or removed it, and a
-    /// record that could say which pod it is of is not there.
+    /// Says on the claim's pods which file of the journal cannot be read: they end only when somebody has
+    /// repaired or removed it, and a record that could say which pod it is of is not there.
     async fn report_damage(&self, claim_uid: &str) {
         let damaged = self.attacher.damaged_pods(claim_uid);
         if damaged.is_empty() {
@@ -803,7 +811,8 @@ impl<N: Plugins> NodeAgent<N> {
     }
 }
 
-/// Whether plans of one attachment differ in nothing that others see: in the plugins, their arguments and chosen addresses only.
+/// Whether plans of one attachment differ in nothing that others see: in the plugins, their arguments and
+/// chosen addresses only.
 fn differ_in_plugins_only(one: &Plan, other: &Plan) -> bool {
     let leases =
         |plan: &Plan| plan.owner.addresses.clone().map(|addresses| addresses.leases).unwrap_or_default();
@@ -861,7 +870,8 @@ mod tests {
     use crate::pods::owner::Journal;
     use crate::prepare::revise::{Mender, Reviser};
 
-    /// A fake of the plugins: all is well, as soon as plans may be settled, and pods look for the links that they move.
+    /// A fake of the plugins: all is well, as soon as plans may be settled, and pods look for the links that
+    /// they move.
     struct Fake(Semaphore, Semaphore);
 
     impl Plugins for Fake {
@@ -983,7 +993,7 @@ mod tests {
                 pods: Arc::new(NodePods::new(api_server(Arc::clone(&claims)), "node0", Arc::default())),
                 events: Events::new(api_server(Arc::clone(&claims)), "netclaim.dev", "node0"),
                 reports,
-                turn: Arc::default(),
+                plan_lock: Arc::default(),
                 leases: Arc::new(Leases::new(api_server(Arc::clone(&claims)), "node0")),
                 calls: Calls::default(),
                 reservations: Reservations::default(),
@@ -998,7 +1008,7 @@ mod tests {
                 attacher: Arc::downgrade(&node.attacher),
                 inventory: node.inventory.clone(),
                 blocks: own,
-                turn: Arc::clone(&node.turn),
+                plan_lock: Arc::clone(&node.plan_lock),
                 leases: Arc::clone(&node.leases),
                 reservations: Reservations::default(),
                 node_name: "node0".into(),
@@ -1140,9 +1150,9 @@ mod tests {
         agent.runs("p");
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(agent.prepare(&two).await.expect_err("the pod is busy").contains("not ready within"));
-        assert!(agent.node.turn.try_lock().is_err(), "its plan is on the way");
+        assert!(agent.node.plan_lock.try_lock().is_err(), "its plan is on the way");
         agent.node.plugins.1.add_permits(1000);
-        drop(agent.node.turn.lock().await);
+        drop(agent.node.plan_lock.lock().await);
         assert_eq!(agent.pods(&two), ["p"]);
     }
 

@@ -17,7 +17,8 @@ use serde_json::value::RawValue;
 use crate::pods::owner::{DeviceRef, ObjectRef};
 use crate::reports::Refusal;
 
-/// Where the claim's controller notes the name of `pod.spec.resourceClaims` that a claim was made for from a template.
+/// Where the claim's controller notes the name of `pod.spec.resourceClaims` that a claim was made for from a
+/// template.
 const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 
 /// Why a claim cannot be read. Reading it again may help, but for [`ReadError::Refused`].
@@ -49,7 +50,7 @@ pub(crate) enum ReadError {
         #[source]
         source: kube::core::request::Error,
     },
-    /// The answer is no ResourceClaim.
+    /// The answer is not a ResourceClaim.
     #[error("the API server's ResourceClaim cannot be read")]
     Json(#[from] serde_json::Error),
     /// Another claim has the name now.

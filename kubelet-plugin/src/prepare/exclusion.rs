@@ -1,8 +1,9 @@
 //! Whether attachments may use one link at once. Pure.
 //!
-//! Counters in the slices have the scheduler see to it. It cannot where the API server does not store them and what is
-//! published of a link has changed since a pod got it, nor for ClaimNetworks of scope `Cluster`, which are in pools of their
-//! own. The kernel would refuse some of it, and take a NIC away below the macvlan links and VLANs of other pods.
+//! Counters in the slices have the scheduler see to it. It cannot where the API server does not store them
+//! and what is published of a link has changed since a pod got it, nor for ClaimNetworks of scope `Cluster`,
+//! which are in pools of their own. The kernel would refuse some of it, and take a NIC away below the macvlan
+//! links and VLANs of other pods.
 
 use netclaim_api::conflist::has_child;
 use netclaim_api::device::{DeviceName, link_label};

@@ -1,9 +1,10 @@
-//! Claims that go from a pod that has ended to the next one, as those of a StatefulSet do whose pod was force-deleted.
+//! Claims that go from a pod that has ended to the next one, as those of a StatefulSet do whose pod was
+//! force-deleted.
 //!
-//! The kubelet prepares a claim once for all pods of the node that use it (`pkg/kubelet/cm/dra/manager.go`). Where the
-//! next pod is there before the first has ended, it asks neither for an Unprepare nor for a Prepare: it only starts the
-//! next pod's containers, again and again. So the agent looks who has the claim, at a pace that costs one system call each while
-//! every pod with such a claim lives.
+//! The kubelet prepares a claim once for all pods of the node that use it (`pkg/kubelet/cm/dra/manager.go`).
+//! Where the next pod is there before the first has ended, it asks neither for an Unprepare nor for a
+//! Prepare: it only starts the next pod's containers, again and again. So the agent looks who has the claim,
+//! at a pace that costs one system call each while every pod with such a claim lives.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::prepare::call::{NodeAgent, Plugins};
 
 /// How often the agent looks for pods that have ended.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The longest delay between two looks at a claim. The first is one interval, in which most pods get a sandbox.
+/// The longest delay between two looks at a claim. The first is one interval, in which most pods get a
+/// sandbox.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// When a claim is looked at next.

@@ -1,7 +1,7 @@
 //! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
 //!
-//! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `claim`, `plan`, `exclusion`
-//! and `node_selector` are pure.
+//! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `claim`, `plan`,
+//! `exclusion` and `node_selector` are pure.
 
 pub(crate) mod call;
 pub(crate) mod claim;

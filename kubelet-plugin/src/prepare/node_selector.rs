@@ -1,6 +1,7 @@
 //! Whether an allocation is for this node: Kubernetes' `NodeSelector`. Pure.
 //!
-//! Source: `component-helpers/scheduling/corev1/nodeaffinity`. What that refuses as invalid selects nothing here.
+//! Source: `component-helpers/scheduling/corev1/nodeaffinity`. A requirement that
+//! Kubernetes rejects as invalid matches no node.
 
 use std::collections::BTreeMap;
 

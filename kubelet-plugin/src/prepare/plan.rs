@@ -92,7 +92,8 @@ pub(crate) fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<
 /// Whether the allocation is for this node, and of devices that the node offers now.
 ///
 /// # Errors
-/// The first device that is not, as the user reads it. The kubelet asks for any claim that is reserved for its pod.
+/// The first device that is not, as the user reads it. The kubelet asks for any claim that is reserved for
+/// its pod.
 pub(crate) fn is_offered(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
     is_for_node(claim, node)?;
     claim.devices.iter().try_for_each(|device| {
@@ -244,8 +245,8 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&
     }
 }
 
-/// The segmentation id of an attachment, where its ClaimNetwork has any: the one that the claim chose, or the lowest that is
-/// free. An id that was allocated may belong to another ClaimNetwork by now, or to none.
+/// The segmentation id of an attachment, where its ClaimNetwork has any: the one that the claim chose, or the
+/// lowest that is free. An id that was allocated may belong to another ClaimNetwork by now, or to none.
 fn segment(
     name: &NetworkName,
     spec: &ClaimNetworkSpec,
@@ -279,8 +280,9 @@ fn segment(
     }
 }
 
-/// Makes sure that a plan's segmentation id is still its ClaimNetwork's: it is carried out again in each sandbox of its pod. The id of a
-/// ClaimNetwork that is gone stays the pod's until another ClaimNetwork has it.
+/// Makes sure that a plan's segmentation id is still its ClaimNetwork's: it is carried out again in each
+/// sandbox of its pod. The id of a ClaimNetwork that is gone stays the pod's until another ClaimNetwork has
+/// it.
 pub(super) fn keeps_segment(
     plan: &Plan,
     network: &NetworkName,

@@ -1,8 +1,8 @@
 //! Plans attachments anew before their ADD, where they may not have their addresses any more.
 //!
-//! A plan is made once, and carried out again in each sandbox of its pod: after a reboot, or when a sandbox has died. Meanwhile the
-//! admin may have excluded its address, moved the range, or given the ClaimNetwork `addresses` in the first place. Agents before did not
-//! choose addresses at all.
+//! A plan is made once, and carried out again in each sandbox of its pod: after a reboot, or when a sandbox
+//! has died. Meanwhile the admin may have excluded its address, moved the range, or given the ClaimNetwork
+//! `addresses` in the first place. Agents before did not choose addresses at all.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::plan::keeps_segment;
 use crate::addresses::leases::Leases;
 use crate::addresses::plan::{
-    self as addresses, Book, ForeignAddresses, Now, TakenAddresses, Turn, blocks_of,
+    self as addresses, Book, ForeignAddresses, Now, PlanLock, TakenAddresses, blocks_of,
 };
 use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists};
 use crate::gate::keeper::{GateKeeper, Revise};
@@ -37,7 +37,7 @@ pub(crate) struct Reviser<N> {
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
     /// Excludes other choices of addresses.
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) plan_lock: Arc<PlanLock>,
     /// Addresses that claims ask for.
     pub(crate) leases: Arc<Leases>,
     /// What `host-local` has handed out.
@@ -53,7 +53,8 @@ pub(crate) type Mender = OnceLock<Weak<dyn Mend>>;
 
 /// Plans attachments anew that never were.
 pub(crate) trait Mend: Send + Sync {
-    /// Returns the plan that the attachment would get today, if its ClaimNetwork has changed since and only plugins and addresses differ.
+    /// Returns the plan that the attachment would get today, if its ClaimNetwork has changed since and only
+    /// plugins and addresses differ.
     fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>>;
 }
 
@@ -78,8 +79,9 @@ impl<N: Attach> Reviser<N> {
         };
         let plan = mended.as_ref().unwrap_or(&record.plan);
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
-        // Without any word since the agent's start, the plan is carried out: its blocks are the node's as long as a plan names them,
-        // unless the Node object is gone for long, and then the kubelet has no word of its pods either.
+        // Without any word since the agent's start, the plan is carried out: its blocks are the node's as
+        // long as a plan names them, unless the Node object is gone for long, and then the kubelet has no
+        // word of its pods either.
         let Some(known) = self.wait_for_word(plan, &network).await else { return Ok(None) };
         keeps_segment(plan, &network, &known.inventory).map_err(|error| Failure::of(&error))?;
         let taken = self.taken(record, ForeignAddresses::new(), Book::default())?;
@@ -91,7 +93,7 @@ impl<N: Attach> Reviser<N> {
             }
             _ => {}
         }
-        let mut turn = Arc::clone(&self.turn).lock_owned().await;
+        let mut turn = Arc::clone(&self.plan_lock).lock_owned().await;
         let foreign = self.foreign(&known, &network).await?;
         let (known, taken) = (self.known().unwrap_or(known), self.taken(record, foreign, turn.clone())?);
         let revised = addresses::revised(plan, self.now(&known, &network), &taken);

@@ -1,4 +1,5 @@
-//! Keeps the annotation `network-status` of the node's pods. Nothing waits for it, so one pod comes after the other.
+//! Keeps the annotation `network-status` of the node's pods. Nothing waits for it, so one pod comes after the
+//! other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use super::network_status::{NETWORK_STATUS, NoList, entries, merged};
 use crate::pods::owner::{ObjectRef, PodState};
 use crate::pods::{NodePods, annotate};
 
-/// Backoff after failed writes of one pod. The kubelet writes the pod's status at the same time, so that the first ones conflict.
+/// Backoff after failed writes of one pod. The kubelet writes the pod's status at the same time, so that the
+/// first ones conflict.
 const RETRY: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(200))
     .with_max_delay(Duration::from_secs(60))
@@ -126,8 +128,8 @@ impl AnnotationWriter {
     }
 }
 
-/// Reads the annotation, and writes it if it has not what it should. The version that was read keeps what somebody else writes at
-/// the same time.
+/// Reads the annotation, and writes it if it has not what it should. The version that was read keeps what
+/// somebody else writes at the same time.
 async fn write(client: &kube::Client, pods: &NodePods, wanted: &Wanted) -> Result<(), WriteError> {
     let ObjectRef { namespace, name, uid } = &wanted.pod;
     let Some(metadata) = pods.metadata(namespace, name, uid).await.ok_or(WriteError::Unread)? else {

@@ -96,7 +96,8 @@ impl NetworkMetrics {
     }
 }
 
-/// The ClaimNetwork of a plan. A link's own devices have none, so that the label has as many values as there are ClaimNetworks.
+/// The ClaimNetwork of a plan. A link's own devices have none, so that the label has as many values as there
+/// are ClaimNetworks.
 fn network_of(plan: &Plan) -> String {
     match plan.owner.device.device.parse() {
         Ok(DeviceName::Network(name)) => name.to_string(),

@@ -1,8 +1,9 @@
-//! Reports the result of attachments: in the claim's `status.devices`, by events, in the spans of its trace, and in the
-//! annotation by which programs made for Multus learn it, if that is switched on.
+//! Reports the result of attachments: in the claim's `status.devices`, by events, in the spans of its trace,
+//! and in the annotation by which programs made for Multus learn it, if that is switched on.
 //!
-//! The claim's status is written by one server-side apply per change, retried until it is written or the claim is gone, and
-//! never on a pod's path. Each apply has all of our entries, because the API server removes those left out (KEP-4817).
+//! The claim's status is written by one server-side apply per change, retried until it is written or the
+//! claim is gone, and never on a pod's path. Each apply has all of our entries, because the API server
+//! removes those left out (KEP-4817).
 
 mod annotations;
 mod entries;

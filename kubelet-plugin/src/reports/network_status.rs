@@ -1,7 +1,8 @@
 //! The annotation by which programs made for Multus learn a pod's networks. Pure.
 //!
-//! The format is section 4.1.2 of the Network Plumbing Working Group's de-facto standard, version 1.3. Multus writes the whole
-//! list when it makes a sandbox, before the pod's networks of claims are attached, so that ours are added to it.
+//! The format is section 4.1.2 of the Network Plumbing Working Group's de-facto standard, version 1.3. Multus
+//! writes the whole list when it makes a sandbox, before the pod's networks of claims are attached, so that
+//! ours are added to it.
 
 use std::net::IpAddr;
 
@@ -14,8 +15,8 @@ use crate::pods::owner::{PodState, Record};
 /// Name of the annotation.
 pub(super) const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// Returns the entries of a pod's attachments, by interface; `None` while one of them is under way. An attachment that
-/// failed has none.
+/// Returns the entries of a pod's attachments, by interface; `None` while one of them is under way. An
+/// attachment that failed has none.
 pub(super) fn entries(state: &PodState) -> Option<Vec<Value>> {
     let mut entries = Vec::new();
     for Record { plan, phase, error, .. } in &state.records {
@@ -63,8 +64,8 @@ fn default_gateways(result: &CniResult) -> Vec<IpAddr> {
 #[error("the annotation {NETWORK_STATUS} of the pod is not a list: it is left alone")]
 pub(super) struct NoList(#[source] serde_json::Error);
 
-/// Returns the annotation with these entries of ours instead of those of the same interfaces, and of `before`, which an
-/// earlier sandbox had; `None` if it has them already.
+/// Returns the annotation with these entries of ours instead of those of the same interfaces, and of
+/// `before`, which an earlier sandbox had; `None` if it has them already.
 pub(super) fn merged(
     annotation: Option<&str>,
     before: &[Value],

@@ -11,10 +11,12 @@
 //!    └── write ResourceClaim status
 //! ```
 //!
-//! The id of the trace is the claim's UID, so that an agent that starts again, or the DEL of next week, needs no memory to be in the same
-//! trace. What is below the kubelet's call is remembered: without a call that this agent has heard, a span has no parent.
+//! The id of the trace is the claim's UID, so that an agent that starts again, or the DEL of next week, needs
+//! no memory to be in the same trace. What is below the kubelet's call is remembered: without a call that
+//! this agent has heard, a span has no parent.
 //!
-//! Attributes have the names of OpenTelemetry's semantic conventions, or begin with `netclaim.`. The configuration of plugins is in none.
+//! Attributes have the names of OpenTelemetry's semantic conventions, or begin with `netclaim.`. The
+//! configuration of plugins is in none.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +31,8 @@ use tracing::field::Empty;
 use crate::dra::ClaimRef;
 use crate::pods::owner::{ObjectRef, Plan, PodState};
 
-/// Claims without a pod that are remembered. The kubelet does not say when it has given up a claim that could not be prepared.
+/// Claims without a pod that are remembered. The kubelet does not say when it has given up a claim that could
+/// not be prepared.
 const MOST_REFUSED: usize = 1000;
 
 /// A span for traces, with the fields that all have.
@@ -206,7 +209,8 @@ impl Spans {
         span
     }
 
-    /// Begins and ends the waits of a pod's claims. The containers are let go when the files that they wait for are `written`.
+    /// Begins and ends the waits of a pod's claims. The containers are let go when the files that they wait
+    /// for are `written`.
     pub(crate) fn observe(&self, pod_uid: &str, state: &PodState, written: bool) {
         if !tracing::span_enabled!(target: SPANS, tracing::Level::TRACE) {
             return;

@@ -35,8 +35,8 @@ const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 /// Timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Conflicts and refusals that are retried. A conflict that stays is a new claim with the old one's name; a status that
-/// stays invalid is that of a claim without an allocation.
+/// Conflicts and refusals that are retried. A conflict that stays is a new claim with the old one's name; a
+/// status that stays invalid is that of a claim without an allocation.
 const MAX_CONFLICTS: u32 = 3;
 
 /// A claim that is refused, with what is needed to say so in its status.
@@ -197,7 +197,8 @@ impl StatusWriter {
         true
     }
 
-    /// Reports a failure on the pod: the kubelet reports only what the runtime answers, not failures while the gate waits.
+    /// Reports a failure on the pod: the kubelet reports only what the runtime answers, not failures while
+    /// the gate waits.
     fn report_to_pod(&self, plan: &Plan, entries: &[Entry]) {
         let Some((reason, action, message)) = entries.iter().find_map(|entry| match &entry.state {
             State::NotReady { reason: ReadyReason::DetachFailed, message } => {

@@ -1,5 +1,5 @@
-//! The connection to the container runtime by NRI. While it is down the agent learns of no sandbox and attaches nothing,
-//! and the claims and events of pods that wait say why.
+//! The connection to the container runtime by NRI. While it is down the agent learns of no sandbox and
+//! attaches nothing, and the claims and events of pods that wait say why.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use tokio::sync::watch;
 
 use crate::runtime::sandboxes::Sandboxes;
 
-/// How long the connection is down before a report, and from one report to the next: a runtime restarts in about 3 s.
+/// How long the connection is down before a report, and from one report to the next: a runtime restarts in
+/// about 3 s.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Why nothing is attached.
@@ -47,7 +48,8 @@ impl<N: Attach, O: Observer<Owner = Owner>> Connection<N, O> {
         }
     }
 
-    /// Fails pods without a live sandbox, and those that are prepared from now on. A live one keeps its attachments.
+    /// Fails pods without a live sandbox, and those that are prepared from now on. A live one keeps its
+    /// attachments.
     async fn report(&self) {
         let reason = self.reason.to_string();
         self.sandboxes.disconnected(&reason);

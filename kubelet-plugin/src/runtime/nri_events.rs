@@ -1,7 +1,7 @@
 //! The agent as an NRI plugin: what the runtime's events mean for attachments.
 //!
-//! Events are hints about what is desired; `netclaim_driver::attach` decides what follows. Every handler here returns
-//! within its budget, because the runtime blocks all pods of the node meanwhile.
+//! Events are hints about what is desired; `netclaim_driver::attach` decides what follows. Every handler here
+//! returns within its budget, because the runtime blocks all pods of the node meanwhile.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::runtime::sandboxes::{self, Inspection, Sandboxes};
 use crate::runtime::tasks::SandboxTasks;
 use crate::waking::Waker;
 
-/// How long a sandbox waits for its networks while no other pod attaches. The runtime calls its plugins under one lock, so
-/// a handler that waits blocks every pod of the node.
+/// How long a sandbox waits for its networks while no other pod attaches. The runtime calls its plugins under
+/// one lock, so a handler that waits blocks every pod of the node.
 const HOLD: Duration = Duration::from_millis(50);
-/// How long attaching may take before the agent asks the API server how the pod's containers may wait. Most pods are
-/// attached sooner.
+/// How long attaching may take before the agent asks the API server how the pod's containers may wait. Most
+/// pods are attached sooner.
 const LONG: Duration = Duration::from_millis(25);
 /// How soon the kubelet retries a refused container by itself, once and at the earliest.
 const RETRIED: Duration = Duration::from_millis(200);
@@ -83,8 +83,8 @@ async fn processed(state: &mut watch::Receiver<PodState>, sandbox_id: &str) {
     let _ = state.wait_for(known).await;
 }
 
-/// Has a pod woken when it is attached, unless that is so before `retried`: the kubelet retries a container that was refused
-/// soon once, and then after 10 to 15 s.
+/// Has a pod woken when it is attached, unless that is so before `retried`: the kubelet retries a container
+/// that was refused soon once, and then after 10 to 15 s.
 async fn wake_when_attached(
     mut state: watch::Receiver<PodState>,
     sandbox: PodSandbox,
@@ -100,8 +100,8 @@ async fn wake_when_attached(
 }
 
 impl<N: Attach> RuntimeEvents<N> {
-    /// Lets the containers of a pod wait in a hook if attaching takes `long`, and if the kubelet would start them again.
-    /// Otherwise the pod is woken when it is attached.
+    /// Lets the containers of a pod wait in a hook if attaching takes `long`, and if the kubelet would start
+    /// them again. Otherwise the pod is woken when it is attached.
     fn let_wait_in_hook(&self, sandbox: &PodSandbox, long: Duration) {
         let Some(mut state) = self.attacher.watch(&sandbox.uid) else { return };
         let (pods, gate) = (Arc::clone(&self.pods), Arc::clone(&self.gate));
@@ -182,17 +182,19 @@ impl<N: Attach> RuntimeEvents<N> {
         container.cdi_devices.iter().filter_map(|device| self.gate.specs().claim_of(device))
     }
 
-    /// Returns why a container may not have a claim that it names. Where the runtime does not report the container's CDI
-    /// devices, the hook refuses instead.
+    /// Returns why a container may not have a claim that it names. Where the runtime does not report the
+    /// container's CDI devices, the hook refuses instead.
     fn claim_of_another_pod(&self, sandbox: &PodSandbox, container: &Container) -> Option<String> {
         let mut plans = self.claims_of(container).flat_map(|uid| self.attacher.plans_of(uid));
         let plan = plans.find(|plan| plan.owner.pod.uid != sandbox.uid)?;
         Some(of_another_pod(&plan))
     }
 
-    /// Returns why no container of a pod starts, also one that names no claim: another pod of the node has one of its claims.
+    /// Returns why no container of a pod starts, also one that names no claim: another pod of the node has
+    /// one of its claims.
     async fn waits_for_another_pod(&self, sandbox: &PodSandbox) -> Option<String> {
-        // A claim of a template is one pod's, and what others have is seldom named: hardly any pod is asked about.
+        // A claim of a template is one pod's, and what others have is seldom named: hardly any pod is asked
+        // about.
         let shared = self.attacher.plans(|plan| {
             let Owner { claim, pod, pod_claim_name, .. } = &plan.owner;
             let may_be_its = pod_claim_name.is_none() && claim.namespace == sandbox.namespace;

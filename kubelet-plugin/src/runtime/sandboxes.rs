@@ -144,8 +144,8 @@ pub(crate) fn inspect(pod_uid: &str, id: &str, network: &SandboxNetwork, boot_id
     Inspection::Live(LiveSandbox { pod_uid: pod_uid.to_owned(), sandbox, netns })
 }
 
-/// Retries `inspect` until it succeeds or the sandbox is no longer `wanted`. The node may have been out of descriptors or
-/// threads, and the runtime reports a sandbox only once.
+/// Retries `inspect` until it succeeds or the sandbox is no longer `wanted`. The node may have been out of
+/// descriptors or threads, and the runtime reports a sandbox only once.
 pub(crate) async fn retry(inspect: impl Fn() -> Inspection, wanted: impl Fn() -> bool) -> Option<Inspection> {
     loop {
         tokio::time::sleep(RETRY_INTERVAL).await;

@@ -10,7 +10,8 @@ pub(super) struct Bucket {
     burst: u32,
     /// Time in which one token comes.
     interval: Duration,
-    /// When the bucket was or will be empty, if nobody takes a token until then: a full one was empty long ago.
+    /// When the bucket was or will be empty, if nobody takes a token until then: a full one was empty long
+    /// ago.
     empty_at: Option<Instant>,
 }
 

@@ -1,9 +1,9 @@
-//! Wakes pods that the kubelet would look at again after 60 to 90 s only (a Prepare that failed) or after 10 to 15 s (a
-//! container that was refused because its network was not there yet).
+//! Wakes pods that the kubelet would look at again after 60 to 90 s only (a Prepare that failed) or after 10
+//! to 15 s (a container that was refused because its network was not there yet).
 //!
-//! A changed annotation makes the kubelet look at a pod at once. The agent knows best when that is of use: the kubelet has
-//! registered the driver, a claim has been released, the networks of a pod are there, or the kubelet has a pod with a claim
-//! and no Prepare comes.
+//! A changed annotation makes the kubelet look at a pod at once. The agent knows best when that is of use:
+//! the kubelet has registered the driver, a claim has been released, the networks of a pod are there, or the
+//! kubelet has a pod with a claim and no Prepare comes.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -32,8 +32,8 @@ use self::metrics::WakeMetrics;
 use crate::pods::owner::ObjectRef;
 use crate::pods::{Change, NodePods, SeenPod};
 
-/// How long the kubelet's own list of pods is waited for before the API server is asked: a kubelet that starts needs a
-/// moment.
+/// How long the kubelet's own list of pods is waited for before the API server is asked: a kubelet that
+/// starts needs a moment.
 const KUBELET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What happened to claims and pods.
@@ -149,7 +149,8 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
             if pending.is_there() {
                 match source {
                     Source::Kubelet if !pending.registered => pending.apply(&mut schedule, now),
-                    // Of a pod that was there before this agent, the kubelet does not report the names of all claims.
+                    // Of a pod that was there before this agent, the kubelet does not report the names of all
+                    // claims.
                     Source::Kubelet | Source::ApiServer => {
                         for Released { claim, holder } in pending.released.clone() {
                             let patcher = Arc::clone(&patcher);

@@ -16,7 +16,8 @@ use super::metrics::WakeCause;
 use crate::pods::SeenPod;
 use crate::pods::owner::ObjectRef;
 
-/// How long no Prepare comes for a pod without volumes whose claims the kubelet cannot read: most come within 50 ms.
+/// How long no Prepare comes for a pod without volumes whose claims the kubelet cannot read: most come within
+/// 50 ms.
 const SILENCE: Duration = Duration::from_millis(500);
 /// The same for a pod whose volumes are mounted first. Even on a busy node a token takes less.
 const SILENCE_WITH_VOLUMES: Duration = Duration::from_secs(3);
@@ -28,7 +29,8 @@ const MOST: usize = SPACING.len() + 1;
 const FORGOTTEN: Duration = Duration::from_millis(300);
 /// How long a Prepare speaks for a registration: the kubelet that has just asked knows the driver.
 const RECENT: Duration = Duration::from_secs(5);
-/// How long it is remembered for which claims a Prepare came, and how often a pod that waits no longer was woken.
+/// How long it is remembered for which claims a Prepare came, and how often a pod that waits no longer was
+/// woken.
 const MEMORY: Duration = Duration::from_secs(600);
 
 /// Namespace and name of a claim.
@@ -47,8 +49,8 @@ pub(super) struct Wake {
 
 struct Known {
     seen: SeenPod,
-    /// Attachments of it, or of an earlier pod with its claims, are journalled: it needs no Prepare, or gets none before
-    /// they are released.
+    /// Attachments of it, or of an earlier pod with its claims, are journalled: it needs no Prepare, or gets
+    /// none before they are released.
     is_held: bool,
     since: Instant,
 }
@@ -171,7 +173,8 @@ impl Schedule {
         }
     }
 
-    /// Notes that an Unprepare of a claim is under way. Until it succeeds, the kubelet gives the claim to no other pod.
+    /// Notes that an Unprepare of a claim is under way. Until it succeeds, the kubelet gives the claim to no
+    /// other pod.
     pub(super) fn releasing(&mut self, claim: ClaimName) {
         self.releasing.insert(claim);
     }

@@ -4,8 +4,8 @@
 //!   code ── tracing spans of one target ──> layer ── sampler ──> batches (bounded) ── gRPC ──> collector
 //! ```
 //!
-//! OpenTelemetry's SDK reads the environment variables of the specification, and sends batches from a thread of
-//! its own. Without an endpoint there is no layer and no thread, and creating a span costs one comparison.
+//! OpenTelemetry's SDK reads the environment variables of the specification, and sends batches from a thread
+//! of its own. Without an endpoint there is no layer and no thread, and creating a span costs one comparison.
 //!
 //! Invariants:
 //! * Whoever ends a span never waits: not for room in the queue, and not for the collector.
@@ -99,8 +99,8 @@ impl Traces {
         })
     }
 
-    /// Returns the layer that turns tracing spans of `target` into spans of traces. It sees nothing else: no event of the log,
-    /// whatever it may have in it.
+    /// Returns the layer that turns tracing spans of `target` into spans of traces. It sees nothing else: no
+    /// event of the log, whatever it may have in it.
     pub fn layer(&self, target: &'static str) -> SpanLayer {
         layer(&self.provider, target)
     }
@@ -138,7 +138,8 @@ fn resource(service: &Service) -> Resource {
     let own = [("service.name", service.name.to_owned()), ("service.version", service.version.to_owned())];
     let own = own.into_iter().chain(service.attributes.clone());
     let own = Resource::builder_empty().with_attributes(own.map(|(name, value)| KeyValue::new(name, value)));
-    // The detectors come last, so that the environment wins. One of them would name the program if nobody does.
+    // The detectors come last, so that the environment wins. One of them would name the program if nobody
+    // does.
     let of_env = Resource::builder().build();
     let of_env = of_env.iter().filter(|(_, value)| !value.as_str().starts_with("unknown_service"));
     let of_env = of_env.map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
@@ -189,8 +190,8 @@ impl Sending {
 #[derive(Debug, Clone)]
 pub struct Parent(Context);
 
-/// Begins a span, which must be new and without a parent: as a child of `parent`, or in the given trace. Returns `None` if nobody wants
-/// the span.
+/// Begins a span, which must be new and without a parent: as a child of `parent`, or in the given trace.
+/// Returns `None` if nobody wants the span.
 pub fn begin(span: &Span, trace: Option<u128>, parent: Option<&Parent>) -> Option<Parent> {
     if span.is_disabled() {
         return None;
@@ -205,8 +206,8 @@ pub fn begin(span: &Span, trace: Option<u128>, parent: Option<&Parent>) -> Optio
     context.span().span_context().is_valid().then(|| Parent(context.clone()))
 }
 
-/// Returns the span's context as another program takes it, in the environment variable `TRACEPARENT` for example; `None` if nobody wants
-/// the span.
+/// Returns the span's context as another program takes it, in the environment variable `TRACEPARENT` for
+/// example; `None` if nobody wants the span.
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = span.context();
     let span = context.span();

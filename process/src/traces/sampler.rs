@@ -9,8 +9,8 @@ const FIXED_BITS: u32 = 8;
 
 /// Shows another sampler the random bits of a trace id alone, where it looks for them.
 ///
-/// The SDK's sampler of a ratio reads 63 bits. The two highest of them are the same in every UUID, and our trace
-/// ids are UUIDs. So it would sample no trace up to a ratio of 0.5, and all from 0.75 on.
+/// The SDK's sampler of a ratio reads 63 bits. The two highest of them are the same in every UUID, and our
+/// trace ids are UUIDs. So it would sample no trace up to a ratio of 0.5, and all from 0.75 on.
 #[derive(Debug, Clone)]
 pub(super) struct RandomBits(pub(super) Box<dyn ShouldSample>);
 

@@ -1,7 +1,7 @@
 //! The floor: plugins executed one after another from a plain loop, a thread per namespace.
 //!
-//! It parses, searches, locks and logs nothing, and sets no deadlines; a plugin's output is pasted into the next one's
-//! input. No runtime can be faster than this without running fewer plugins.
+//! It parses, searches, locks and logs nothing, and sets no deadlines; a plugin's output is pasted into the
+//! next one's input. No runtime can be faster than this without running fewer plugins.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn plugins(bin_dir: &Path, list: &str) -> Result<Vec<Plugin>> {
     plugins
         .iter()
         .map(|plugin| {
-            let mut conf = plugin.as_object().context("a plugin is no object")?.clone();
+            let mut conf = plugin.as_object().context("a plugin is not an object")?.clone();
             for key in ["cniVersion", "name"] {
                 conf.insert(
                     key.to_owned(),

@@ -1,4 +1,5 @@
-//! The contestants' hosts: private mounts, and for each contestant a network namespace with an uplink and containers.
+//! The contestants' hosts: private mounts, and for each contestant a network namespace with an uplink and
+//! containers.
 //!
 //! Everything is below a private `/run` in memory, so that it always ends with this process.
 
@@ -27,7 +28,8 @@ pub(crate) fn isolate() -> Result<()> {
     Ok(())
 }
 
-/// Links the plugins of the workloads into [`BIN_DIR`]: reference plugins from `plugins`, and busybox as the null plugin.
+/// Links the plugins of the workloads into [`BIN_DIR`]: reference plugins from `plugins`, and busybox as the
+/// null plugin.
 pub(crate) fn link_plugins(plugins: &Path, busybox: &Path) -> Result<()> {
     fs::create_dir(BIN_DIR)?;
     for entry in fs::read_dir(plugins).with_context(|| format!("no plugins in {}", plugins.display()))? {

@@ -4,10 +4,11 @@
 //! compare ──orders──> contestant (resident, one each, in a host network namespace of its own) ──exec──> plugins
 //! ```
 //!
-//! * The contestants run the same plugin binaries with the same input on the same machine, in turn (A B C, B C A, …),
-//!   round after round: changes of the machine affect all of them. Ratios are computed for each round.
-//! * Each contestant measures the time of ADD and DEL of the whole chain. The kernel counts the CPU time of the contestant
-//!   and, separately, of the processes that it has waited for.
+//! * The contestants run the same plugin binaries with the same input on the same machine, in turn (A B C, B
+//!   C A, …), round after round: changes of the machine affect all of them. Ratios are computed for each
+//!   round.
+//! * Each contestant measures the time of ADD and DEL of the whole chain. The kernel counts the CPU time of
+//!   the contestant and, separately, of the processes that it has waited for.
 //! * Every number goes to files; the table on standard output has no others.
 
 mod bare;
@@ -85,7 +86,8 @@ enum Kind {
     Bare,
     /// The runtime alone.
     Netclaim,
-    /// The agent's work for each attachment: `CniPlugins` with its cache, locks, plugins' environment and journal.
+    /// The agent's work for each attachment: `CniPlugins` with its cache, locks, plugins' environment and
+    /// journal.
     NetclaimAgent,
 }
 

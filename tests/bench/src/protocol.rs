@@ -38,7 +38,8 @@ pub(crate) struct Batch {
 /// How long one ADD and the DEL after it took, in nanoseconds.
 pub(crate) type Times = (u64, u64);
 
-/// Answers orders until standard input ends. `attach` does the work of one order: for each namespace a vector of times.
+/// Answers orders until standard input ends. `attach` does the work of one order: for each namespace a vector
+/// of times.
 pub(crate) fn serve(mut attach: impl FnMut(&Order) -> Result<Vec<Vec<Times>>>) -> Result<()> {
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {

@@ -32,8 +32,8 @@ pub(crate) struct Ratio {
 const RESAMPLES: usize = 2000;
 
 impl Ratio {
-    /// Divides `a` by `b` for each round, so that a slow round does not matter. The interval is a bootstrap's, with the same
-    /// draws every time.
+    /// Divides `a` by `b` for each round, so that a slow round does not matter. The interval is a
+    /// bootstrap's, with the same draws every time.
     pub(crate) fn of(a: &[f64], b: &[f64]) -> Self {
         let mut ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
         let mut state = 0x2545_f491_4f6c_dd1d_u64;

@@ -17,7 +17,8 @@ pub(crate) struct Workload {
     /// For people.
     pub(crate) about: &'static str,
     pub(crate) list: Value,
-    /// Attachments in a batch one at a time; a batch of [`LANES`] at once makes as many in all, but one each at least.
+    /// Attachments in a batch one at a time; a batch of [`LANES`] at once makes as many in all, but one each
+    /// at least.
     pub(crate) ops: usize,
 }
 

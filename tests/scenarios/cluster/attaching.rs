@@ -48,7 +48,8 @@ pub fn a_claims_status_matches_the_pods_interface(test: &Test<'_>) -> Result<()>
 
 pub fn a_claim_serves_the_pod_that_replaces_one_deleted_by_force(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
-    // As a StatefulSet does it: the next pod has the same name, and exists before the node has ended the first one.
+    // As a StatefulSet does it: the next pod has the same name, and exists before the node has ended the
+    // first one.
     let mut slow = pod("web-0", &["web"]);
     slow["spec"]["terminationGracePeriodSeconds"] = json!(10);
     slow["spec"]["containers"][0]["command"] =

@@ -43,7 +43,8 @@ pub(crate) fn device_is(test: &Test<'_>, pod: &str, health: &str, words: &[&str]
     })
 }
 
-/// Makes sure that between `break_it` and `fix` a pod's device is unhealthy because of `words`, and another pod waits.
+/// Makes sure that between `break_it` and `fix` a pod's device is unhealthy because of `words`, and another
+/// pod waits.
 fn gets_no_pods_meanwhile(
     test: &Test<'_>,
     network: &str,

@@ -25,8 +25,8 @@ pub fn buckets(test: &Test<'_>, pod: &str) -> Result<Vec<u64>> {
 /// Measures the Mbit/s from one pod to another over net1, after the burst.
 fn measure(test: &Test<'_>, from: &str, to: &str) -> Result<f64> {
     let ip = test.ip(to, "net1")?;
-    // nc ends with its input, and a FIFO does not end. The first bytes are the burst of a bucket of 20 Mbit/s. The output is
-    // the time of the beginning, the number of bytes, and the time of the end.
+    // nc ends with its input, and a FIFO does not end. The first bytes are the burst of a bucket of 20
+    // Mbit/s. The output is the time of the beginning, the number of bytes, and the time of the end.
     let receive = "mkfifo /tmp/f 2>/dev/null; exec 3<>/tmp/f
         nc -l -p 5001 <&3 | { head -c 400000 >/dev/null; cut -d ' ' -f 1 /proc/uptime; wc -c; cut -d ' ' -f 1 /proc/uptime; }";
     let send = format!(

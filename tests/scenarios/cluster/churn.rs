@@ -22,7 +22,7 @@ impl Dice {
     /// Takes the seed from `$NETCLAIM_SEED`, or from the clock if `$NETCLAIM_CHURN` is set.
     fn new() -> Result<Self> {
         let seed = match (env::var("NETCLAIM_SEED"), env::var_os("NETCLAIM_CHURN")) {
-            (Ok(seed), _) => seed.parse().context("NETCLAIM_SEED is no number")?,
+            (Ok(seed), _) => seed.parse().context("NETCLAIM_SEED is not a number")?,
             (Err(_), Some(_)) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
             (Err(_), None) => 1,
         };
@@ -43,7 +43,7 @@ impl Dice {
 pub fn pods_come_and_go_while_agent_runtime_and_kubelet_die(test: &Test<'_>) -> Result<()> {
     let mut dice = Dice::new()?;
     let pods = match env::var("NETCLAIM_CHURN") {
-        Ok(pods) => pods.parse().context("NETCLAIM_CHURN is no number")?,
+        Ok(pods) => pods.parse().context("NETCLAIM_CHURN is not a number")?,
         Err(_) => PODS,
     };
     let networks = [test.macvlan("a")?, test.macvlan("b")?];
@@ -68,8 +68,8 @@ pub fn pods_come_and_go_while_agent_runtime_and_kubelet_die(test: &Test<'_>) -> 
         }
         std::thread::sleep(Duration::from_millis(dice.below(400)));
     }
-    // The remaining pods have started with their networks. A kubelet that has just started refuses claims until its
-    // drivers have registered, and retries after 60 to 90 s.
+    // The remaining pods have started with their networks. A kubelet that has just started refuses claims
+    // until its drivers have registered, and retries after 60 to 90 s.
     for name in &there {
         eventually(RETRY, &format!("pod {name} runs"), || test.runs(name))?;
         test.began_with(name, &["net1"])?;

@@ -74,7 +74,8 @@ impl Collector {
         })
     }
 
-    /// Its configuration; JSON is YAML, too. Nothing is queued or retried: the agent hears what the backend answers.
+    /// Its configuration; JSON is YAML, too. Nothing is queued or retried: the agent hears what the backend
+    /// answers.
     fn config(&self, tls: Option<&Certificates>) -> String {
         let mut grpc = json!({
             "endpoint": format!("0.0.0.0:{}", self.port),
@@ -195,8 +196,8 @@ impl Backend {
     }
 }
 
-/// A folder with a CA of its own (`ca.crt`), and certificates by it: `server.crt` and `client.crt`, with their keys. The folder is
-/// removed when this value is dropped.
+/// A folder with a CA of its own (`ca.crt`), and certificates by it: `server.crt` and `client.crt`, with
+/// their keys. The folder is removed when this value is dropped.
 pub struct Certificates(PathBuf);
 
 impl Certificates {

@@ -8,7 +8,8 @@ use serde_json::json;
 /// What fits into a terminal beside other windows.
 const WIDTH: usize = 100;
 
-/// Returns what `kubectl get` prints of one object, and its headers and cells. Lines that are too wide are an error.
+/// Returns what `kubectl get` prints of one object, and its headers and cells. Lines that are too wide are an
+/// error.
 fn shown(test: &Test<'_>, kind: &str, name: &str) -> Result<(String, Vec<(String, String)>)> {
     let printed = test.cluster.kubectl(&["get", kind, name])?;
     let [header, row] = printed.lines().collect::<Vec<_>>()[..] else { anyhow::bail!("{printed}") };
@@ -115,7 +116,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
         test,
         "uplinkpolicies.netclaim.dev",
         &bad,
-        &[("PUBLISH", "Auto"), ("ACCEPTED", "False"), ("REASON", "Invalid")],
+        &[("PUBLISH", "Auto"), ("ACCEPTED", "False"), ("REASON", "Invalid"), ("NODES", "")],
     )
 }
 

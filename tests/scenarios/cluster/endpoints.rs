@@ -42,7 +42,8 @@ pub fn agent_and_controller_take_another_log_filter_without_a_restart(test: &Tes
     let logged = |words: &str| {
         PROGRAMS.into_iter().try_for_each(|(program, workload)| {
             eventually(60, &format!("the {program} logs its new filter"), || {
-                // The kubelet brings the file up to date when it looks at the pod: once a minute, or when the pod changes.
+                // The kubelet brings the file up to date when it looks at the pod: once a minute, or when the
+                // pod changes.
                 test.cluster.wake(program)?;
                 let log = kubectl(&["logs", workload, "--tail=20000"])?;
                 ensure!(log.contains(words), "no {words:?}");
@@ -57,7 +58,7 @@ pub fn agent_and_controller_take_another_log_filter_without_a_restart(test: &Tes
     let followed = logged("netclaim_process=trace");
     let loud = json!({"data": {"agent": "loud", "controller": "loud"}}).to_string();
     kubectl(&["patch", "configmap", "netclaim-log", "--patch", &loud])?;
-    let refused = logged("is no level");
+    let refused = logged("is not a level");
     kubectl(&["delete", "configmap", "netclaim-log"])?;
     followed.and(refused)?;
     let after = processes()?;

@@ -155,8 +155,8 @@ pub fn a_link_that_another_program_uses_is_tainted_as_a_nic(test: &Test<'_>) -> 
         test.is_published("ipvlan-eth87", in_use)?;
     }
     test.is_published("macvlan-eth87", |device| device["taints"].is_null())?;
-    // As Multus does it: the link is in a pod, where the node does not see it. Other scenarios would take its namespace for
-    // one that is left behind.
+    // As Multus does it: the link is in a pod, where the node does not see it. Other scenarios would take its
+    // namespace for one that is left behind.
     test.cluster.on_node(&["ip", "netns", "add", "pod87"])?;
     test.cluster.on_node(&["ip", "link", "set", "multus87", "netns", "pod87"])?;
     test.is_published("nic-eth87", |device| device["taints"].is_null())?;

@@ -1,5 +1,5 @@
-//! netclaim on a real node: the API server, scheduler, kubelet and container runtime are real, and the agent is installed
-//! from `deploy/` with its own service account.
+//! netclaim on a real node: the API server, scheduler, kubelet and container runtime are real, and the agent
+//! is installed from `deploy/` with its own service account.
 //!
 //! `make test` runs all. To run one, on a cluster that keeps running:
 //! `NETCLAIM_TEST_CLUSTER=/var/tmp/my-cluster cargo test -p netclaim-tests --test cluster -- two_pods`.

@@ -70,7 +70,8 @@ pub fn a_container_reads_its_metadata_when_it_starts(test: &Test<'_>) -> Result<
 }
 
 pub fn a_container_that_waited_in_the_hook_reads_its_metadata(test: &Test<'_>) -> Result<()> {
-    // Longer than the agent delays a sandbox: the container is created, with its file mounted, before the ADD ends.
+    // Longer than the agent delays a sandbox: the container is created, with its file mounted, before the ADD
+    // ends.
     let network = test.network_after("/opt/cni/bin/busybox sleep 6")?;
     test.create([claim("c", &network), reader("p", &["c"], &["resourceclaims/c/net"])])?;
     test.runs("p")?;

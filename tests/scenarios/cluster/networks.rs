@@ -1,4 +1,5 @@
-//! ClaimNetworks as devices: addresses, bandwidth, interfaces and segmentation ids that a ClaimNetwork grants, and to whom.
+//! ClaimNetworks as devices: addresses, bandwidth, interfaces and segmentation ids that a ClaimNetwork
+//! grants, and to whom.
 
 use anyhow::{Result, bail, ensure};
 use netclaim_tests::objects::{claim, list, text};
@@ -119,7 +120,8 @@ pub fn networks_of_one_uplink_share_its_bandwidth(test: &Test<'_>) -> Result<()>
     // A ClaimNetwork without a capacity has no bandwidth to grant.
     let silent = test.network_on("eth80", "c", |_| {})?;
     test.is_published(&format!("net-{silent}"), |device| device["capacity"]["bandwidth"].is_null())?;
-    // Granted bandwidth is not published again for a ClaimNetwork that comes later but precedes the other by name.
+    // Granted bandwidth is not published again for a ClaimNetwork that comes later but precedes the other by
+    // name.
     let network = test.cluster.get(&["claimnetwork", &first])?;
     test.cluster.kubectl(&["delete", "claimnetwork", &first])?;
     test.runs_with("greedy", &["net1"])?;

@@ -68,7 +68,8 @@ pub fn an_invalid_policy_reports_why(test: &Test<'_>) -> Result<()> {
         "metadata": {"name": name}, "spec": {"ranges": []}});
     is_refused(test, pool, "spec.ranges")?;
     test.create([policy(&name, json!({"links": {}, "attributes": {"firmware": {"version": "7"}}}))])?;
-    let words = ["spec.attributes.firmware: \"7\" is no version", "does without the policy if there is none"];
+    let words =
+        ["spec.attributes.firmware: \"7\" is not a version", "does without the policy if there is none"];
     policy_is(test, &name, "False", &words)
 }
 

@@ -1,4 +1,5 @@
-//! How often the agent writes slices: rarely while links change all the time, and never while nothing changes.
+//! How often the agent writes slices: rarely while links change all the time, and never while nothing
+//! changes.
 
 use std::time::{Duration, Instant};
 

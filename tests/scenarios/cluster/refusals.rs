@@ -5,7 +5,8 @@ use netclaim_tests::objects::{attachment, claim, class, container, network, pod,
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
-/// Makes sure that a pod whose claim has an `AttachmentConfig` with these fields is refused because of `words`.
+/// Makes sure that a pod whose claim has an `AttachmentConfig` with these fields is refused because of
+/// `words`.
 fn is_refused(test: &Test<'_>, class: &str, fields: Value, words: &[&str]) -> Result<()> {
     test.pod_with("p", class, |claim, _| claim["spec"]["devices"]["config"] = json!([attachment(fields)]))?;
     reports(test, words)
@@ -228,7 +229,8 @@ pub fn a_pod_on_the_host_network_is_refused_with_the_fix(test: &Test<'_>) -> Res
     test.does_not_start("p")
 }
 
-/// Makes sure that an allocation by an admin, of `device` in `pool` for a pod on node0, is refused because of `words`.
+/// Makes sure that an allocation by an admin, of `device` in `pool` for a pod on node0, is refused because of
+/// `words`.
 fn manual_allocation_is_refused(test: &Test<'_>, pool: &str, device: &str, words: &[&str]) -> Result<()> {
     let any = test.name("any");
     test.create([class(&any, "true")])?;

@@ -399,7 +399,8 @@ fn allocated(test: &Test<'_>, name: &str, node: &str) -> Result<()> {
     apply("other", &status)
 }
 
-/// A pod's status is written by server-side apply, as a dry run. The manager `ours` owns the annotation `a/ours`.
+/// A pod's status is written by server-side apply, as a dry run. The manager `ours` owns the annotation
+/// `a/ours`.
 fn apply_to_pod(test: &Test<'_>, token: &str, pod: &str, mut change: Value) -> Result<String> {
     change["apiVersion"] = json!("v1");
     change["kind"] = json!("Pod");
@@ -559,7 +560,8 @@ pub fn a_burst_of_pods_has_no_claim_refused(test: &Test<'_>) -> Result<()> {
         let can = [["auth", "can-i", verb, "resourceclaims.resource.k8s.io"].as_slice(), &kubelet].concat();
         ensure!(test.kubectl(&can).is_ok() == allowed, "a kubelet may {verb} claims: {}", !allowed);
     }
-    // Without volumes, nothing delays the kubelet's read of the claims until the API server's authorizer knows the pods.
+    // Without volumes, nothing delays the kubelet's read of the claims until the API server's authorizer
+    // knows the pods.
     let network = test.macvlan("a")?;
     let names: Vec<String> = (0..20).map(|n| format!("p{n}")).collect();
     let log = AuditLog::from_now(test.cluster)?;

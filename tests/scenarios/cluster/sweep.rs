@@ -1,4 +1,5 @@
-//! What the agent does by itself at intervals, which are short here: garbage collection, CHECK, release of orphans.
+//! What the agent does by itself at intervals, which are short here: garbage collection, CHECK, release of
+//! orphans.
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::{Test, eventually};

@@ -1,4 +1,5 @@
-//! Traces: what an OpenTelemetry Collector gets of a pod's start and end, and what pods notice of a collector that is away.
+//! Traces: what an OpenTelemetry Collector gets of a pod's start and end, and what pods notice of a collector
+//! that is away.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -1,5 +1,5 @@
-//! Pods that would wait for the kubelet's next look, 60 to 90 s after a Prepare that failed and 10 to 15 s after a container
-//! that was refused.
+//! Pods that would wait for the kubelet's next look, 60 to 90 s after a Prepare that failed and 10 to 15 s
+//! after a container that was refused.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -129,7 +129,8 @@ pub fn a_pod_that_cannot_be_prepared_is_woken_three_times_and_no_more(test: &Tes
         return test.skip("before Kubernetes 1.37 the kubelet does not report its pods");
     }
     let network = test.macvlan("a")?;
-    // A driver that publishes a device and is not there: the kubelet gets no further, and asks for no claim of the pod.
+    // A driver that publishes a device and is not there: the kubelet gets no further, and asks for no claim
+    // of the pod.
     let other = test.name("other");
     let driver = format!("{other}.example.com");
     let mut of_other = class(&other, "true");

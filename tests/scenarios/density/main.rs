@@ -1,8 +1,8 @@
-//! Many pods at once, and many one after another, on a real node: how long they take compared with pods without networks,
-//! what memory and descriptors the agent holds, and its requests to the API server.
+//! Many pods at once, and many one after another, on a real node: how long they take compared with pods
+//! without networks, what memory and descriptors the agent holds, and its requests to the API server.
 //!
-//! `make test-density` (root, a quarter of an hour). Raw numbers go to `target/density/TIME/*.csv`, a summary to
-//! standard error.
+//! `make test-density` (root, a quarter of an hour). Raw numbers go to `target/density/TIME/*.csv`, a summary
+//! to standard error.
 
 use std::process::ExitCode;
 use std::thread::sleep;

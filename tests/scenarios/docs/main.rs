@@ -1,5 +1,6 @@
-//! The documentation: each link of a page leads to a file or a heading that exists, and links lead from the first page to each. The
-//! same holds for the site that is built of it. Commands that pages and programs tell people to run name our kinds with their group.
+//! The documentation: each link of a page leads to a file or a heading that exists, and links lead from the
+//! first page to each. The same holds for the site that is built of it. Commands that pages and programs tell
+//! people to run name our kinds with their group.
 
 // Clippy allows `unwrap` and `expect` only in functions with `#[test]`, not in those that tests share.
 #![allow(clippy::unwrap_used)]
@@ -167,7 +168,8 @@ fn a_heading_has_the_anchor_that_readers_link_to() {
 const SPEAKING: [&str; 10] =
     ["api", "cli", "cni", "controller", "deploy", "docs", "driver", "kubelet-plugin", "process", "tests"];
 
-/// Names of our kinds that kubectl also finds without a group, and that other groups may have, too. Nobody else has ClaimNetworks.
+/// Names of our kinds that kubectl also finds without a group, and that other groups may have, too. Nobody
+/// else has ClaimNetworks.
 const SHORT: [&str; 12] = [
     "uplinkpolicy",
     "uplinkpolicies",

@@ -1,5 +1,5 @@
-//! cert-manager, as far as the webhook's certificate needs it: the project's own controllers, of the modules in
-//! `tests/programs/certmanager`.
+//! cert-manager, as far as the webhook's certificate needs it: the project's own controllers, of the modules
+//! in `tests/programs/certmanager`.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -65,7 +65,8 @@ impl<'a> CertManager<'a> {
         self.cluster.kubectl(&[&["-n", SYSTEM], patch.as_slice()].concat()).map(drop)
     }
 
-    /// Ends it, and deletes its kinds with their objects, and the Secrets of the CA and of `certificate`, which it leaves.
+    /// Ends it, and deletes its kinds with their objects, and the Secrets of the CA and of `certificate`,
+    /// which it leaves.
     pub fn remove(self, certificate: &str) -> Result<()> {
         self.cluster.kubectl(&["delete", "-f", &self.crds.to_string_lossy()])?;
         self.cluster.kubectl(&["-n", SYSTEM, "delete", "secret", ROOT, certificate]).map(drop)

@@ -34,8 +34,9 @@ pub fn uninstall(helm: &Helm<'_>) -> Result<String> {
     helm.run(&["uninstall", "netclaim", "--ignore-not-found", "--wait", "--timeout=120s"])
 }
 
-/// Waits as the guide says: without the agents, blocks would keep their finalizers, and the definitions with them. An earlier
-/// scenario may have left some, because an agent gives a block back 10 s after its own start at the earliest.
+/// Waits as the guide says: without the agents, blocks would keep their finalizers, and the definitions with
+/// them. An earlier scenario may have left some, because an agent gives a block back 10 s after its own start
+/// at the earliest.
 pub fn blocks_are_given_back(test: &Test<'_>) -> Result<String> {
     test.kubectl(&["wait", "--for=delete", "addressblocks.netclaim.dev", "--all", "--timeout=60s"])
 }

@@ -11,7 +11,8 @@ use netclaim_tests::objects::{list, text};
 use netclaim_tests::{Cluster, Test, output, programs, project};
 use serde_json::{Map, Value, json};
 
-/// As many of the chart's objects as there are at once, but for cert-manager's, which the cluster does not know.
+/// As many of the chart's objects as there are at once, but for cert-manager's, which the cluster does not
+/// know.
 const EVERYTHING: &str = "enabled=true,webhook.enabled=true,controller.replicas=2,controller.podDisruptionBudget.enabled=true,\
                           controller.networkPolicy.enabled=true,rbac.everybodyReadsClaimNetworks=true,plugins.image=x";
 
@@ -32,7 +33,8 @@ impl Kubeconform {
         Ok(Self { program, schemas })
     }
 
-    /// Checks that all of these objects are what the API server takes. Fields and kinds that it does not know are mistakes.
+    /// Checks that all of these objects are what the API server takes. Fields and kinds that it does not know
+    /// are mistakes.
     fn check(&self, objects: &str) -> Result<()> {
         let file = self.schemas.with_extension("yaml");
         fs::write(&file, objects)?;

@@ -4,7 +4,8 @@ use anyhow::{Result, ensure};
 use netclaim_tests::{Cluster, SYSTEM, eventually};
 use serde_json::Value;
 
-/// Waits until the cluster has no object of netclaim of any kind, but for those whose names begin with one of `kept`.
+/// Waits until the cluster has no object of netclaim of any kind, but for those whose names begin with one of
+/// `kept`.
 pub fn nothing_is_left(cluster: &Cluster, kept: &[&str]) -> Result<()> {
     let kinds = cluster.kubectl(&["api-resources", "--verbs=list", "-o", "name"])?;
     // Events are a diary, and end by themselves.

@@ -1,7 +1,8 @@
-//! netclaim is installed, looked at, upgraded and uninstalled as admins do it: by Helm, kustomize and netclaimctl, on three nodes.
+//! netclaim is installed, looked at, upgraded and uninstalled as admins do it: by Helm, kustomize and
+//! netclaimctl, on three nodes.
 //!
-//! `$NETCLAIM_TEST_INSTALL_CLUSTER` is the folder of a cluster that keeps running; `$NETCLAIM_UPGRADE_FROM` the revision of the
-//! repository that is upgraded, without which that scenario is skipped.
+//! `$NETCLAIM_TEST_INSTALL_CLUSTER` is the folder of a cluster that keeps running; `$NETCLAIM_UPGRADE_FROM`
+//! the revision of the repository that is upgraded, without which that scenario is skipped.
 
 use std::process::ExitCode;
 

@@ -33,7 +33,8 @@ fn with_definition(test: &Test<'_>, scenario: impl Fn(&Test<'_>) -> Result<()>) 
     result
 }
 
-/// What the guide writes before anything moves: labels of nodes, and the policy that keeps netclaim from their virtual functions.
+/// What the guide writes before anything moves: labels of nodes, and the policy that keeps netclaim from
+/// their virtual functions.
 fn prepared(test: &Test<'_>) -> Result<()> {
     let guide = fs::read_to_string(project("docs/migrate-from-multus.md"))?;
     let label = guide.lines().map(str::trim).find(|line| line.starts_with("kubectl label node NODE "));

@@ -30,7 +30,8 @@ fn files(test: &Test<'_>) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Makes sure that the programs are those of the release, and that pods on two nodes reach each other by a claimed network.
+/// Makes sure that the programs are those of the release, and that pods on two nodes reach each other by a
+/// claimed network.
 fn serves_pods(test: &Test<'_>) -> Result<()> {
     test.cluster.agent_ready()?;
     test.cluster.controller_ready()?;

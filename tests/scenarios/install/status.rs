@@ -35,7 +35,8 @@ pub fn netclaimctl_shows_what_is_used_and_what_is_wrong(test: &Test<'_>) -> Resu
         let row =
             list(&report["networks"]).find(|row| row["name"] == network).context("no such ClaimNetwork")?;
         ensure!(row["attachments"] == 1 && row["nodes"] == 3 && row["openNodes"] == 3, "{row}");
-        // All of the /24 but its own, its broadcast and its gateway's address, whatever the nodes have leased.
+        // All of the /24 but its own, its broadcast and its gateway's address, whatever the nodes have
+        // leased.
         ensure!(row["capacity"]["addresses"] == json!({"used": 1.0, "total": 253.0}), "{row}");
         let agents: Vec<_> = list(&report["nodes"]).map(|node| &node["agent"]).collect();
         ensure!(agents == ["Ready"; 3], "{agents:?}");

@@ -104,7 +104,8 @@ fn status_at(test: &Test<'_>, path: &str) -> Result<String> {
     output(Command::new("bash").args(["-c", post, "-", &text(&pod["status"]["podIP"]), path]))
 }
 
-/// A mistake in each other kind that the webhook looks at and that the definitions let through, and what is said of it.
+/// A mistake in each other kind that the webhook looks at and that the definitions let through, and what is
+/// said of it.
 fn bad_objects(test: &Test<'_>, network: &str) -> [(Value, &'static str); 5] {
     let parameters = || attachment(json!({"mac": "02:00:5e:10:00"}));
     let mut template = objects::claim_template("template", network);
@@ -186,7 +187,8 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         test.cluster.controller_away()?;
         let error = refused(test, &good("late"))?;
         ensure!(error.contains("failed calling webhook \"parameters.netclaim.dev\""), "{error}");
-        // Parameters of others are not sent, nor what Kubernetes makes from templates, nor changes beside the spec.
+        // Parameters of others are not sent, nor what Kubernetes makes from templates, nor changes beside the
+        // spec.
         let foreign = json!({"opaque": {"driver": "gpu.example.com", "parameters": {"any": true}}});
         test.create([claim("foreign", &network, foreign), objects::pod_of_template("p", "template")])?;
         test.runs_with("p", &["data0"])?;
@@ -203,8 +205,8 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
     })
 }
 
-/// Waits until another certificate is served than `before`, by the same pod. Claims, as `create` makes them by name, are accepted all
-/// the time.
+/// Waits until another certificate is served than `before`, by the same pod. Claims, as `create` makes them
+/// by name, are accepted all the time.
 fn another_is_served(
     test: &Test<'_>,
     seconds: u64,
@@ -239,7 +241,8 @@ pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<
         let error = refused(test, &wrong)?;
         ensure!(error.contains("is not a MAC address"), "{error}");
 
-        // The kubelet brings files of Secrets up to date once in a minute or so, or when the pod changes. Nobody is refused meanwhile.
+        // The kubelet brings files of Secrets up to date once in a minute or so, or when the pod changes.
+        // Nobody is refused meanwhile.
         let before = served(test)?;
         cert_manager.renew("netclaim-webhook")?;
         timed("renewed", || {
@@ -288,7 +291,8 @@ pub fn claims_can_be_written_while_controllers_come_and_go(test: &Test<'_>) -> R
     })
 }
 
-/// Evicts the controller that leads, as a drain does, and checks that the budget keeps the other one meanwhile.
+/// Evicts the controller that leads, as a drain does, and checks that the budget keeps the other one
+/// meanwhile.
 fn leader_goes(test: &Test<'_>) -> Result<()> {
     let [leader, other] = eventually(40, "one of two controllers leads", || {
         let leader = test.cluster.leader()?;

@@ -14,8 +14,9 @@ use crate::lost_nodes::lose;
 const PODS: usize = 60;
 /// Seconds until the first blocks of a ClaimNetwork are on all nodes.
 const LEASED: u64 = 20;
-/// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the cluster), with some more:
-/// the leader may have been on that node, and the next one counts from its own first look.
+/// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the
+/// cluster), with some more: the leader may have been on that node, and the next one counts from its own
+/// first look.
 const NODE_GONE: u64 = 120;
 
 /// Has a ClaimNetwork hand out these addresses.
@@ -90,8 +91,8 @@ pub fn sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other(
         pod
     });
     test.create([claim_template("net", &network)].into_iter().chain(pods))?;
-    // Sixty pods at once take their time. None may take the minute after which a kubelet retries: addresses that a node lacks keep
-    // pods Pending, and are no reason to refuse a claim.
+    // Sixty pods at once take their time. None may take the minute after which a kubelet retries: addresses
+    // that a node lacks keep pods Pending, and are no reason to refuse a claim.
     test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=300s"])?;
     test.no_claim_was_refused()?;
     let owners = no_duplicates(test, &names, 2)?;
@@ -100,8 +101,8 @@ pub fn sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other(
     every_pair_pings(test, &names, &owners)
 }
 
-/// How many pods ping before the neighbour tables are emptied: all nodes share that of one kernel, with 1,024 places, and other clusters on
-/// the machine have entries there, too. A pod that pings costs 120.
+/// How many pods ping before the neighbour tables are emptied: all nodes share that of one kernel, with 1,024
+/// places, and other clusters on the machine have entries there, too. A pod that pings costs 120.
 const PINGING: usize = 4;
 
 /// Makes sure that every pod reaches every address.
@@ -185,8 +186,8 @@ pub fn an_idle_block_goes_to_the_node_of_a_pod_that_waits(test: &Test<'_>) -> Re
     test.runs_with("p", &["net1"])
 }
 
-/// Seconds after which a node gives an empty block back in the next scenario. Elsewhere it stays at five minutes, in which no block moves
-/// without need.
+/// Seconds after which a node gives an empty block back in the next scenario. Elsewhere it stays at five
+/// minutes, in which no block moves without need.
 const IDLE_AFTER: u64 = 10;
 
 pub fn an_empty_block_is_given_back_after_the_idle_time_and_another_node_gets_it(
@@ -361,7 +362,8 @@ pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
     test.runs_with("asks", &["net1"])?;
     names.push("asks".to_owned());
     no_duplicates(test, &names, 1)?;
-    // The pool has no blockSize: the controller has recorded the one that it chose before it leased the first block.
+    // The pool has no blockSize: the controller has recorded the one that it chose before it leased the first
+    // block.
     let recorded = test.cluster.get(&["addresspool", &pool])?["status"]["addresses"]["blockSize"].clone();
     ensure!(recorded["ipv4"].is_u64(), "the recorded size is {recorded}");
     Ok(())

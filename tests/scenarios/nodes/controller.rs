@@ -120,7 +120,8 @@ pub fn pods_start_on_all_nodes_during_an_update(test: &Test<'_>) -> Result<()> {
     is_everywhere(test, &test.macvlan("c")?, 60)
 }
 
-/// How long the API server is away, and with `$NETCLAIM_LONG`. Afterwards the scheduler waits as long again, or a minute.
+/// How long the API server is away, and with `$NETCLAIM_LONG`. Afterwards the scheduler waits as long again,
+/// or a minute.
 const AWAY: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
 
 pub fn pods_on_all_nodes_outlive_the_api_server(test: &Test<'_>) -> Result<()> {

@@ -1,4 +1,5 @@
-//! What `docs/disasters.md` says to do when something outside of netclaim's protocol has gone wrong. No address is ever in two pods.
+//! What `docs/disasters.md` says to do when something outside of netclaim's protocol has gone wrong. No
+//! address is ever in two pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ const NOTICED: u64 = 180;
 /// Seconds in which an agent with a short `--gc-period` collects addresses.
 const COLLECTED: u64 = 5;
 
-/// The addresses of `net1` in all sandboxes of the scenario, also of pods that the API server does not know. Fails if one is in two.
+/// The addresses of `net1` in all sandboxes of the scenario, also of pods that the API server does not know.
+/// Fails if one is in two.
 fn addresses(test: &Test<'_>) -> Result<BTreeMap<String, String>> {
     addresses_beside(test, None)
 }
@@ -116,7 +118,8 @@ fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}{n}")).collect()
 }
 
-/// Creates a ClaimNetwork with a small block of addresses for each node, and some more, and a pod on each node.
+/// Creates a ClaimNetwork with a small block of addresses for each node, and some more, and a pod on each
+/// node.
 fn small_blocks(test: &Test<'_>) -> Result<(String, Vec<String>)> {
     let subnet = test.subnet(0).replace("/24", "/27");
     let addresses = json!({"ranges": [{"subnet": subnet}], "blockSize": {"ipv4": 30}});
@@ -134,7 +137,8 @@ fn small_blocks(test: &Test<'_>) -> Result<(String, Vec<String>)> {
 enum Restore {
     /// The files, as they were: revisions go back.
     Copy,
-    /// `etcdutl snapshot restore --bump-revision --mark-compacted`: revisions go on, and every watch has to list again.
+    /// `etcdutl snapshot restore --bump-revision --mark-compacted`: revisions go on, and every watch has to
+    /// list again.
     Bumped,
 }
 
@@ -217,7 +221,8 @@ fn agent_log(test: &Test<'_>, node: &str) -> Result<String> {
     test.cluster.on(node, &["bash", "-c", find])
 }
 
-/// The pods, as NAMESPACE/NAME, that a node's agent names because the node does not have the blocks of their addresses.
+/// The pods, as NAMESPACE/NAME, that a node's agent names because the node does not have the blocks of their
+/// addresses.
 fn named_without_block(test: &Test<'_>, node: &str) -> Result<Vec<String>> {
     let log = agent_log(test, node)?;
     let line = log.lines().rfind(|line| line.contains("has lost, and that other nodes may hand out"));
@@ -226,10 +231,11 @@ fn named_without_block(test: &Test<'_>, node: &str) -> Result<Vec<String>> {
     Ok(pods.context(line.to_owned())?.split(", ").map(str::to_owned).collect())
 }
 
-/// Snapshot; then pods on node1 get addresses of a second block; then the snapshot comes back, and other nodes need blocks.
+/// Snapshot; then pods on node1 get addresses of a second block; then the snapshot comes back, and other
+/// nodes need blocks.
 fn restored(test: &Test<'_>, how: Restore) -> Result<()> {
     let crictl = programs::built_or_skipped(test, "crictl")?;
-    let crictl = crictl.to_str().context("its path is no text")?;
+    let crictl = crictl.to_str().context("its path is not text")?;
     let (network, old) = small_blocks(test)?;
     let snapshot = Snapshot::take(test)?;
     // More than a block has.
@@ -295,7 +301,8 @@ pub fn an_etcd_restored_with_bumped_revisions_gives_no_address_to_two_pods(test:
 }
 
 pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test<'_>) -> Result<()> {
-    // Large blocks: addresses that the agent has forgotten count twice, as somebody else's and by their claims.
+    // Large blocks: addresses that the agent has forgotten count twice, as somebody else's and by their
+    // claims.
     let ranges = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 27}});
     let network = leased(test, ranges, 3)?;
     let set = |setting: &str| {
@@ -404,7 +411,8 @@ pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(tes
     let of_nodes = addresses(test)?;
     ensure!(of_nodes.len() == pods.len(), "{of_nodes:?}");
 
-    // A clone has the same objects and other nodes. Its ClaimNetworks get a range of their own before a kubelet of it runs.
+    // A clone has the same objects and other nodes. Its ClaimNetworks get a range of their own before a
+    // kubelet of it runs.
     for node in ["node1", "node2"] {
         test.cluster.power_off(node)?;
     }
@@ -425,7 +433,8 @@ pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(tes
     Ok(())
 }
 
-/// Powers a node on or off and on, without anything of what kubelet, CNI plugins and netclaim had on its disk.
+/// Powers a node on or off and on, without anything of what kubelet, CNI plugins and netclaim had on its
+/// disk.
 fn set_up_anew(test: &Test<'_>, name: &str) -> Result<()> {
     if test.cluster.nodes().iter().any(|node| node.name() == name) {
         test.cluster.power_off(name)?;
@@ -484,15 +493,15 @@ struct Crictl<'a> {
 impl<'a> Crictl<'a> {
     fn new(test: &'a Test<'a>) -> Result<Self> {
         let program = programs::built_or_skipped(test, "crictl")?;
-        Ok(Self { test, program: program.to_str().context("its path is no text")?.to_owned() })
+        Ok(Self { test, program: program.to_str().context("its path is not text")?.to_owned() })
     }
 
     fn run(&self, args: &[&str]) -> Result<String> {
         self.test.cluster.on("node2", &[&[self.program.as_str()], args].concat())
     }
 
-    /// Kills a pod's sandbox, and makes the next one in the kubelet's place. Without the API server the kubelet makes none, because it
-    /// reads the pod's claims first.
+    /// Kills a pod's sandbox, and makes the next one in the kubelet's place. Without the API server the
+    /// kubelet makes none, because it reads the pod's claims first.
     fn replace_sandbox(&self, pod: &str) -> Result<()> {
         let (test, cluster) = (self.test, self.test.cluster);
         let kubelet_log = || std::fs::read_to_string(cluster.dir().join("log/kubelet2.log"));

@@ -1,7 +1,7 @@
 //! What the pages about tasks show, applied as it is there, with what their readers then see.
 //!
-//! The pages about bonds, virtual functions and VLANs for single pods need links that this machine's kernel may not have: their
-//! objects are checked (`api/tests/examples.rs`), and `make test-qemu` makes such links.
+//! The pages about bonds, virtual functions and VLANs for single pods need links that this machine's kernel
+//! may not have: their objects are checked (`api/tests/examples.rs`), and `make test-qemu` makes such links.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -119,7 +119,8 @@ fn yaml(page: &Page<'_>, command: &str) -> Result<Value> {
 pub fn addresses_for_the_whole_cluster_work_as_their_page_shows(test: &Test<'_>) -> Result<()> {
     let page = Page::of(test, "addresses.md")?;
     let [blocks, network] = page.checks()?;
-    // The page about VLANs has a ClaimNetwork on such a link, too. A veth pair of the name does where the kernel has no VLANs.
+    // The page about VLANs has a ClaimNetwork on such a link, too. A veth pair of the name does where the
+    // kernel has no VLANs.
     let vlans = Page::of(test, "vlan.md")?.objects()?.into_iter().take(2);
     let _links = ["eth1.60", "eth1.61", "eth1.100"]
         .map(|link| Plugged::on(test, "node1", link))

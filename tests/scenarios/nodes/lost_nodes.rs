@@ -106,8 +106,9 @@ pub fn lose(test: &Test<'_>, node: &str) -> Result<()> {
     forget(test, node)
 }
 
-/// Deletes a node and its pods as an operator does when a machine is broken. The controller may have been on it: without that, another
-/// one comes when the pods of the lost node are collected, more than a minute later.
+/// Deletes a node and its pods as an operator does when a machine is broken. The controller may have been on
+/// it: without that, another one comes when the pods of the lost node are collected, more than a minute
+/// later.
 pub fn forget(test: &Test<'_>, node: &str) -> Result<()> {
     test.cluster.kubectl(&["delete", "node", node])?;
     let force = ["delete", "pods", "--all-namespaces", "--grace-period=0", "--force", "--field-selector"];

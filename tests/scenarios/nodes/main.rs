@@ -1,7 +1,7 @@
 //! netclaim on a real cluster of several nodes: what one node cannot show.
 //!
-//! Three nodes (`$NETCLAIM_NODES`: 3 to 8) are on one network segment by `eth1`; `node0` and `node1` are on another by `eth2`.
-//! `$NETCLAIM_TEST_NODES_CLUSTER` is the folder of a cluster that keeps running.
+//! Three nodes (`$NETCLAIM_NODES`: 3 to 8) are on one network segment by `eth1`; `node0` and `node1` are on
+//! another by `eth2`. `$NETCLAIM_TEST_NODES_CLUSTER` is the folder of a cluster that keeps running.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! A page about a task: the objects and the commands that it shows, and a shell in which they run as its reader would run them.
+//! A page about a task: the objects and the commands that it shows, and a shell in which they run as its
+//! reader would run them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -74,7 +75,8 @@ impl<'a> Page<'a> {
             .map_err(|found| anyhow!("{}: {found:?}", self.name))
     }
 
-    /// The commands by which the reader checks the result, each once: so many, so that no command is left out that somebody adds.
+    /// The commands by which the reader checks the result, each once: so many, so that no command is left out
+    /// that somebody adds.
     pub fn checks<const COUNT: usize>(&self) -> Result<[String; COUNT]> {
         let (_, section) =
             self.text.split_once("\n## How to check\n").context("nothing says how to check")?;

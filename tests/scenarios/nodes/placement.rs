@@ -38,6 +38,8 @@ fn serve(test: &Test<'_>, network: &str, expected: &[&str]) -> Result<()> {
     eventually(40, &format!("{expected:?} serve {network}"), || {
         let nodes = serving(test, network)?;
         ensure!(nodes.iter().eq(expected), "{nodes:?} do");
+        let counts = test.cluster.get(&["claimnetwork", network])?["status"]["nodes"].clone();
+        ensure!(counts["available"] == expected.len(), "its status says {counts}");
         Ok(())
     })
 }
@@ -119,6 +121,15 @@ impl Drop for NodeLabel<'_> {
     }
 }
 
+/// Waits until the status of a policy says that so many nodes follow it.
+fn follow(test: &Test<'_>, policy: &str, count: usize) -> Result<()> {
+    eventually(60, &format!("{count} nodes follow {policy}"), || {
+        let nodes = test.cluster.get(&["uplinkpolicy", policy])?["status"]["nodes"].clone();
+        ensure!(nodes == json!({"selected": count, "following": count}), "its status says {nodes}");
+        Ok(())
+    })
+}
+
 /// Waits until exactly these nodes publish a ClaimNetwork, and its status says so.
 fn is_on(test: &Test<'_>, network: &str, expected: &[&str]) -> Result<()> {
     let device = format!("net-{network}");
@@ -129,8 +140,9 @@ fn is_on(test: &Test<'_>, network: &str, expected: &[&str]) -> Result<()> {
             on.extend(test.cluster.device_of(&node, &device)?.map(|_| node));
         }
         ensure!(on == expected, "it is on {on:?}");
-        let count = test.cluster.get(&["claimnetwork", network])?["status"]["nodes"]["publishing"].clone();
-        ensure!(count == expected.len(), "its status says {count}");
+        let counts = test.cluster.get(&["claimnetwork", network])?["status"]["nodes"].clone();
+        let all = json!({"selected": counts["selected"], "publishing": expected.len(), "available": expected.len()});
+        ensure!(counts == all, "its status says {counts}");
         Ok(())
     })
 }
@@ -168,7 +180,9 @@ pub fn networks_and_policies_apply_to_the_nodes_that_their_selectors_select(test
     test.is_published_on("node0", "nic-eth64", |_| true)?;
     test.is_published_on("node1", "nic-eth64", |_| true)?;
     let not_on_b = json!({"nodeSelector": label.selector("In", &["b"]), "links": {"names": ["eth64"]}, "publish": "Never"});
-    test.create([policy(&test.name("never"), not_on_b)])?;
+    let never = test.name("never");
+    test.create([policy(&never, not_on_b)])?;
+    follow(test, &never, 1)?;
     test.is_not_published_on("node1", "nic-eth64")?;
     test.is_published_on("node0", "nic-eth64", |_| true)?;
 
@@ -176,6 +190,7 @@ pub fn networks_and_policies_apply_to_the_nodes_that_their_selectors_select(test
     is_on(test, &both, &["node0", "node1"])?;
     is_on(test, &not_a, &all_but(&[]))?;
     test.is_not_published_on("node0", "nic-eth64")?;
+    follow(test, &never, 2)?;
     label.set("node1", "c")?;
     is_on(test, &both, &["node0"])?;
     test.is_published_on("node1", "nic-eth64", |_| true)
@@ -235,7 +250,8 @@ pub fn a_pod_goes_to_a_node_with_enough_bandwidth(test: &Test<'_>) -> Result<()>
     Ok(())
 }
 
-/// A pod with a claim of the template `net`, the label `app=NAME` and a scheduling rule about the pods with this label.
+/// A pod with a claim of the template `net`, the label `app=NAME` and a scheduling rule about the pods with
+/// this label.
 fn pod_with_rule(name: &str, app: &str, rule: impl FnOnce(&mut Value, Value)) -> Value {
     let mut pod = pod_of_template(name, "net");
     pod["metadata"]["labels"] = json!({"app": app});

@@ -1,5 +1,6 @@
-//! The three ways in which controllers go wrong (Sieve, OSDI 2022), for addresses: an old view, objects that came and went
-//! unobserved, and a crash between two writes. No address is in two pods, free ones are found, and nothing is left.
+//! The three ways in which controllers go wrong (Sieve, OSDI 2022), for addresses: an old view, objects that
+//! came and went unobserved, and a crash between two writes. No address is in two pods, free ones are found,
+//! and nothing is left.
 
 use anyhow::{Result, ensure};
 use netclaim_tests::objects::{list, pod};
@@ -123,7 +124,8 @@ pub fn agents_and_a_controller_that_die_between_two_writes_leave_nothing(test: &
         test.create([asking(&claim, &network, &test.address(0, 8 + n)), asks])?;
         test.pod_on(&node, &format!("p{n}"), &network)?;
         pods.extend([name, format!("p{n}")]);
-        // Between the lease, its node, the plan and its ADD; and between a block, its status and its finalizer.
+        // Between the lease, its node, the plan and its ADD; and between a block, its status and its
+        // finalizer.
         test.cluster.kill_agent_on(&node)?;
         if n % 2 == 0 {
             eventually(60, "the leader is killed", || test.cluster.kill_controller())?;

@@ -1,6 +1,8 @@
-//! Least privilege: what the manifests and the chart grant to netclaim's programs is what they asked the API server for while the lanes ran.
+//! Least privilege: what the manifests and the chart grant to netclaim's programs is what they asked the API
+//! server for while the lanes ran.
 //!
-//! `tests/lanes.sh` runs this when all lanes have ended, each of which leaves `target/rights/LANE`, or `LANE-PART` of its parts.
+//! `tests/lanes.sh` runs this when all lanes have ended, each of which leaves `target/rights/LANE`, or
+//! `LANE-PART` of its parts.
 
 // Clippy allows `unwrap` and `panic!` only in functions with `#[test]`, not in those that tests share.
 #![allow(clippy::panic, clippy::unwrap_used)]

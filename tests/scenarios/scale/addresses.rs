@@ -1,6 +1,6 @@
-//! Addresses on thousands of simulated nodes: how soon each has its first block, what pods that come and go cost the API
-//! server, and what whereabouts' way of working costs it. Nodes and pods are only simulated; the API server, etcd and the
-//! controller are real, and so is what an agent decides.
+//! Addresses on thousands of simulated nodes: how soon each has its first block, what pods that come and go
+//! cost the API server, and what whereabouts' way of working costs it. Nodes and pods are only simulated; the
+//! API server, etcd and the controller are real, and so is what an agent decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -28,7 +28,8 @@ use crate::fleet::{self, AT_ONCE};
 use crate::report::{Report, mib, millis};
 use crate::{whereabouts, workload};
 
-/// The ClaimNetworks, one after the other, with the prefix length of their blocks; not set is the default, which is /26 here.
+/// The ClaimNetworks, one after the other, with the prefix length of their blocks; not set is the default,
+/// which is /26 here.
 const NETWORKS: [(&str, Option<u8>); 2] = [("default", None), ("small", Some(28))];
 /// Pods of each node that come and go.
 const PODS: usize = 20;
@@ -49,7 +50,7 @@ pub fn blocks_are_leased_ahead_of_pods() -> Result<()> {
 async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let mut report = Report::new("addresses")?;
     let seed = match std::env::var("NETCLAIM_SEED") {
-        Ok(seed) => seed.parse().context("NETCLAIM_SEED is no number")?,
+        Ok(seed) => seed.parse().context("NETCLAIM_SEED is not a number")?,
         Err(_) => 1,
     };
     cluster::create_crds(cluster)?;
@@ -85,8 +86,8 @@ fn user(account: &str) -> String {
     format!("system:serviceaccount:{SYSTEM}:{account}")
 }
 
-/// Service accounts with tokens. The controller's has the rights of its ClusterRole, the others are admins: the policy for
-/// agents needs tokens of pods on nodes.
+/// Service accounts with tokens. The controller's has the rights of its ClusterRole, the others are admins:
+/// the policy for agents needs tokens of pods on nodes.
 struct Users<'a>(&'a Cluster);
 
 impl<'a> Users<'a> {
@@ -122,8 +123,8 @@ impl<'a> Users<'a> {
     }
 }
 
-/// Creates one slice for each node, with a device of each ClaimNetwork. The ClaimNetworks come later, so that no agent's publishing is
-/// part of the times.
+/// Creates one slice for each node, with a device of each ClaimNetwork. The ClaimNetworks come later, so that
+/// no agent's publishing is part of the times.
 async fn publish(client: &Client, nodes: &[Node]) -> Result<()> {
     let api: Api<ResourceSlice> = Api::all(client.clone());
     let create = |node: &Node| {

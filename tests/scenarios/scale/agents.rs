@@ -1,8 +1,10 @@
-//! Simulated nodes that use blocks of addresses as agents do: `Demand` decides, as in the agent, and the requests that
-//! follow go to the real API server. What the agent's keeper and `host-local` do around it is repeated here.
+//! Simulated nodes that use blocks of addresses as agents do: `Demand` decides, as in the agent, and the
+//! requests that follow go to the real API server. What the agent's keeper and `host-local` do around it is
+//! repeated here.
 //!
-//! Time is simulated: nodes advance in windows of [`WINDOW`], each by its own events. What the controller answers becomes
-//! visible at the end of a window, and the next one begins when every node has what it asked for.
+//! Time is simulated: nodes advance in windows of [`WINDOW`], each by its own events. What the controller
+//! answers becomes visible at the end of a window, and the next one begins when every node has what it asked
+//! for.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;

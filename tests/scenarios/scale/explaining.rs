@@ -1,5 +1,5 @@
-//! Pods that no node can serve, beside many claims of others: when each gets its event with the cause, and what the controller
-//! uses for that.
+//! Pods that no node can serve, beside many claims of others: when each gets its event with the cause, and
+//! what the controller uses for that.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! A link of one of many nodes that goes down and up once a second: what the controller writes, what that costs it, and what
-//! every node's watch of ClaimNetworks gets of it.
+//! A link of one of many nodes that goes down and up once a second: what the controller writes, what that
+//! costs it, and what every node's watch of ClaimNetworks gets of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,8 @@ use crate::report::{Report, millis};
 
 /// Changes of the link, one each second. The last one is up.
 const CHANGES: usize = 120;
-/// Time between two writes of one status. Half a second of it may pass between the write and its line in the audit log.
+/// Time between two writes of one status. Half a second of it may pass between the write and its line in the
+/// audit log.
 const INTERVAL: Duration = Duration::from_millis(15_000 - 500);
 
 /// Measures it, on its own cluster.

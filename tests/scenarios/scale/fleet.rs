@@ -29,12 +29,13 @@ pub const EXCLUSIVE: usize = 8;
 /// How the links of the nodes can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Uses {
-    /// By macvlan, by ipvlan, or whole, and 22 ClaimNetworks on each link. Macvlan is the most frequent use, so the whole link and
-    /// ipvlan have a counter each.
+    /// By macvlan, by ipvlan, or whole, and 22 ClaimNetworks on each link. Macvlan is the most frequent use,
+    /// so the whole link and ipvlan have a counter each.
     All,
     /// Only by macvlan, as with `modes: [macvlan]` of an UplinkPolicy: no counters.
     Macvlan,
-    /// Only through ClaimNetworks, three on each link, as most users have it: no counters, at most eight attributes, one capacity.
+    /// Only through ClaimNetworks, three on each link, as most users have it: no counters, at most eight
+    /// attributes, one capacity.
     ClaimNetworks,
     /// As a whole: eight plain exclusive devices, to compare with.
     Exclusive,

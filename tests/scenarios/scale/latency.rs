@@ -1,4 +1,5 @@
-//! One real node with an agent: how soon a link's change is in its slice, and the memory that many links cost the agent.
+//! One real node with an agent: how soon a link's change is in its slice, and the memory that many links cost
+//! the agent.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Command;

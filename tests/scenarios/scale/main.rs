@@ -1,6 +1,8 @@
-//! Many nodes and many devices: the cost and the latency of publishing, and the rate at which pods with claims are scheduled.
+//! Many nodes and many devices: the cost and the latency of publishing, and the rate at which pods with
+//! claims are scheduled.
 //!
-//! Tables go to standard error, raw numbers to `target/scale/TIME-*/*.csv`; docs/benchmarks.md has the results.
+//! Tables go to standard error, raw numbers to `target/scale/TIME-*/*.csv`; docs/benchmarks.md has the
+//! results.
 //!
 //! | module | what it measures | run by |
 //! |---|---|---|

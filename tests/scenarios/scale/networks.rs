@@ -44,8 +44,8 @@ impl ClaimNetworks {
         Ok(Self { api, count: all.len() })
     }
 
-    /// Creates a ClaimNetwork of scope `Cluster` with its class, and has a controller publish it. Nothing changes after that, so that
-    /// the controller ends.
+    /// Creates a ClaimNetwork of scope `Cluster` with its class, and has a controller publish it. Nothing
+    /// changes after that, so that the controller ends.
     pub async fn create_everywhere(cluster: &Cluster, client: &Client) -> Result<()> {
         let mut network = objects::network(fleet::EVERYWHERE, "macvlan", LINKS[0], "");
         network["spec"]["scope"] = json!("Cluster");

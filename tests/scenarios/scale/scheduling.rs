@@ -74,8 +74,8 @@ impl<'a> Scheduling<'a> {
         Ok(Self { cluster, client })
     }
 
-    /// Creates pods named `kind`, each with a claim of `class`, if any, starts the scheduler, and reports how fast it binds
-    /// them. Returns its CPU time for each, in milliseconds.
+    /// Creates pods named `kind`, each with a claim of `class`, if any, starts the scheduler, and reports how
+    /// fast it binds them. Returns its CPU time for each, in milliseconds.
     pub async fn measure(
         &self,
         title: &str,
@@ -168,8 +168,8 @@ pub struct Others {
 }
 
 impl Others {
-    /// Claims that share the devices of all ClaimNetworks but the one with this number on the first link. Those of a node are of
-    /// different ClaimNetworks.
+    /// Claims that share the devices of all ClaimNetworks but the one with this number on the first link.
+    /// Those of a node are of different ClaimNetworks.
     pub fn on_all_networks_but(unused: usize, uses: Uses) -> Self {
         let all = LINKS.into_iter().flat_map(|link| (0..uses.networks()).map(move |n| (link, n)));
         let used = all.filter(|(link, n)| (*link, *n) != (LINKS[0], unused));

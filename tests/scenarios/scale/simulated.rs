@@ -1,6 +1,6 @@
-//! Thousands of nodes against a real API server, etcd and scheduler: publishing, the controller and its restart, and the
-//! scheduler with and without claims. There is no kubelet and no controller manager: the test creates Nodes, claims and
-//! pods, and nothing marks a node as lost.
+//! Thousands of nodes against a real API server, etcd and scheduler: publishing, the controller and its
+//! restart, and the scheduler with and without claims. There is no kubelet and no controller manager: the
+//! test creates Nodes, claims and pods, and nothing marks a node as lost.
 
 use std::time::{Duration, Instant};
 

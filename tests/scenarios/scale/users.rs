@@ -1,5 +1,5 @@
-//! The scheduler on a fleet as users have it: two uplinks, six ClaimNetworks and one of scope `Cluster`, and many claims of others;
-//! beside it, nodes with plain exclusive devices.
+//! The scheduler on a fleet as users have it: two uplinks, six ClaimNetworks and one of scope `Cluster`, and
+//! many claims of others; beside it, nodes with plain exclusive devices.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -31,7 +31,8 @@ const PROFILES: [(&str, Profile); 3] =
 /// The ClaimNetwork of the first link that nobody uses.
 pub const NEW: usize = 1;
 
-/// Measures ClaimNetworks in the first and in the last place, one that nobody uses, and one of scope `Cluster`, beside claims of others.
+/// Measures ClaimNetworks in the first and in the last place, one that nobody uses, and one of scope
+/// `Cluster`, beside claims of others.
 pub fn networks_are_scheduled_beside_many_claims() -> Result<()> {
     on_cluster("users", async |cluster, count| {
         let mut report = Report::new("users")?;

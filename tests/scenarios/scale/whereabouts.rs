@@ -1,10 +1,12 @@
-//! A model of the requests by which whereabouts 3a262bd (2026-06) gives a pod an address and takes it back. It is not
-//! whereabouts: no process is started for a pod, all share connections, and only the lowest free offset is looked for.
+//! A model of the requests by which whereabouts 3a262bd (2026-06) gives a pod an address and takes it back.
+//! It is not whereabouts: no process is started for a pod, all share connections, and only the lowest free
+//! offset is looked for.
 //!
-//! * The lock is a Lease of the cluster, by client-go's leader election: get and update; if another holds it, again after 500
-//!   to 1,100 ms. The holder renews it at once, and releases it by get and update.
-//! * Then: list the pools; get the pool; get the reservation of the lowest free address; patch the pool, if its
-//!   resourceVersion is the same; create the reservation. A release does the same with delete, without the get.
+//! * The lock is a Lease of the cluster, by client-go's leader election: get and update; if another holds it,
+//!   again after 500 to 1,100 ms. The holder renews it at once, and releases it by get and update.
+//! * Then: list the pools; get the pool; get the reservation of the lowest free address; patch the pool, if
+//!   its resourceVersion is the same; create the reservation. A release does the same with delete, without
+//!   the get.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! The pods that come and go on simulated nodes. Pure, and the same for the same seed.
 //!
-//! Eight hours with a quiet and a busy half. One arrival in ten is a burst of 4 to 16 pods on one node within half a
-//! minute, which gives half of all pods. Of the arrivals, 40 % live for 5 minutes, 40 % for an hour and 20 % for 4 hours,
-//! exponentially distributed.
+//! Eight hours with a quiet and a busy half. One arrival in ten is a burst of 4 to 16 pods on one node within
+//! half a minute, which gives half of all pods. Of the arrivals, 40 % live for 5 minutes, 40 % for an hour
+//! and 20 % for 4 hours, exponentially distributed.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -79,7 +79,8 @@ pub fn arrivals(nodes: usize, pods: usize, seed: u64) -> Vec<VecDeque<Arrival>> 
     of_nodes
 }
 
-/// Draws a time; in the busy half of the day there are nine times as many as in the quiet one, at their peaks.
+/// Draws a time; in the busy half of the day there are nine times as many as in the quiet one, at their
+/// peaks.
 fn time_of_day(rng: &mut Rng) -> f64 {
     loop {
         let part = rng.f64();

@@ -9,8 +9,8 @@ mod go_programs;
 
 use std::process::Command;
 
-/// Runs `tests/summary` on a log, with a list of expected skips, here or on GitHub's runners; returns its output, and whether it
-/// succeeds.
+/// Runs `tests/summary` on a log, with a list of expected skips, here or on GitHub's runners; returns its
+/// output, and whether it succeeds.
 fn summary_of(log: &str, expected: &str, is_on_github: bool) -> (String, bool) {
     let dir = tempfile::tempdir().unwrap();
     let files = [("log", log), ("expected", expected)].map(|(name, text)| {

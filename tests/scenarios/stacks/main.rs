@@ -1,7 +1,9 @@
-//! A cluster with IPv4 and IPv6, and one with IPv6 alone: what programs ask each other at addresses of the cluster, and addresses of pods.
-//! netclaim is installed by the chart, as docs/install.md says for such a cluster, with the webhook.
+//! A cluster with IPv4 and IPv6, and one with IPv6 alone: what programs ask each other at addresses of the
+//! cluster, and addresses of pods. netclaim is installed by the chart, as docs/install.md says for such a
+//! cluster, with the webhook.
 //!
-//! `make test-stacks` runs it on both; `NETCLAIM_STACK=ipv6 cargo test -p netclaim-tests --test stacks` on one.
+//! `make test-stacks` runs it on both; `NETCLAIM_STACK=ipv6 cargo test -p netclaim-tests --test stacks` on
+//! one.
 
 use std::collections::BTreeSet;
 use std::fs;

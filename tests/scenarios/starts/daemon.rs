@@ -1,5 +1,5 @@
-//! A program of another project on the node: a process of its own in the node's mounts and network, with the identity that
-//! its pod would have.
+//! A program of another project on the node: a process of its own in the node's mounts and network, with the
+//! identity that its pod would have.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -114,7 +114,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a program on the node, with environment variables `NAME=VALUE`, and its output in a file of `logs`.
+    /// Starts a program on the node, with environment variables `NAME=VALUE`, and its output in a file of
+    /// `logs`.
     pub fn start(test: &Test<'_>, program: &Path, env: &[&str], args: &[&str], logs: &Path) -> Result<Self> {
         let server =
             test.cluster.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"])?;

@@ -1,7 +1,8 @@
 //! What becomes of a pod's network when something dies, stops or restarts: the same faults for each peer.
 //!
-//! netclaim's agent and its parent are killed together, and the kubelet starts them again. Of a peer, whose daemon is a process
-//! of the benchmark, the benchmark does that: after [`AWAY`], or at once while the pod runs.
+//! netclaim's agent and its parent are killed together, and the kubelet starts them again. Of a peer, whose
+//! daemon is a process of the benchmark, the benchmark does that: after [`AWAY`], or at once while the pod
+//! runs.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,10 @@
-//! How fast pods start: netclaim's beside plain pods, and beside those of Multus and DRANET, on one real node.
+//! How fast pods start: netclaim's beside plain pods, and beside those of Multus and DRANET, on one real
+//! node.
 //!
-//! Pods are created and watched by this program, and timed from the request that creates them to the phase `Running`. The
-//! kubelet has its default sync period. Numbers go to `target/starts/TIME-*` and `target/peers/TIME-*` as `samples.csv`,
-//! the tables of docs/benchmarks.md as `table.md`, the picture as `starts.svg`.
+//! Pods are created and watched by this program, and timed from the request that creates them to the phase
+//! `Running`. The kubelet has its default sync period. Numbers go to `target/starts/TIME-*` and
+//! `target/peers/TIME-*` as `samples.csv`, the tables of docs/benchmarks.md as `table.md`, the picture as
+//! `starts.svg`.
 //!
 //! | module | what it has | run by |
 //! |---|---|---|

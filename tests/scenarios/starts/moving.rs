@@ -1,4 +1,5 @@
-//! Workloads move from Multus to netclaim, with both on one node: one there and back, and those of a pool of whereabouts.
+//! Workloads move from Multus to netclaim, with both on one node: one there and back, and those of a pool of
+//! whereabouts.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! netclaim's pods beside plain ones on the same node, in turns; and what slow plugins and an absent agent cost them.
+//! netclaim's pods beside plain ones on the same node, in turns; and what slow plugins and an absent agent
+//! cost them.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Plain pods, Multus, DRANET and netclaim in turns on the same node. While one has its turn, the others do not run.
+//! Plain pods, Multus, DRANET and netclaim in turns on the same node. While one has its turn, the others do
+//! not run.
 
 use anyhow::{Result, bail};
 use netclaim_tests::Test;

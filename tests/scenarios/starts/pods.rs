@@ -1,4 +1,5 @@
-//! Pods that are created, watched and deleted in this process: a kubectl for each would use the processors that are measured.
+//! Pods that are created, watched and deleted in this process: a kubectl for each would use the processors
+//! that are measured.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -44,8 +44,8 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Creates an empty set in a new folder `target/KIND/TIME-NAME`. `$NETCLAIM_BENCH_WITH` is the folder of an earlier run,
-    /// whose numbers become part of this one: a long measurement can be taken in pieces.
+    /// Creates an empty set in a new folder `target/KIND/TIME-NAME`. `$NETCLAIM_BENCH_WITH` is the folder of
+    /// an earlier run, whose numbers become part of this one: a long measurement can be taken in pieces.
     pub fn new(kind: &str, name: &str) -> Result<Self> {
         let raw = RawNumbers::new(env!("CARGO_TARGET_TMPDIR"), kind, name)?;
         eprintln!("         raw numbers: {}", raw.dir().display());

@@ -1,4 +1,5 @@
-//! Where the time of a pod's start goes: what the API server, the kubelet, the runtime and the agent noted, and when.
+//! Where the time of a pod's start goes: what the API server, the kubelet, the runtime and the agent noted,
+//! and when.
 //!
 //! | mark | noted by |
 //! |---|---|
@@ -191,8 +192,8 @@ fn of_kubelet(text: &str, namespace: &str, marks: &mut HashMap<&str, Marks>) {
     }
 }
 
-/// containerd logs each call and its return: a sandbox's with the pod's name, the others with ids. Of a call that is
-/// repeated, the first one counts for the beginning, the last one for the end.
+/// containerd logs each call and its return: a sandbox's with the pod's name, the others with ids. Of a call
+/// that is repeated, the first one counts for the beginning, the last one for the end.
 fn of_runtime(text: &str, namespace: &str, marks: &mut HashMap<&str, Marks>) {
     let text = text.replace("\\\"", "\"");
     let mut pods: HashMap<String, String> = HashMap::new();
@@ -238,7 +239,8 @@ fn of_runtime(text: &str, namespace: &str, marks: &mut HashMap<&str, Marks>) {
     }
 }
 
-/// A line such as `2026-01-01T15:21:35.1Z stderr F 2026-01-01T15:21:35.1Z DEBUG …: add pod.uid=… attachment=…`.
+/// A line such as `2026-01-01T15:21:35.1Z stderr F 2026-01-01T15:21:35.1Z DEBUG …: add pod.uid=…
+/// attachment=…`.
 fn of_agent(text: &str, started: &[Started], marks: &mut HashMap<&str, Marks>) {
     for line in text.lines() {
         let mark = match line {

@@ -1,6 +1,8 @@
-//! The structure of the code: no two files import each other in a circle, and how many lines the product has (`--nocapture`).
+//! The structure of the code: no two files import each other in a circle, and how many lines the product has
+//! (`--nocapture`).
 //!
-//! A file is read by lines, as rustfmt writes them. Tests, fixtures, examples and generated code are not part of the product.
+//! A file is read by lines, as rustfmt writes them. Tests, fixtures, examples and generated code are not part
+//! of the product.
 #![allow(missing_docs, clippy::expect_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,8 @@
-//! Publishing and scheduling on each version of Kubernetes. `docs/reference/kubernetes-versions.md` has the results.
+//! Publishing and scheduling on each version of Kubernetes. `docs/reference/kubernetes-versions.md` has the
+//! results.
 //!
-//! `make test-versions` runs it on each; `NETCLAIM_KUBERNETES=1.36 cargo test -p netclaim-tests --test versions` on one.
+//! `make test-versions` runs it on each; `NETCLAIM_KUBERNETES=1.36 cargo test -p netclaim-tests --test
+//! versions` on one.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! Kubernetes is upgraded in place by one minor version, and goes back, under netclaim and pods with networks.
+//! Kubernetes is upgraded in place by one minor version, and goes back, under netclaim and pods with
+//! networks.
 //!
 //! ```text
 //! API server   controller manager, scheduler   kubelets
@@ -35,7 +36,8 @@ pub fn kubernetes_is_upgraded_and_goes_back_under_running_pods(test: &Test<'_>) 
         return test.skip(&format!("it upgrades a cluster of Kubernetes {OLD}: NETCLAIM_KUBERNETES={OLD}"));
     }
     upgraded_and_back(test).or_else(|error| {
-        // The next scenarios have the version that they were started for. A controller manager ends if it finds no API server.
+        // The next scenarios have the version that they were started for. A controller manager ends if it
+        // finds no API server.
         let restored = test.cluster.replace_kubernetes(OLD, &["apiserver", "kcm", "scheduler", "kubelet"]);
         restored.with_context(|| format!("{error:#}"))?;
         Err(error)
@@ -79,7 +81,8 @@ struct Run<'a> {
     test: &'a Test<'a>,
     /// A ClaimNetwork with a claim template of the same name.
     local: String,
-    /// Devices of ClaimNetworks: one whose addresses are counted, one that counts nothing, and one of scope `Cluster`.
+    /// Devices of ClaimNetworks: one whose addresses are counted, one that counts nothing, and one of scope
+    /// `Cluster`.
     counted: String,
     uncounted: String,
     wide: String,
@@ -162,7 +165,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Replaces services, and makes sure that netclaim goes on: for running pods, a new one and one that ends.
+    /// Replaces services, and makes sure that netclaim goes on: for running pods, a new one and one that
+    /// ends.
     fn step(&self, version: &str, services: &[&str], pods: &[Kept]) -> Result<()> {
         let what = format!("{} of {version}", services.join(", "));
         self.replaced(version, services, pods).with_context(|| what.clone())
@@ -200,7 +204,8 @@ impl<'a> Run<'a> {
         self.netclaim_was_not_restarted()
     }
 
-    /// A leader may end by itself while the API server is away, as the controller manager does: it cannot renew its lease.
+    /// A leader may end by itself while the API server is away, as the controller manager does: it cannot
+    /// renew its lease.
     fn netclaim_was_not_restarted(&self) -> Result<()> {
         let cluster = self.test.cluster;
         let agent = [cluster.agent_pid()?, cluster.parent_pid()?];

@@ -113,7 +113,8 @@ pub struct JudgedNode {
     pub unfit: Vec<Unfit>,
 }
 
-/// What becomes of a pod or claim. [`Display`](fmt::Display) is the rest of a sentence that begins with its name.
+/// What becomes of a pod or claim. [`Display`](fmt::Display) is the rest of a sentence that begins with its
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
     /// It waits for this, whatever the nodes have.
@@ -139,8 +140,8 @@ impl fmt::Display for Outlook {
 }
 
 impl JudgedNode {
-    /// Whether it can serve a request, by one of its alternatives. The scheduler gives up if the class of only one of them
-    /// does not exist.
+    /// Whether it can serve a request, by one of its alternatives. The scheduler gives up if the class of
+    /// only one of them does not exist.
     fn answer(&self, request: &str) -> Answer {
         let of_request =
             || self.verdict.requests.iter().filter(|verdict| whole_request(&verdict.request) == request);

@@ -25,7 +25,8 @@ impl Needed {
         }
     }
 
-    /// Removes from a slice what matters to none of the questions. Devices with counters stay: they may exclude others.
+    /// Removes from a slice what matters to none of the questions. Devices with counters stay: they may
+    /// exclude others.
     pub fn trim(&self, slice: &mut ResourceSlice) {
         slice.metadata = ObjectMeta { name: slice.metadata.name.take(), ..ObjectMeta::default() };
         let is_needed = |device: &Device| {

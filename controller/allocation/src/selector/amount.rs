@@ -45,7 +45,7 @@ pub(super) fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_type(quantity())?;
     env.add_overload("quantity", "string_to_quantity", vec![STRING_TYPE], |arguments| {
         parsed(text(&arguments, 0)?)?
-            .ok_or_else(|| ExecutionError::function_error("quantity", "the text is no quantity"))
+            .ok_or_else(|| ExecutionError::function_error("quantity", "the text is not a quantity"))
     })?;
     env.add_overload("isQuantity", "is_quantity_string", vec![STRING_TYPE], |arguments| {
         Ok(truth(parsed(text(&arguments, 0)?)?.is_some()))

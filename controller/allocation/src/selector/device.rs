@@ -1,5 +1,5 @@
-//! A device as a value of CEL: `device.driver`, `device.attributes["DOMAIN"].NAME`, `device.capacity["DOMAIN"].NAME` and
-//! `device.allowMultipleAllocations`.
+//! A device as a value of CEL: `device.driver`, `device.attributes["DOMAIN"].NAME`,
+//! `device.capacity["DOMAIN"].NAME` and `device.allowMultipleAllocations`.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,8 @@ type Values = HashMap<CelMapKey<'static>, Box<dyn Val>>;
 /// Returns the variable `device`.
 ///
 /// # Errors
-/// Says which attribute has no value that the scheduler can read, where it stops, or which capacity cannot be read here.
+/// Says which attribute has no value that the scheduler can read, where it stops, or which capacity cannot be
+/// read here.
 pub(super) fn value(driver: &str, device: &Device) -> Result<Box<dyn Val>, Evaluation> {
     let mut attributes = HashMap::new();
     for (name, attribute) in device.attributes.iter().flatten() {
@@ -78,7 +79,8 @@ fn attribute_value(attribute: &DeviceAttribute) -> Result<Box<dyn Val>, String> 
     }
 }
 
-/// Maps of names by domain. An unknown domain has an empty map, so that `device.attributes["a.example"].?b` works.
+/// Maps of names by domain. An unknown domain has an empty map, so that `device.attributes["a.example"].?b`
+/// works.
 #[derive(Debug, Clone)]
 struct Domains {
     known: CelMap<'static>,

@@ -10,8 +10,8 @@ use regex::bytes::RegexBuilder;
 type Arguments<'b, 'v> = Vec<CowVal<'b, 'v>>;
 pub(super) type Returned<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
 
-/// Functions of the Kubernetes libraries that are not built here: of URLs, regular expressions, lists, IP addresses,
-/// CIDRs, formats and sets, and those of `duration` and `timestamp`.
+/// Functions of the Kubernetes libraries that are not built here: of URLs, regular expressions, lists, IP
+/// addresses, CIDRs, formats and sets, and those of `duration` and `timestamp`.
 const MISSING: [&str; 41] = [
     "url",
     "isURL",
@@ -73,7 +73,8 @@ pub(super) fn build() -> Result<Env, DeclarationError> {
     Ok(env)
 }
 
-/// Expands `cel.bind(NAME, VALUE, BODY)` as cel-go does: a loop of no rounds whose result is BODY with NAME bound.
+/// Expands `cel.bind(NAME, VALUE, BODY)` as cel-go does: a loop of no rounds whose result is BODY with NAME
+/// bound.
 fn bind(
     helper: &mut MacroExprHelper<'_>,
     target: &mut Option<IdedExpr>,

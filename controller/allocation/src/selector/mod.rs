@@ -1,8 +1,9 @@
 //! CEL selectors of classes and claims, evaluated as the scheduler evaluates them
 //! (`k8s.io/dynamic-resource-allocation/cel`).
 //!
-//! The result is for people and never decides an allocation. A selector that uses what is not built here, such as
-//! `ip()`, is [`Evaluation::Unknown`]: nothing is claimed about it. The cost limits of CEL are not counted.
+//! The result is for people and never decides an allocation. A selector that uses what is not built here,
+//! such as `ip()`, is [`Evaluation::Unknown`]: nothing is claimed about it. The cost limits of CEL are not
+//! counted.
 
 mod amount;
 mod device;
@@ -24,11 +25,12 @@ pub use reads::{Read, Reads};
 /// The longest expression that the API server accepts, in bytes (`CELSelectorExpressionMaxLength`).
 const MAX_LENGTH: usize = 10 << 10;
 
-/// The deepest nesting of an expression. Evaluation recurses as deep, and a level takes up to 40 KiB of the 2 MiB of a thread.
-/// `&&` and `||` nest by the logarithm of their number.
+/// The deepest nesting of an expression. Evaluation recurses as deep, and a level takes up to 40 KiB of the 2
+/// MiB of a thread. `&&` and `||` nest by the logarithm of their number.
 const MAX_DEPTH: usize = 32;
 
-/// A stack in which the parser can read every expression of [`MAX_LENGTH`]: it recurses for each term of `1+1+1…`.
+/// A stack in which the parser can read every expression of [`MAX_LENGTH`]: it recurses for each term of
+/// `1+1+1…`.
 const PARSERS_STACK: usize = 256 << 20;
 
 /// A compiled CEL expression.
@@ -104,7 +106,7 @@ impl Selector {
         match program.execute(context) {
             Ok(Value::Bool(true)) => Evaluation::Matches,
             Ok(Value::Bool(false)) => Evaluation::Differs,
-            Ok(value) => Evaluation::Fails(format!("its value is no bool but a {}", value.type_of())),
+            Ok(value) => Evaluation::Fails(format!("its value is not a bool but a {}", value.type_of())),
             Err(error) => self.failure(program, &error),
         }
     }
@@ -130,8 +132,9 @@ impl Selector {
         }
     }
 
-    /// Returns the ClaimNetwork that every selected device of the driver must have, if the expression says so as a class for a
-    /// ClaimNetwork usually does: by `device.attributes["DRIVER"].network == "NAME"` in a conjunction.
+    /// Returns the ClaimNetwork that every selected device of the driver must have, if the expression says so
+    /// as a class for a ClaimNetwork usually does: by `device.attributes["DRIVER"].network == "NAME"` in a
+    /// conjunction.
     pub fn network(&self, driver: &str) -> Option<&str> {
         self.program.as_ref().ok().and_then(|program| required_network(program.expression(), driver))
     }

@@ -124,7 +124,8 @@ pub(super) fn text_of(expression: &IdedExpr) -> Option<&str> {
     }
 }
 
-/// Returns the ClaimNetwork that every selected device of the driver must have, as far as a conjunction says it.
+/// Returns the ClaimNetwork that every selected device of the driver must have, as far as a conjunction says
+/// it.
 pub(super) fn required_network<'a>(expression: &'a IdedExpr, driver: &str) -> Option<&'a str> {
     let Expr::Call(call) = &expression.expr else { return None };
     match (call.func_name.as_str(), call.args.as_slice()) {

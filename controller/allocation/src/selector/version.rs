@@ -17,7 +17,7 @@ pub(super) struct Version(semver::Version);
 
 impl Version {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|error| format!("{text:?} is no semantic version: {error}"))
+        text.parse().map(Self).map_err(|error| format!("{text:?} is not a semantic version: {error}"))
     }
 }
 

@@ -92,8 +92,8 @@ impl Server {
         self.slices.values().filter(|slice| Some(slice.spec.pool.generation) == top).collect()
     }
 
-    /// Returns the devices and counter sets that a scheduler reads; `None` for an incomplete pool. The scheduler trusts
-    /// the count of any one slice, so a pool is complete as soon as one slice says so.
+    /// Returns the devices and counter sets that a scheduler reads; `None` for an incomplete pool. The
+    /// scheduler trusts the count of any one slice, so a pool is complete as soon as one slice says so.
     fn complete(&self) -> Option<(Vec<Device>, Vec<CounterSet>)> {
         let top = self.top();
         let number = i64::try_from(top.len()).unwrap();

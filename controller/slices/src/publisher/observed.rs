@@ -1,6 +1,8 @@
-//! The known slices of the scope: what the watch reported, and before that what the publisher's own writes returned.
+//! The known slices of the scope: what the watch reported, and before that what the publisher's own writes
+//! returned.
 //!
-//! A stale view does no harm, because the API server refuses to update or delete what has changed and to create what exists.
+//! A stale view does no harm, because the API server refuses to update or delete what has changed and to
+//! create what exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +36,8 @@ impl Observed {
         self.slices.values()
     }
 
-    /// Takes in an event. Returns whether it is an update, which the echo of the publisher's own write is not.
+    /// Takes in an event. Returns whether it is an update, which the echo of the publisher's own write is
+    /// not.
     pub(super) fn watched(&mut self, event: Event<ResourceSlice>) -> bool {
         match event {
             Event::Init => self.listed.clear(),

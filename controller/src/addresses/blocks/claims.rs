@@ -1,5 +1,5 @@
-//! Which ResourceClaims exist and where they are allocated, if leases need it. Hashes of UIDs and node names are enough: a
-//! collision only keeps a lease.
+//! Which ResourceClaims exist and where they are allocated, if leases need it. Hashes of UIDs and node names
+//! are enough: a collision only keeps a lease.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,7 +18,8 @@ use tokio::time::Instant;
 
 use crate::objects::watches::next;
 
-/// How long a claim counts as allocated where it was: longer than an agent takes from reading it to using an address.
+/// How long a claim counts as allocated where it was: longer than an agent takes from reading it to using an
+/// address.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// A ResourceClaim with its allocation's nodes only.
@@ -194,8 +195,8 @@ impl Claims {
         self.known.contains_key(&digest(uid))
     }
 
-    /// Returns what is known of a claim that is said since `since` to have an address on the node. `grace` is how late the watch
-    /// may be.
+    /// Returns what is known of a claim that is said since `since` to have an address on the node. `grace` is
+    /// how late the watch may be.
     pub(super) fn standing(
         &self,
         uid: &str,

@@ -1,4 +1,5 @@
-//! The AddressBlocks and AddressLeases that the watches have shown, and the blocks that are being created. Pure.
+//! The AddressBlocks and AddressLeases that the watches have shown, and the blocks that are being created.
+//! Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,7 +149,8 @@ impl Blocks {
         &self.known
     }
 
-    /// Returns all blocks, none of which wants more addresses than the pods of its node can have. A node reports what it wants.
+    /// Returns all blocks, none of which wants more addresses than the pods of its node can have. A node
+    /// reports what it wants.
     pub(super) fn within_reason(&self, nodes: &Nodes) -> Cow<'_, BTreeMap<String, Block>> {
         let most = |block: &Block| nodes.get(&block.spec.node).and_then(|facts| facts.most_addresses());
         let excess = |block: &Block| most(block).filter(|most| block.wanted.is_some_and(|it| it > *most));
@@ -182,16 +184,19 @@ pub(super) struct Lease {
     pub(super) resource_version: String,
     /// The address, if it is an IP address.
     pub(super) held: Option<HeldAddress>,
-    /// Whether it has the name that its spec makes. The name is the lock, so that any other lease holds nothing.
+    /// Whether it has the name that its spec makes. The name is the lock, so that any other lease holds
+    /// nothing.
     pub(super) has_own_name: bool,
     pub(super) holder: Holder,
     /// Where a pod may have the address.
     pub(super) node: Option<ObjectName>,
     pub(super) is_deleting: bool,
     pub(super) has_finalizer: bool,
-    /// Whether the controller has found that the claim exists and that its address is reserved. No agent can say so.
+    /// Whether the controller has found that the claim exists and that its address is reserved. No agent can
+    /// say so.
     pub(super) is_confirmed: bool,
-    /// Since when the node is said to use it, if the watch has shown that and nothing has shown that the claim is there.
+    /// Since when the node is said to use it, if the watch has shown that and nothing has shown that the
+    /// claim is there.
     pub(super) unproven: Option<Instant>,
 }
 
@@ -238,8 +243,8 @@ impl Leases {
         &self.known
     }
 
-    /// Returns the addresses that leases hold. A lease that an agent has made holds no address that nodes hand out, unless it is
-    /// confirmed: otherwise, one node could take all addresses.
+    /// Returns the addresses that leases hold. A lease that an agent has made holds no address that nodes
+    /// hand out, unless it is confirmed: otherwise, one node could take all addresses.
     pub(super) fn held(&self, pools: &BTreeMap<PoolKey, AddressPoolSpec>) -> BTreeSet<HeldAddress> {
         let counts =
             |lease: &&Lease| lease.has_own_name && (!lease.may_be_of_an_agent() || lease.is_reserved(pools));

@@ -1,15 +1,16 @@
-//! Finds the addresses of a pool that pods have already: those of an IPAM from before `spec.addresses`, and those of pods whose
-//! ClaimNetwork was not in the pool.
+//! Finds the addresses of a pool that pods have already: those of an IPAM from before `spec.addresses`, and
+//! those of pods whose ClaimNetwork was not in the pool.
 //!
 //! ```text
 //!   pools whose ranges or ClaimNetworks are new ──> due ──> read: ClaimNetworks, claims ──> found ──> one lease for each address
 //! ```
 //!
-//! Agents write the addresses of their pods into the status of claims. A pool gets no new block before all claims have been
-//! read, some time after its last change: by then agents have seen that, and written what earlier ADDs have given.
+//! Agents write the addresses of their pods into the status of claims. A pool gets no new block before all
+//! claims have been read, some time after its last change: by then agents have seen that, and written what
+//! earlier ADDs have given.
 //!
-//! A lease that is made here is the pod's, and of its node. It goes when the agent there has cleared the node, because no pod has
-//! the address any more, and the pod is gone.
+//! A lease that is made here is the pod's, and of its node. It goes when the agent there has cleared the
+//! node, because no pod has the address any more, and the pod is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -38,8 +39,8 @@ use super::store::{Blocks, Lease, Leases};
 use crate::addresses::leasing::{HeldAddress, Leaving};
 use crate::demand::{Demand, Draw};
 
-/// Time to a survey from when a ClaimNetwork with another IPAM began to draw from the pool: agents take some time to see that, and to
-/// write what their last ADDs have given.
+/// Time to a survey from when a ClaimNetwork with another IPAM began to draw from the pool: agents take some
+/// time to see that, and to write what their last ADDs have given.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// How long an address counts as held from the survey on, whether the watch has shown its lease or not.
@@ -56,7 +57,8 @@ const DIGEST_BITS: u32 = 53;
 pub(super) struct Survey {
     /// The digests of the pools that were looked through by this leader.
     done: BTreeMap<PoolKey, i64>,
-    /// Pools of which two pods had one address. A lease is of one of them, so that another look is due when it is gone.
+    /// Pools of which two pods had one address. A lease is of one of them, so that another look is due when
+    /// it is gone.
     shared: BTreeSet<PoolKey>,
     /// What ClaimNetworks draw from; `None` before that is known.
     draws: Option<BTreeMap<NetworkName, Option<PoolKey>>>,
@@ -125,7 +127,8 @@ impl Survey {
         match &self.draws {
             None => self.changed.extend(demand.pools.keys().map(|key| (key.clone(), now))),
             Some(before) => {
-                // A ClaimNetwork that is new has no pods, and blocks say what pods have of one that draws from a pool.
+                // A ClaimNetwork that is new has no pods, and blocks say what pods have of one that draws
+                // from a pool.
                 let had_another = draws.iter().filter(|(name, _)| before.get(*name) == Some(&None));
                 let joined = had_another.filter_map(|(_, pool)| Some((pool.clone()?, now)));
                 self.changed.extend(joined);
@@ -157,7 +160,8 @@ impl Survey {
         self.done.get(key).or_else(|| demand.surveyed.get(key)).copied()
     }
 
-    /// Returns the same for the status of the pool. The next leader looks again through one of which two pods have one address.
+    /// Returns the same for the status of the pool. The next leader looks again through one of which two pods
+    /// have one address.
     pub(super) fn written(&self, key: &PoolKey, demand: &Demand) -> Option<i64> {
         self.digest(key, demand).filter(|_| !self.shared.contains(key))
     }
@@ -370,7 +374,8 @@ impl Task {
         specs: &BTreeMap<NetworkName, ClaimNetworkSpec>,
     ) -> Vec<(String, AddressLeaseSpec, HeldAddress)> {
         let own = found.network.as_ref();
-        // Its own pool knows it, and other pools that have its addresses are on another layer 2, or not of this time.
+        // Its own pool knows it, and other pools that have its addresses are on another layer 2, or not of
+        // this time.
         let drawn = own.and_then(|network| self.known.draws.get(network));
         let is_known = drawn.is_some_and(|pool| self.known.has(pool, found.address));
         let can_meet = |pool: &Pool| {
@@ -403,7 +408,8 @@ impl Task {
         self.pools.iter().filter(needs_it).filter_map(lease).collect()
     }
 
-    /// Reads all claims, and makes a lease for each address that they have of the pools and that nobody knows.
+    /// Reads all claims, and makes a lease for each address that they have of the pools and that nobody
+    /// knows.
     ///
     /// # Errors
     /// A request failed. What was made stays, and is found again.

@@ -73,8 +73,8 @@ impl Writes {
         }
     }
 
-    /// Records the size of a pool's blocks in its status, unless one is recorded there, and returns what is recorded. Of two
-    /// leaders, one succeeds.
+    /// Records the size of a pool's blocks in its status, unless one is recorded there, and returns what is
+    /// recorded. Of two leaders, one succeeds.
     pub(super) async fn record(&self, pool: &PoolKey, totals: AddressTotals) -> kube::Result<Done> {
         let (api, name) = match pool {
             PoolKey::Network(name) => (&self.networks, name.as_ref()),
@@ -120,7 +120,8 @@ impl Writes {
         overtaken(&[404, 409], self.blocks.delete(&block.name, &params).await)
     }
 
-    /// Removes the finalizer of a block whose Node object is gone. It asks for the Node first: a watch may be late.
+    /// Removes the finalizer of a block whose Node object is gone. It asks for the Node first: a watch may be
+    /// late.
     pub(super) async fn release(&self, block: &Removal, node: &ObjectName) -> kube::Result<Done> {
         if self.nodes.get_opt(node.as_str()).await?.is_some() {
             return Ok(Done::Overtaken);
@@ -152,8 +153,8 @@ impl Writes {
         overtaken(&[404, 409], patched)
     }
 
-    /// Deletes a lease that no pod uses and whose holder, if one is given, does not exist any more. It goes when its finalizer is
-    /// removed.
+    /// Deletes a lease that no pod uses and whose holder, if one is given, does not exist any more. It goes
+    /// when its finalizer is removed.
     pub(super) async fn delete_lease(&self, lease: &LeaseRef, holder: Option<&Holder>) -> kube::Result<Done> {
         if let Some(holder) = holder
             && self.exists(holder).await?
@@ -169,8 +170,8 @@ impl Writes {
         overtaken(&[404, 409], self.leases.delete(&lease.name, &params).await)
     }
 
-    /// Removes the finalizer of a lease that is being deleted, if no node uses it. A pod that is given as its holder may use it
-    /// without a node that says so.
+    /// Removes the finalizer of a lease that is being deleted, if no node uses it. A pod that is given as its
+    /// holder may use it without a node that says so.
     pub(super) async fn release_lease(&self, lease: &LeaseRef, pod: Option<&Holder>) -> kube::Result<Done> {
         if let Some(pod) = pod
             && self.exists(pod).await?
@@ -215,7 +216,8 @@ impl Writes {
         overtaken(&[404, 409], patched)
     }
 
-    /// Lets another node use a lease that its node does not use. It asks for what tells so first: a watch may be late.
+    /// Lets another node use a lease that its node does not use. It asks for what tells so first: a watch may
+    /// be late.
     pub(super) async fn clear_node(
         &self,
         lease: &LeaseRef,
@@ -289,7 +291,8 @@ mod tests {
     use super::*;
     use crate::addresses::leasing::Why;
 
-    /// Returns writes for an API server that answers with these codes and bodies, and the requests that it gets.
+    /// Returns writes for an API server that answers with these codes and bodies, and the requests that it
+    /// gets.
     fn writes(answers: Vec<(u16, Value)>) -> (Writes, tokio::task::JoinHandle<Vec<(String, Value)>>) {
         let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
         let server = tokio::spawn(async move {

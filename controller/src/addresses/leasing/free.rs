@@ -23,7 +23,8 @@ impl Taken {
         self.prefixes.insert(block.prefix_len());
     }
 
-    /// Returns a block that has addresses of this one. Blocks are aligned: of two that overlap, one contains the other.
+    /// Returns a block that has addresses of this one. Blocks are aligned: of two that overlap, one contains
+    /// the other.
     pub(super) fn overlap(&self, block: IpNet) -> Option<IpNet> {
         let wider = self.prefixes.range(..block.prefix_len());
         let containing = wider

@@ -122,8 +122,8 @@ impl Memory {
         self.moved.insert(key.clone(), (now, blocks));
     }
 
-    /// Returns the blocks of a pool that were leased in the last [`REST`] to nodes for which pods waited. Those pods are on the way
-    /// there, or run there and are not reported yet.
+    /// Returns the blocks of a pool that were leased in the last [`REST`] to nodes for which pods waited.
+    /// Those pods are on the way there, or run there and are not reported yet.
     pub(super) fn given(&self, key: &PoolKey) -> Option<&BTreeMap<IpNet, Instant>> {
         self.given.get(key)
     }

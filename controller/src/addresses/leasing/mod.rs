@@ -8,8 +8,10 @@
 //!
 //! Invariants:
 //! * No planned block overlaps with one that exists, whatever its size, its ClaimNetwork or its state.
-//! * No block is created before the size of the pool's blocks is set or recorded, so that two leaders have the same.
-//! * A finalizer is removed only of a block whose Node object is gone for the safety time, and no block is deleted without one.
+//! * No block is created before the size of the pool's blocks is set or recorded, so that two leaders have
+//!   the same.
+//! * A finalizer is removed only of a block whose Node object is gone for the safety time, and no block is
+//!   deleted without one.
 //! * What nobody asked for is not deleted: a ClaimNetwork or AddressPool that is invalid keeps its blocks.
 //! * The work grows with the blocks that exist, never with the addresses of a pool.
 
@@ -40,16 +42,17 @@ use self::share::{Rank, Share};
 pub(crate) use self::stale::Why;
 use crate::demand::{Draw, Needs, Waiting};
 
-/// How long a Node object must be gone before its blocks are free. Agents hand out addresses for half of it after they last
-/// heard of their blocks.
+/// How long a Node object must be gone before its blocks are free. Agents hand out addresses for half of it
+/// after they last heard of their blocks.
 pub(crate) const SAFETY: Duration = Duration::from_secs(600);
 
-/// The parts of the safety time before and after the blocks of a gone node are deleted, in percent. The second one is more than
-/// half, because the clocks of controller and agent differ.
+/// The parts of the safety time before and after the blocks of a gone node are deleted, in percent. The
+/// second one is more than half, because the clocks of controller and agent differ.
 const PERCENT_BEFORE_DELETE: u32 = 45;
 const PERCENT_BEFORE_RELEASE: u32 = 55;
 
-/// How long a block rests after it became free, if there are others: neighbours may still remember who had its addresses.
+/// How long a block rests after it became free, if there are others: neighbours may still remember who had
+/// its addresses.
 const REST: Duration = Duration::from_secs(60);
 
 /// How long a node keeps its blocks of a ClaimNetwork that neither selects it nor is published by it.
@@ -155,12 +158,14 @@ pub(crate) struct Plan {
     pub(crate) delete: Vec<Removal>,
     /// Blocks whose finalizer is to be removed, after they are deleted.
     pub(crate) release: Vec<Removal>,
-    /// Blocks that somebody took the finalizer off, which is to be put back: without it, their nodes do not use them.
+    /// Blocks that somebody took the finalizer off, which is to be put back: without it, their nodes do not
+    /// use them.
     pub(crate) hold: Vec<BlockRef>,
     pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
     /// Whether there are addresses for each accepted ClaimNetwork that draws some.
     pub(crate) supply: BTreeMap<NetworkName, Supply>,
-    /// Blocks that go but still have holders, and what else somebody has of addresses that are not its ClaimNetwork's any more.
+    /// Blocks that go but still have holders, and what else somebody has of addresses that are not its
+    /// ClaimNetwork's any more.
     pub(crate) leaving: Vec<Leaving>,
     /// Nodes with blocks or leases whose Node object is gone for the safety time.
     pub(crate) gone: BTreeSet<String>,
@@ -183,7 +188,8 @@ pub(crate) struct Removal {
     pub(crate) why: Why,
 }
 
-/// A block that goes when its last pod goes, or another object with addresses that are not its ClaimNetwork's any more.
+/// A block that goes when its last pod goes, or another object with addresses that are not its ClaimNetwork's
+/// any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaving {
     /// The ClaimNetwork that has lost the addresses.
@@ -431,8 +437,9 @@ struct Held<'a> {
 }
 
 impl OfPool<'_> {
-    /// Returns the prefix length of the blocks of a family, if there are any. Blocks that go count only if no other is left. A
-    /// block that is a whole subnet has no say: the subnet may be smaller than the other blocks.
+    /// Returns the prefix length of the blocks of a family, if there are any. Blocks that go count only if no
+    /// other is left. A block that is a whole subnet has no say: the subnet may be smaller than the other
+    /// blocks.
     fn prefix(&self, spec: &AddressPoolSpec, family: Family) -> Option<u8> {
         let is_part = |cidr: IpNet| {
             let part_of =
@@ -454,10 +461,11 @@ fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
     pools
 }
 
-/// Makes addresses count as taken in every pool that has them, if somebody still has them who may get no more of them: their
-/// ClaimNetwork is gone or draws from another pool now, or their own pool does not have all of them any more, or nobody knows what it
-/// has. Leases of other ClaimNetworks count in their own pool. The ranges of two pools may be the same, such as when they move from a
-/// ClaimNetwork to an AddressPool, or on two links. So what other ClaimNetworks may still hand out does not count.
+/// Makes addresses count as taken in every pool that has them, if somebody still has them who may get no more
+/// of them: their ClaimNetwork is gone or draws from another pool now, or their own pool does not have all of
+/// them any more, or nobody knows what it has. Leases of other ClaimNetworks count in their own pool. The
+/// ranges of two pools may be the same, such as when they move from a ClaimNetwork to an AddressPool, or on
+/// two links. So what other ClaimNetworks may still hand out does not count.
 fn keep_apart(
     world: &World<'_>,
     usable: &BTreeMap<&PoolKey, Usable>,

@@ -1,6 +1,6 @@
-//! A simulation of a cluster in which everything goes wrong: two controllers act at once on old views, requests come late or
-//! fail, agents crash and are cut off, nodes disappear and come back, and clocks differ by 1 %. The model of the agent does what
-//! `docs/decisions/0013-address-blocks.md` says.
+//! A simulation of a cluster in which everything goes wrong: two controllers act at once on old views,
+//! requests come late or fail, agents crash and are cut off, nodes disappear and come back, and clocks differ
+//! by 1 %. The model of the agent does what `docs/decisions/0013-address-blocks.md` says.
 //!
 //! `NETCLAIM_SEED` repeats one case, `NETCLAIM_CASES` runs more of them.
 
@@ -475,8 +475,8 @@ impl Cluster {
         self.reserved.insert(key.clone(), self.time);
     }
 
-    /// Lets a claim ask for a reserved address, or go. An agent refuses an address that a block has. People ask for what they
-    /// reserved a minute ago, so that no block with it is under way.
+    /// Lets a claim ask for a reserved address, or go. An agent refuses an address that a block has. People
+    /// ask for what they reserved a minute ago, so that no block with it is under way.
     fn ask(&mut self, network: &NetworkName) {
         let key = &self.networks[network];
         let Some(span) = self.pools[key].reserved.first() else { return };
@@ -544,7 +544,8 @@ impl Cluster {
         self.check();
     }
 
-    /// No two pods or claims have one address of one pool, unless the node of one is gone for the safety time.
+    /// No two pods or claims have one address of one pool, unless the node of one is gone for the safety
+    /// time.
     fn check(&self) {
         let mut holders: BTreeMap<(&PoolKey, IpAddr), (&str, u64)> = BTreeMap::new();
         holders.extend(self.api.held.iter().map(|held| ((&held.pool, held.address), ("a claim", 0))));
@@ -596,7 +597,8 @@ impl Cluster {
         }
     }
 
-    /// Each node has at most one block of each family for each ClaimNetwork, and none only if no block is free.
+    /// Each node has at most one block of each family for each ClaimNetwork, and none only if no block is
+    /// free.
     fn check_shares(&self) {
         for (network, pool) in &self.networks {
             let spec = &self.pools[pool];
@@ -630,7 +632,8 @@ impl Cluster {
     }
 }
 
-/// Returns how many blocks moved, how many pods there were, and how many claims got the address that they asked for.
+/// Returns how many blocks moved, how many pods there were, and how many claims got the address that they
+/// asked for.
 fn run(seed: u64) -> (usize, u64, usize) {
     let mut cluster = Cluster::new(seed);
     for _ in 0..CHAOS {

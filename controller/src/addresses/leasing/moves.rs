@@ -23,8 +23,9 @@ struct Candidate<'a> {
     uid: &'a str,
 }
 
-/// Returns the blocks to take: at most one for each node without a block, and one for each place where pods wait beside full
-/// blocks. Without a waiting pod, no node loses a block that it needs. The blocks in `given` rest.
+/// Returns the blocks to take: at most one for each node without a block, and one for each place where pods
+/// wait beside full blocks. Without a waiting pod, no node loses a block that it needs. The blocks in `given`
+/// rest.
 pub(super) fn find(
     share: &Share<'_>,
     short: &[Turn<'_>],

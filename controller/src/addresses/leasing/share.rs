@@ -199,8 +199,9 @@ impl<'a> Share<'a> {
         Turn { rank, blocks, node, network }
     }
 
-    /// Leases free blocks one by one, each to the node whose turn it is, so that no node gets many while others get none.
-    /// Returns whether a limit of one plan stopped it: `limit` blocks in `create`, or those of one node.
+    /// Leases free blocks one by one, each to the node whose turn it is, so that no node gets many while
+    /// others get none. Returns whether a limit of one plan stopped it: `limit` blocks in `create`, or those
+    /// of one node.
     pub(super) fn out(
         &mut self,
         key: &PoolKey,

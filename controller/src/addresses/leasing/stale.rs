@@ -51,9 +51,9 @@ impl fmt::Display for Why {
 
 /// Adds to the plan what must go, and marks it in `pools`, whose addresses it fills in.
 ///
-/// The blocks of a node that is gone are deleted first, and released later. An agent that still hears of its blocks stops to
-/// hand out their addresses when they are deleted. One that does not stops after half of the safety time, before they are
-/// released: even if its Node object comes back, no address has two pods.
+/// The blocks of a node that is gone are deleted first, and released later. An agent that still hears of its
+/// blocks stops to hand out their addresses when they are deleted. One that does not stops after half of the
+/// safety time, before they are released: even if its Node object comes back, no address has two pods.
 pub(super) fn find(
     world: &World<'_>,
     pools: &mut BTreeMap<PoolKey, OfPool<'_>>,

@@ -503,7 +503,8 @@ fn a_spare_empty_block_moves_to_a_node_without_one() {
     assert_eq!(deleted(&lab.step()), [("storage.10.20.1.32-28", &Why::Moved)]);
 }
 
-/// `count` nodes with one block of 16 addresses each, of which the first node's is full and its pods have told the others.
+/// `count` nodes with one block of 16 addresses each, of which the first node's is full and its pods have
+/// told the others.
 fn one_is_full(count: u8, nodes: &[&str]) -> Lab {
     let mut lab = Lab::new(blocks_of_16(count), nodes);
     lab.step();

@@ -1,7 +1,8 @@
-//! The pods that wait for a node, in groups that are judged once, and when to judge and to report on them. Pure.
+//! The pods that wait for a node, in groups that are judged once, and when to judge and to report on them.
+//! Pure.
 //!
-//! Pods of one namespace with the same claim templates, node selectors and tolerations are a group, such as those of a
-//! Deployment. What is said of one of them holds for all.
+//! Pods of one namespace with the same claim templates, node selectors and tolerations are a group, such as
+//! those of a Deployment. What is said of one of them holds for all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use super::super::waiting::{PodObject, Unschedulable};
 use super::queue::Queue;
 use crate::metrics::Outcome;
 
-/// How long a pod must wait before it is judged. Others get a node, a block of addresses or a new node before.
+/// How long a pod must wait before it is judged. Others get a node, a block of addresses or a new node
+/// before.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Time between the first two judgements of a group. Each further one takes twice as long, up to [`LATEST`].
@@ -30,7 +32,8 @@ const FOREIGN: Duration = Duration::from_secs(1800);
 /// Time between two reports of the same cause on a pod. API servers forget events after an hour.
 const REPEAT: Duration = Duration::from_secs(3000);
 
-/// The most pods of a group that get an event after one judgement. All wait for the same, and a Deployment may have thousands.
+/// The most pods of a group that get an event after one judgement. All wait for the same, and a Deployment
+/// may have thousands.
 const EVENTS: usize = 20;
 
 /// What the pods of a group have in common.
@@ -159,8 +162,9 @@ impl Pods {
         self.groups.values().filter_map(Members::due).min()
     }
 
-    /// Returns the groups that are to be judged, at most so many, each with the claims of one of its pods. Namespaces take turns, so
-    /// that many groups of one do not delay those of others: each pod of a DaemonSet is a group.
+    /// Returns the groups that are to be judged, at most so many, each with the claims of one of its pods.
+    /// Namespaces take turns, so that many groups of one do not delay those of others: each pod of a
+    /// DaemonSet is a group.
     pub(super) fn take_due(
         &mut self,
         now: Instant,
@@ -188,7 +192,8 @@ impl Pods {
         judged.collect()
     }
 
-    /// Takes in why the pods of a group wait. Returns for how many of them no event is to be written, and what is counted for them.
+    /// Takes in why the pods of a group wait. Returns for how many of them no event is to be written, and
+    /// what is counted for them.
     pub(super) fn answer(&mut self, group: &PodGroup, finding: &Finding, now: Instant) -> (usize, Outcome) {
         let (note, outcome) = match finding {
             Finding::Cause(note) => (Some(note.as_str().into()), Outcome::Known),
@@ -209,7 +214,8 @@ impl Pods {
                 unreported.push((uid, pod));
             }
         }
-        // Those of earlier judgements that are still queued count, too. After them, pods without any report go first.
+        // Those of earlier judgements that are still queued count, too. After them, pods without any report
+        // go first.
         unreported.sort_by_key(|(_, pod)| (!pod.is_queued, pod.reported.is_some(), pod.since));
         unreported.truncate(EVENTS);
         pods -= unreported.len();

@@ -6,11 +6,12 @@
 //!   events of pods <── groups: who has no report yet <── note: one text for the group <──────────┘
 //! ```
 //!
-//! What a pod waits for may be addresses that its node could lease: who leases them is told how many ([`needs`]).
+//! What a pod waits for may be addresses that its node could lease: who leases them is told how many
+//! ([`needs`]).
 //!
-//! The scheduler says only "cannot allocate all claims". Nothing is read while no pod waits that asks for netclaim's devices, and
-//! nothing of what is read is kept. Reading and judging take at most a part of the time, and end however many claims, classes and
-//! selectors a tenant writes.
+//! The scheduler says only "cannot allocate all claims". Nothing is read while no pod waits that asks for
+//! netclaim's devices, and nothing of what is read is kept. Reading and judging take at most a part of the
+//! time, and end however many claims, classes and selectors a tenant writes.
 
 mod groups;
 mod needs;
@@ -52,7 +53,8 @@ const PAUSE_FACTOR: u32 = 9;
 /// The longest pause after a round.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// The longest time to compile the selectors of a group, and the longest time to evaluate them: tenants write them.
+/// The longest time to compile the selectors of a group, and the longest time to evaluate them: tenants write
+/// them.
 const GROUP_TIME: Duration = Duration::from_secs(5);
 
 /// The longest time to compile and evaluate the selectors of all groups of a round.
@@ -129,7 +131,8 @@ fn pause(round: Duration) -> Duration {
 struct TimeLeft(Duration);
 
 impl TimeLeft {
-    /// Runs work that ends by a deadline, beside the other tasks. `None`: it panicked, which is a bug; the group is judged again later.
+    /// Runs work that ends by a deadline, beside the other tasks. `None`: it panicked, which is a bug; the
+    /// group is judged again later.
     async fn spend<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(std::time::Instant) -> T + Send + 'static,

@@ -6,7 +6,8 @@ use netclaim_api::quantity::ONE;
 
 use crate::demand::{Need, Needs};
 
-/// The most nodes that get addresses for pods that another node could serve: the scheduler has some reason against that one.
+/// The most nodes that get addresses for pods that another node could serve: the scheduler has some reason
+/// against that one.
 const OTHERS: usize = 4;
 
 /// Returns what nodes need for so many pods that want the same.

@@ -9,7 +9,8 @@ use super::*;
 use crate::demand::Need;
 use crate::objects::nodes::NodeFacts;
 
-/// Answers requests by their path and query for some time, and returns those that were made, and the notes of events.
+/// Answers requests by their path and query for some time, and returns those that were made, and the notes of
+/// events.
 async fn serve(
     mut requests: mock::Handle<Request<Body>, Response<Body>>,
     objects: BTreeMap<&'static str, Value>,

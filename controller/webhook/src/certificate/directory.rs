@@ -46,7 +46,8 @@ async fn look(dir: &Path, known: &mut Option<[Vec<u8>; 2]>) -> Result<Option<Cer
     if known.as_ref() == Some(&files) {
         return Ok(None);
     }
-    // Between the two reads the kubelet may have replaced both files: then they do not fit, and the next look finds two that do.
+    // Between the two reads the kubelet may have replaced both files: then they do not fit, and the next look
+    // finds two that do.
     let [chain, key] = &files;
     let certificate = Certificate::from_pem(chain, key)?;
     *known = Some(files);

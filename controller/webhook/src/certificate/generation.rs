@@ -1,5 +1,5 @@
-//! One generation of an own certificate, as the Secret has it: `tls.crt`, `tls.key`, and in `ca.crt` its CA with the CAs of what
-//! was served before. Pure but for randomness.
+//! One generation of an own certificate, as the Secret has it: `tls.crt`, `tls.key`, and in `ca.crt` its CA
+//! with the CAs of what was served before. Pure but for randomness.
 //!
 //! ```text
 //!   made ──── OVERLAP ───┬────────────────────── 2/3 of its life ──┬───────────── end
@@ -31,7 +31,8 @@ use super::{CAS, CHAIN, Certificate, KEY, Unusable, certificates, provider};
 const LIFE: SignedDuration = SignedDuration::from_hours(90 * 24);
 /// Certificates are valid for this long before they are made, because clocks differ.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
-/// The CAs of what was served before are trusted for this long: by then every replica serves the new certificate.
+/// The CAs of what was served before are trusted for this long: by then every replica serves the new
+/// certificate.
 pub(super) const OVERLAP: SignedDuration = SignedDuration::from_mins(10);
 
 /// What a Secret has.

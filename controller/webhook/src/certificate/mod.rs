@@ -37,7 +37,7 @@ pub(crate) struct Certificate {
 pub(crate) enum Unusable {
     #[error("{0} is missing")]
     Missing(&'static str),
-    #[error("{0} is no PEM")]
+    #[error("{0} is not PEM")]
     Pem(&'static str, #[source] pem::Error),
     #[error("the certificate and its key do not fit together")]
     Key(#[source] tokio_rustls::rustls::Error),
@@ -62,7 +62,8 @@ impl Certificate {
     }
 }
 
-/// The names that Kubernetes gives to the parts of a certificate, in Secrets and in the folders where they are mounted.
+/// The names that Kubernetes gives to the parts of a certificate, in Secrets and in the folders where they
+/// are mounted.
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const CAS: &str = "ca.crt";

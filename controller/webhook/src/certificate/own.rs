@@ -7,11 +7,15 @@
 //!     another certificate than the one that is served ──> wait until API servers know its CA, serve it
 //! ```
 //!
-//! Every replica does this, and none leads. The chart makes the Secret: a right to create one cannot be for one name or type, and
-//! a Secret can be made that gets the token of any ServiceAccount of the namespace. Invariants:
-//! * A certificate is served when its CA has been in `caBundle` for [`PROPAGATION`], or when there is none to serve meanwhile.
-//! * A bundle is never replaced by one of an older Secret: the patch is for the configuration that was read before the Secret.
-//! * The CA of what a replica serves stays in `caBundle` for [`generation::OVERLAP`]. While the Secret is empty, `caBundle` says which it is.
+//! Every replica does this, and none leads. The chart makes the Secret: a right to create one cannot be for
+//! one name or type, and a Secret can be made that gets the token of any ServiceAccount of the namespace.
+//! Invariants:
+//! * A certificate is served when its CA has been in `caBundle` for [`PROPAGATION`], or when there is none to
+//!   serve meanwhile.
+//! * A bundle is never replaced by one of an older Secret: the patch is for the configuration that was read
+//!   before the Secret.
+//! * The CA of what a replica serves stays in `caBundle` for [`generation::OVERLAP`]. While the Secret is
+//!   empty, `caBundle` says which it is.
 //!
 //! [`generation::OVERLAP`]: super::generation::OVERLAP
 
@@ -139,8 +143,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Returns the CAs of what replicas may serve while the Secret does not say it: this replica's, and those of the configuration,
-    /// which is all that a replica knows that has just started.
+    /// Returns the CAs of what replicas may serve while the Secret does not say it: this replica's, and those
+    /// of the configuration, which is all that a replica knows that has just started.
     fn previous(
         &self,
         configuration: Option<&ValidatingWebhookConfiguration>,
@@ -211,7 +215,8 @@ impl Keeper {
 const SECRET: &str = "Secret";
 const CONFIGURATION: &str = "ValidatingWebhookConfiguration";
 
-/// Returns the CAs in the bundles of our webhooks, newest first. Somebody else may have written them: what cannot be used is left out.
+/// Returns the CAs in the bundles of our webhooks, newest first. Somebody else may have written them: what
+/// cannot be used is left out.
 fn trusted(configuration: &ValidatingWebhookConfiguration, names: &Names) -> Vec<CertificateDer<'static>> {
     let ours = configuration.webhooks.iter().flatten().filter(|webhook| names.are_of(webhook));
     let bundles = ours.filter_map(|webhook| webhook.client_config.ca_bundle.as_ref());
@@ -247,7 +252,8 @@ mod tests {
     use super::*;
     use crate::metrics::{Metrics, Source};
 
-    /// An API server with a Secret and a ValidatingWebhookConfiguration. A fake: it knows JSON patches as they are sent here.
+    /// An API server with a Secret and a ValidatingWebhookConfiguration. A fake: it knows JSON patches as
+    /// they are sent here.
     #[derive(Clone)]
     struct Server(Arc<Mutex<State>>);
 

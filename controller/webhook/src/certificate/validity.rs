@@ -1,4 +1,5 @@
-//! From when to when a certificate is valid: the one thing that is needed of it and that rustls does not tell.
+//! From when to when a certificate is valid: the one thing that is needed of it and that rustls does not
+//! tell.
 
 use k8s_openapi::jiff::Timestamp;
 use thiserror::Error;

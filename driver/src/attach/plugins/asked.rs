@@ -1,4 +1,5 @@
-//! Whether an ADD has made what was asked. Plugins may ignore a capability argument, or be unable to do what it says.
+//! Whether an ADD has made what was asked. Plugins may ignore a capability argument, or be unable to do what
+//! it says.
 
 use std::net::IpAddr;
 
@@ -30,8 +31,9 @@ struct Range {
     range_end: Option<IpAddr>,
 }
 
-/// Returns what the result has otherwise than it was asked, with both values. `mac` is what the interface in the pod has, if that is
-/// known. What a result does not say is no difference, except for addresses that were asked.
+/// Returns what the result has otherwise than it was asked, with both values. `mac` is what the interface in
+/// the pod has, if that is known. What a result does not say is no difference, except for addresses that were
+/// asked.
 pub(super) fn differences(
     spec: &Spec,
     attachment: &Attachment,

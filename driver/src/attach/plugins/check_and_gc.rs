@@ -23,8 +23,8 @@ use crate::attach::record::Sandbox;
 use crate::attach::{Checked, Failure};
 use crate::links::Netns;
 
-/// What the names of our networks begin with, unless an admin chose another name: what is kept under those is nobody
-/// else's.
+/// What the names of our networks begin with, unless an admin chose another name: what is kept under those is
+/// nobody else's.
 const OURS: &str = "netclaim-";
 
 /// How old a reservation without a container must be: the plugin writes a file as soon as it has created it.
@@ -34,7 +34,8 @@ const TORN: Duration = Duration::from_secs(60);
 pub(super) const INVALID_ENVIRONMENT: u64 = 4;
 
 impl CniPlugins {
-    /// CHECK of an attachment. Only what a plugin reports is a finding; that it could not be asked says nothing.
+    /// CHECK of an attachment. Only what a plugin reports is a finding; that it could not be asked says
+    /// nothing.
     pub(super) async fn check_attachment(
         &self,
         spec: &Spec,
@@ -64,16 +65,18 @@ impl CniPlugins {
         }
     }
 
-    /// GC of the network of `spec`: its plugins remove what belongs to none of the `valid` attachments and to none that
-    /// other programs made. No other operation runs on the network meanwhile; `valid` is called then.
+    /// GC of the network of `spec`: its plugins remove what belongs to none of the `valid` attachments and to
+    /// none that other programs made. No other operation runs on the network meanwhile; `valid` is called
+    /// then.
     ///
-    /// The cache has other programs' attachments, and ours, whose truth is the journal. One of ours that is in the
-    /// cache alone counts as long as its namespace is there (somebody may have removed the journal's file), and is
-    /// forgotten then.
+    /// The cache has other programs' attachments, and ours, whose truth is the journal. One of ours that is
+    /// in the cache alone counts as long as its namespace is there (somebody may have removed the journal's
+    /// file), and is forgotten then.
     ///
-    /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that are none of
-    /// those, and undo what was made for them by DEL. Returns how many. As for any DEL without a namespace, an address stays
-    /// taken until every plugin has succeeded or is given up; a run of GC is an attempt.
+    /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that
+    /// are none of those, and undo what was made for them by DEL. Returns how many. As for any DEL without a
+    /// namespace, an address stays taken until every plugin has succeeded or is given up; a run of GC is an
+    /// attempt.
     pub(super) async fn collect_network(
         &self,
         spec: &Spec,
@@ -132,7 +135,8 @@ impl CniPlugins {
         }
     }
 
-    /// Returns the networks of ours of which the node still has something: an attachment in the cache, or an address.
+    /// Returns the networks of ours of which the node still has something: an attachment in the cache, or an
+    /// address.
     pub(super) async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
         let cache = self.cache.clone();
         let read = off_thread(move || {
@@ -170,7 +174,8 @@ impl CniPlugins {
     }
 }
 
-/// Returns the networks of ours that the `cached` attachments are of, and those with reservations of `host-local` in `data_dir`.
+/// Returns the networks of ours that the `cached` attachments are of, and those with reservations of
+/// `host-local` in `data_dir`.
 fn kept(cached: Vec<Cached>, data_dir: &Path) -> BTreeMap<ListName, Spec> {
     let is_ours = |known: &Cached| known.attachment.args.iter().any(|(key, _)| key == OF_A_POD);
     let of_cache = cached.into_iter().filter(is_ours).map(|Cached { list, attachment, .. }| {
@@ -194,8 +199,8 @@ fn kept(cached: Vec<Cached>, data_dir: &Path) -> BTreeMap<ListName, Spec> {
     kept
 }
 
-/// Returns a network of which nothing is known but an address: its IPAM plugin alone. The plugin finds what belongs to a container
-/// whatever the range.
+/// Returns a network of which nothing is known but an address: its IPAM plugin alone. The plugin finds what
+/// belongs to a container whatever the range.
 fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation) -> Option<Spec> {
     let length = if matches!(reservation.ip, IpAddr::V4(_)) { 24 } else { 64 };
     let subnet = ipnet::IpNet::new(reservation.ip, length).ok()?.trunc();
@@ -211,7 +216,8 @@ fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation
     })
 }
 
-/// Whether `known` is the cache's alone: an agent's, of which the journal knows nothing and whose namespace is gone.
+/// Whether `known` is the cache's alone: an agent's, of which the journal knows nothing and whose namespace
+/// is gone.
 fn is_left_over(known: &Cached, journalled: &[ValidAttachment], is_gone: impl Fn(&Path) -> bool) -> bool {
     let Attachment { container_id, netns, args, .. } = &known.attachment;
     let is_ours = args.iter().any(|(key, value)| key == OF_A_POD && value == container_id.as_str());
@@ -222,8 +228,8 @@ fn is_gone(netns: &Path) -> bool {
     Netns::open(netns).is_err_and(|error| error.is_gone())
 }
 
-/// Removes the reservations of a network of ours that name no container, because the power failed while the plugin wrote them. No DEL
-/// finds them, and until here they count as taken. Returns how many there were.
+/// Removes the reservations of a network of ours that name no container, because the power failed while the
+/// plugin wrote them. No DEL finds them, and until here they count as taken. Returns how many there were.
 fn remove_torn(list: &NetworkList) -> usize {
     let dirs = reservation_dirs(list);
     let torn = dirs.flat_map(|dir| {
@@ -252,7 +258,8 @@ fn reservation_dirs(list: &NetworkList) -> impl Iterator<Item = PathBuf> {
     ipams.map(|ipam| ipam.reservations_dir(list.name()))
 }
 
-/// Leases in a network of ours of containers that have no attachment in it, one for each attachment that had them.
+/// Leases in a network of ours of containers that have no attachment in it, one for each attachment that had
+/// them.
 fn stale_leases(list: &NetworkList, valid: &[ValidAttachment]) -> Vec<Reservation> {
     let mut stale: Vec<Reservation> = reservation_dirs(list)
         .filter_map(|dir| reservations(&dir).ok())

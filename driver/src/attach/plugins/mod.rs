@@ -28,8 +28,8 @@ use crate::links::{GivenBack, HostLink, Links, Netns, Which};
 
 /// Runs the chain of each conflist.
 ///
-/// What is attached is noted in a [`Cache`] for tools and people. What is owed is in the journal: that the cache cannot
-/// be written or locked is logged, and stops nothing.
+/// What is attached is noted in a [`Cache`] for tools and people. What is owed is in the journal: that the
+/// cache cannot be written or locked is logged, and stops nothing.
 #[derive(Debug)]
 pub struct CniPlugins {
     runtime: Runtime,
@@ -44,14 +44,14 @@ pub struct CniPlugins {
 type StaleLeases = HashMap<(ListName, ValidAttachment), Attempt>;
 
 impl CniPlugins {
-    /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one operation. `links`
-    /// are those of the host.
+    /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one
+    /// operation. `links` are those of the host.
     pub fn new(runtime: Runtime, cache: Cache, links: Links, timeout: Duration) -> Self {
         Self { runtime, cache, links, timeout, turns: Turns::new(), stale: Mutex::default() }
     }
 
-    /// The configuration as it will be carried out: in the one CNI version that every plugin supports, of those that it
-    /// offers. A plugin is asked for its versions once.
+    /// The configuration as it will be carried out: in the one CNI version that every plugin supports, of
+    /// those that it offers. A plugin is asked for its versions once.
     ///
     /// # Errors
     /// Which plugin is not installed or does not speak its version.
@@ -117,8 +117,8 @@ impl CniPlugins {
         })
     }
 
-    /// DEL in an existing namespace, which the agent may let go after the failure that makes the DEL hopeless. A moved link
-    /// that would end with the namespace is out of it by then.
+    /// DEL in an existing namespace, which the agent may let go after the failure that makes the DEL
+    /// hopeless. A moved link that would end with the namespace is out of it by then.
     async fn del_in(
         &self,
         netns: &Path,
@@ -143,9 +143,10 @@ impl CniPlugins {
     /// Before the DEL, what the pod has changed of a moved link is reverted: the plugin finds the
     /// link by a name, which the pod can change.
     ///
-    /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that succeeded and was
-    /// not noted, and after an ADD that did not come so far. Their IPAM plugin has been called by then. With the link that
-    /// was lent on the host or removed from the machine, or none that was to be moved, nothing is left to do.
+    /// Some plugins [fail](ONCE_ONLY) when their interface is not in the pod: again after a DEL that
+    /// succeeded and was not noted, and after an ADD that did not come so far. Their IPAM plugin has been
+    /// called by then. With the link that was lent on the host or removed from the machine, or none that was
+    /// to be moved, nothing is left to do.
     async fn try_del_in(
         &self,
         netns: &Path,
@@ -174,11 +175,11 @@ impl CniPlugins {
         }
     }
 
-    /// DEL without a namespace. The kernel has taken the links with it; what is left is on the host, above all addresses,
-    /// and some plugins do not get that far without a namespace.
+    /// DEL without a namespace. The kernel has taken the links with it; what is left is on the host, above
+    /// all addresses, and some plugins do not get that far without a namespace.
     ///
-    /// A plugin that fails keeps the address taken, because the next pod would get it beside what the plugin has left, until
-    /// the plugin is given up. After a reboot only files are left.
+    /// A plugin that fails keeps the address taken, because the next pod would get it beside what the plugin
+    /// has left, until the plugin is given up. After a reboot only files are left.
     async fn del_outside(
         &self,
         spec: &Spec,
@@ -196,8 +197,8 @@ impl CniPlugins {
         }
     }
 
-    /// Checks that no link in the pod has the interface's name. With such a link ADD fails, and the DEL that is owed then would
-    /// delete it by its name, although another program has made it.
+    /// Checks that no link in the pod has the interface's name. With such a link ADD fails, and the DEL that
+    /// is owed then would delete it by its name, although another program has made it.
     ///
     /// # Errors
     /// What to do, and when the namespace cannot be read.
@@ -214,8 +215,8 @@ impl CniPlugins {
         )))
     }
 
-    /// Whether the pod has not got the interface, and the host has the link that was moved for it, or nobody: a pod can
-    /// remove a virtual one.
+    /// Whether the pod has not got the interface, and the host has the link that was moved for it, or nobody:
+    /// a pod can remove a virtual one.
     async fn is_out(
         &self,
         netns: &Path,
@@ -288,12 +289,12 @@ const OF_A_POD: &str = "K8S_POD_INFRA_CONTAINER_ID";
 const LOOPBACK: &str = "lo";
 /// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
 const LINK_MOVER: &str = "host-device";
-/// Plugins whose DEL fails where their interface is not, against the specification (section 2, "DEL"): `host-device`
-/// (release 1.9.1), and `bond` of k8snetworkplumbingwg.
+/// Plugins whose DEL fails where their interface is not, against the specification (section 2, "DEL"):
+/// `host-device` (release 1.9.1), and `bond` of k8snetworkplumbingwg.
 const ONCE_ONLY: [&str; 2] = [LINK_MOVER, "bond"];
 
-/// The link that the configuration moves into the pod, as the plugin reads it (release 1.9.1): the first key that is
-/// there counts.
+/// The link that the configuration moves into the pod, as the plugin reads it (release 1.9.1): the first key
+/// that is there counts.
 fn named_link(list: &NetworkList) -> Option<Which> {
     let plugin = list.plugins().find(|plugin| plugin.plugin_type().as_str() == LINK_MOVER)?;
     let key = |name: &str| text(plugin, name).filter(|value| !value.is_empty());
@@ -304,7 +305,8 @@ fn named_link(list: &NetworkList) -> Option<Which> {
         .or_else(|| key("pciBusID").map(Which::PciBusId))
 }
 
-/// The link of the host that the configuration makes an interface on: it goes with the link, or stays without one.
+/// The link of the host that the configuration makes an interface on: it goes with the link, or stays without
+/// one.
 fn host_link(list: &NetworkList) -> Option<IfName> {
     let named = |plugin: &PluginConf| {
         if plugin.get("linkInContainer").is_some_and(|value| value.get() == "true") {

@@ -1,5 +1,5 @@
-//! Whether a network could serve an ADD now, as far as that is known without one: its plugins are installed, and say yes
-//! when asked by STATUS.
+//! Whether a network could serve an ADD now, as far as that is known without one: its plugins are installed,
+//! and say yes when asked by STATUS.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use super::CniPlugins;
 use super::check_and_gc::INVALID_ENVIRONMENT;
 use crate::attach::Failure;
 
-/// How long the plugins of a network may take for STATUS, unless an operation has less. It costs them no more than
-/// VERSION, and pods wait for the answer.
+/// How long the plugins of a network may take for STATUS, unless an operation has less. It costs them no more
+/// than VERSION, and pods wait for the answer.
 const STATUS_DEADLINE: Duration = Duration::from_secs(10);
 
-/// "The plugin is not available, and existing containers in the network may have limited connectivity" (specification,
-/// section 2, "STATUS").
+/// "The plugin is not available, and existing containers in the network may have limited connectivity"
+/// (specification, section 2, "STATUS").
 const LIMITED: u64 = 51;
 
 /// What the plugins of a network say of it.
@@ -47,8 +47,8 @@ impl CniPlugins {
         self.runtime.find(plugin).map_err(|error| Failure::of(&error))
     }
 
-    /// Asks the plugins of `list` by STATUS, in the version that an ADD would use. Versions before 1.1.0 have no
-    /// STATUS, and some plugins of 1.1.0 do not know it either: those are ready.
+    /// Asks the plugins of `list` by STATUS, in the version that an ADD would use. Versions before 1.1.0 have
+    /// no STATUS, and some plugins of 1.1.0 do not know it either: those are ready.
     pub async fn status(&self, list: &NetworkList) -> Status {
         if !list.version().has_gc_and_status() {
             return Status::Ready;

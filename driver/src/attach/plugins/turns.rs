@@ -1,11 +1,13 @@
-//! Whose operation runs when: after a reboot, or when a node is drained, every pod of the node has something to run at
-//! once.
+//! Whose operation runs when: after a reboot, or when a node is drained, every pod of the node has something
+//! to run at once.
 //!
-//! * A CNI network runs a number of operations at once. One that hangs, on a DHCP server that does not answer for
-//!   example, so holds up its own pods and nobody else's.
-//! * A tenant has at most half of these turns of a network, so that what it chose to hang on leaves turns for others.
-//! * The node starts as many at once, over all networks. An operation counts there only while it is new: one that takes
-//!   longer waits for something else than the processors. So no number of networks that hang stops the node.
+//! * A CNI network runs a number of operations at once. One that hangs, on a DHCP server that does not answer
+//!   for example, so holds up its own pods and nobody else's.
+//! * A tenant has at most half of these turns of a network, so that what it chose to hang on leaves turns for
+//!   others.
+//! * The node starts as many at once, over all networks. An operation counts there only while it is new: one
+//!   that takes longer waits for something else than the processors. So no number of networks that hang stops
+//!   the node.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

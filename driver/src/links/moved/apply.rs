@@ -28,7 +28,8 @@ pub(super) async fn apply<'a>(
     let connection = tokio::spawn(connection);
     let (mut result, mut named, mut settled, mut renamed) = (Ok(()), true, true, None);
     for (link, change) in changes {
-        // Until a link has its name, it is recognized by the plugin's alias. Labels of addresses follow a rename.
+        // Until a link has its name, it is recognized by the plugin's alias. Labels of addresses follow a
+        // rename.
         if matches!(change, Change::Alias(_) | Change::Address(_)) && !named {
             continue;
         }
@@ -41,7 +42,8 @@ pub(super) async fn apply<'a>(
             _ => make(&handle, link.index, &change).await,
         };
         match made {
-            // The kernel makes link-local addresses itself. A name that exists is another link's, so it is an error.
+            // The kernel makes link-local addresses itself. A name that exists is another link's, so it is an
+            // error.
             Err(error)
                 if error.raw_os_error() == Some(Errno::EEXIST as i32)
                     && matches!(change, Change::Address(_)) => {}

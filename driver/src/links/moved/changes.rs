@@ -51,8 +51,9 @@ impl fmt::Display for Change<'_> {
 }
 
 impl HostLink {
-    /// Returns the changes after which the plugin's DEL moves this link of the pod's `links`, and no other, to the host.
-    /// DEL takes the link called `name_in_pod` with its alternative names, and renames it to its alias.
+    /// Returns the changes after which the plugin's DEL moves this link of the pod's `links`, and no other,
+    /// to the host. DEL takes the link called `name_in_pod` with its alternative names, and renames it to its
+    /// alias.
     pub(super) fn changes_in_pod<'a>(
         &'a self,
         links: &'a [Link],
@@ -78,8 +79,8 @@ impl HostLink {
         changes
     }
 
-    /// Returns the changes that move this link of the pod's `links` to the host in the place of DEL. It takes none of its names
-    /// along: each of them may be another link's by now.
+    /// Returns the changes that move this link of the pod's `links` to the host in the place of DEL. It takes
+    /// none of its names along: each of them may be another link's by now.
     pub(super) fn changes_to_move_out<'a>(
         &self,
         links: &'a [Link],
@@ -91,7 +92,8 @@ impl HostLink {
         alt_names.chain([Change::Out(host)]).map(|change| (own, change)).collect()
     }
 
-    /// Alternative names that the link did not have. One of them may be its own name, which it then cannot take.
+    /// Alternative names that the link did not have. One of them may be its own name, which it then cannot
+    /// take.
     fn foreign_names<'a>(&self, now: &'a Link) -> impl Iterator<Item = &'a str> {
         now.alt_names.iter().filter(|name| !self.alt_names.contains(name)).map(String::as_str)
     }
@@ -111,7 +113,8 @@ impl HostLink {
         let alias = (now.alias.as_deref().unwrap_or_default() != alias).then_some(Change::Alias(alias));
         let promisc = (now.promisc != self.promisc).then_some(Change::Promisc(self.promisc));
         let allmulti = (now.allmulti != self.allmulti).then_some(Change::AllMulti(self.allmulti));
-        // After the MTU, since a link with too small a one has no IPv6; before the link is up and heeds its network.
+        // After the MTU, since a link with too small a one has no IPv6; before the link is up and heeds its
+        // network.
         let sysctls = self.sysctls.iter().filter(|(name, value)| sysctls.get(*name) != Some(value));
         let sysctls = sysctls.map(|(name, value)| Change::Sysctl(name, value));
         let alt_names = self.alt_names.iter().filter(|name| !now.alt_names.contains(name));

@@ -84,22 +84,22 @@ impl HostLink {
         }
     }
 
-    /// Whether the kernel returns the link to the host when the pod's namespace ends. It does so with hardware, and destroys
-    /// virtual links.
+    /// Whether the kernel returns the link to the host when the pod's namespace ends. It does so with
+    /// hardware, and destroys virtual links.
     pub fn outlives_namespaces(&self) -> bool {
         self.kind.is_none()
     }
 
-    /// Finds this link among the host's `links`. `name_in_pod` was its name in the pod; `netns_gone` says that the pod's
-    /// namespace has ended.
+    /// Finds this link among the host's `links`. `name_in_pod` was its name in the pod; `netns_gone` says
+    /// that the pod's namespace has ended.
     ///
-    /// * Hardware is recognized by its permanent address or, without one, by its PCI function. If several links have the
-    ///   same, the name decides.
+    /// * Hardware is recognized by its permanent address or, without one, by its PCI function. If several
+    ///   links have the same, the name decides.
     /// * A virtual link is recognized by its identity.
-    /// * Without one, it may still have its name in the pod, with its name on the host as the alias: `host-device` sets that
-    ///   mark, and leaves the link so if it is killed.
-    /// * Otherwise such a link is recognized by name and kind. After the namespace has ended, the index must be the same,
-    ///   too: a link of that name may be a new one.
+    /// * Without one, it may still have its name in the pod, with its name on the host as the alias:
+    ///   `host-device` sets that mark, and leaves the link so if it is killed.
+    /// * Otherwise such a link is recognized by name and kind. After the namespace has ended, the index must
+    ///   be the same, too: a link of that name may be a new one.
     pub fn find<'a>(&self, links: &'a [Link], name_in_pod: &str, netns_gone: bool) -> Option<&'a Link> {
         let of_kind = || links.iter().filter(|link| link.kind == self.kind);
         if self.is_hardware() {
@@ -123,8 +123,8 @@ impl HostLink {
         self.permanent_mac.is_some() || self.pci_bus_id.is_some()
     }
 
-    /// Finds the link with the same permanent address or, without one, the same PCI function. If there are several, the
-    /// `likely` one.
+    /// Finds the link with the same permanent address or, without one, the same PCI function. If there are
+    /// several, the `likely` one.
     fn hardware<'a>(&self, links: &'a [Link], likely: impl Fn(&Link) -> bool) -> Option<&'a Link> {
         let is_it = |link: &&Link| {
             link.kind == self.kind
@@ -142,8 +142,9 @@ impl HostLink {
 
     /// Finds this link among the `links` of the pod that got it as `name_in_pod`.
     ///
-    /// A virtual link is recognized by its index in the pod; if the pod replaced it by a new one with that index, the new
-    /// one is returned to the host. Before the ADD has reported the index, no container has run, so the name decides.
+    /// A virtual link is recognized by its index in the pod; if the pod replaced it by a new one with that
+    /// index, the new one is returned to the host. Before the ADD has reported the index, no container has
+    /// run, so the name decides.
     pub(super) fn find_in_pod<'a>(&self, links: &'a [Link], name_in_pod: &str) -> Option<&'a Link> {
         let likely = |link: &Link| match self.index_in_pod {
             Some(index) => link.index == index,

@@ -1,9 +1,10 @@
 //! Host links that are moved into pods, and restored afterwards.
 //!
-//! A plugin that moves a whole link into a pod (`host-device`) returns it down, with the MTU and hardware address that the
-//! pod left, and without addresses and sysctls: the kernel drops those when a link changes its network namespace. If the
-//! namespace ends before the plugin's DEL, the kernel returns a hardware link to the first namespace under its name in the pod
-//! (or `dev` and a number if that is taken), and destroys a virtual one. So the state is noted before and restored afterwards:
+//! A plugin that moves a whole link into a pod (`host-device`) returns it down, with the MTU and hardware
+//! address that the pod left, and without addresses and sysctls: the kernel drops those when a link changes
+//! its network namespace. If the namespace ends before the plugin's DEL, the kernel returns a hardware link
+//! to the first namespace under its name in the pod (or `dev` and a number if that is taken), and destroys a
+//! virtual one. So the state is noted before and restored afterwards:
 //!
 //! ```text
 //!   note ──> ADD: host-device moves the link ──> make ready ──> DEL: host-device moves it back ──> give back
@@ -12,15 +13,17 @@
 //!
 //! Pure functions compute the changes, and they are applied until nothing differs.
 //!
-//! * A host link is never recognized by its index or name alone: a link gets another index when it changes its namespace, the
-//!   indices of different namespaces collide, and the host may have given its name to another link. See [`HostLink::find`].
-//! * A pod with `NET_ADMIN` can rename the link, give it names of host links, and give its name to another link. So the link
-//!   is found in the pod by what the pod cannot change, and made as the plugin left it, before DEL ([`Links::ready`]).
+//! * A host link is never recognized by its index or name alone: a link gets another index when it changes
+//!   its namespace, the indices of different namespaces collide, and the host may have given its name to
+//!   another link. See [`HostLink::find`].
+//! * A pod with `NET_ADMIN` can rename the link, give it names of host links, and give its name to another
+//!   link. So the link is found in the pod by what the pod cannot change, and made as the plugin left it,
+//!   before DEL ([`Links::ready`]).
 //! * What other programs added meanwhile stays, except names: they may be the pod's.
-//! * Only static addresses are restored, and with them the routes that the kernel makes for them. Addresses of DHCP and
-//!   router advertisements, and other routes, belong to the programs that made them.
-//! * Sysctls are restored before the link is up. Otherwise a router of the link's network could give the host an address and a
-//!   default route.
+//! * Only static addresses are restored, and with them the routes that the kernel makes for them. Addresses
+//!   of DHCP and router advertisements, and other routes, belong to the programs that made them.
+//! * Sysctls are restored before the link is up. Otherwise a router of the link's network could give the host
+//!   an address and a default route.
 
 mod apply;
 mod changes;
@@ -82,8 +85,8 @@ impl Links {
         Ok(self.find(moved, name_in_pod, netns_gone).await?.is_some())
     }
 
-    /// Whether the device of a moved link was removed from the machine, as virtual functions are when their number is
-    /// changed. The link then is in no namespace, and a device at its PCI address is another one.
+    /// Whether the device of a moved link was removed from the machine, as virtual functions are when their
+    /// number is changed. The link then is in no namespace, and a device at its PCI address is another one.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -93,7 +96,8 @@ impl Links {
         blocking(move || Ok(sysfs::is_removed(&sysfs, &pci_bus_id, noted))).await
     }
 
-    /// Restores the moved link, if it is on the host. The arguments are those of [`HostLink::find`]. Can be repeated.
+    /// Restores the moved link, if it is on the host. The arguments are those of [`HostLink::find`]. Can be
+    /// repeated.
     ///
     /// # Errors
     /// [`Error::Change`] for the first change that the kernel refused, after the others were made.
@@ -121,8 +125,8 @@ impl Links {
         Err(Error::NotAsItWas { link: moved.name.clone(), left })
     }
 
-    /// Makes the pod's links as the plugin's DEL expects them: the moved link, and any other link with its name in the pod.
-    /// Changes nothing if the pod changed nothing. Can be repeated.
+    /// Makes the pod's links as the plugin's DEL expects them: the moved link, and any other link with its
+    /// name in the pod. Changes nothing if the pod changed nothing. Can be repeated.
     ///
     /// # Errors
     /// If the pod's links cannot be read; [`Error::Change`] and [`Error::NotAsItWas`] as of
@@ -146,8 +150,8 @@ impl Links {
         Err(Error::NotAsItWas { link: moved.name.clone(), left })
     }
 
-    /// Moves a link that ends with its namespace from the pod to the host, if it is in the pod, because its DEL cannot. The
-    /// plugin's work on the link is done then, and [`give_back`](Self::give_back) finds it.
+    /// Moves a link that ends with its namespace from the pod to the host, if it is in the pod, because its
+    /// DEL cannot. The plugin's work on the link is done then, and [`give_back`](Self::give_back) finds it.
     ///
     /// # Errors
     /// If the pod's links cannot be read; [`Error::Change`].

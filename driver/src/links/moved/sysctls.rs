@@ -1,4 +1,5 @@
-//! Sysctls of a link. The kernel makes new ones, with the defaults of the network namespace, whenever a link changes that.
+//! Sysctls of a link. The kernel makes new ones, with the defaults of the network namespace, whenever a link
+//! changes that.
 
 use std::collections::BTreeMap;
 use std::{fs, io};
@@ -6,7 +7,8 @@ use std::{fs, io};
 /// Values by name, such as `ipv6/accept_ra`.
 pub(super) type Sysctls = BTreeMap<String, String>;
 
-/// Those that decide what the host accepts from the link's network, what it answers there, and what it forwards.
+/// Those that decide what the host accepts from the link's network, what it answers there, and what it
+/// forwards.
 const NAMES: [&str; 27] = [
     "ipv4/accept_local",
     "ipv4/accept_redirects",
@@ -43,7 +45,8 @@ pub(super) fn read(link: &str) -> Sysctls {
     NAMES.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
 }
 
-/// As [`read`], without those that have the namespace's default: the link follows that, also if it changes meanwhile.
+/// As [`read`], without those that have the namespace's default: the link follows that, also if it changes
+/// meanwhile.
 pub(super) fn read_own(link: &str) -> Sysctls {
     let (mut own, defaults) = (read(link), read("default"));
     own.retain(|name, value| defaults.get(name) != Some(value));

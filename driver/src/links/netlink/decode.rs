@@ -30,7 +30,8 @@ pub(super) struct Route {
     pub(super) link: Option<u32>,
 }
 
-/// Whether a multicast message can change a snapshot: it is about a link, an address, or a route of the node's traffic.
+/// Whether a multicast message can change a snapshot: it is about a link, an address, or a route of the
+/// node's traffic.
 pub(in crate::links) fn is_change(message: &NetlinkBuffer<&[u8]>) -> bool {
     match message.message_type() {
         libc::RTM_NEWLINK | libc::RTM_DELLINK | libc::RTM_NEWADDR | libc::RTM_DELADDR => true,
@@ -39,8 +40,8 @@ pub(in crate::links) fn is_change(message: &NetlinkBuffer<&[u8]>) -> bool {
     }
 }
 
-/// Returns the destination of a route of the node's own traffic. `None` for routes that every link with an address has: the
-/// kernel's own to the subnets of addresses, and those to link-local or multicast addresses.
+/// Returns the destination of a route of the node's own traffic. `None` for routes that every link with an
+/// address has: the kernel's own to the subnets of addresses, and those to link-local or multicast addresses.
 fn destination(message: &[u8]) -> Option<IpNet> {
     // struct rtmsg: family, destination prefix length, …, protocol at 5, type at 7.
     let (family, length) = (i32::from(*message.first()?), *message.get(1)?);
@@ -58,7 +59,8 @@ fn destination(message: &[u8]) -> Option<IpNet> {
     IpNet::new(to, length).ok().filter(|_| kind == libc::RTN_UNICAST && !is_on_every_link)
 }
 
-/// Returns a link's index, and a hardware address that it receives frames for itself, not one that a bridge has learned.
+/// Returns a link's index, and a hardware address that it receives frames for itself, not one that a bridge
+/// has learned.
 pub(super) fn unicast_address(message: &[u8]) -> Option<(u32, String)> {
     // struct ndmsg: index at 4, flags at 10.
     let (link, flags) = (u32_at(message, 4)?, *message.get(10)?);
@@ -164,8 +166,8 @@ pub(super) fn routes_of(message: &[u8], routes: &mut Vec<Route>) {
     }
 }
 
-/// Returns the interface indices in a list of `struct rtnexthop` (u16 length, u8 flags, u8 weight, i32 index), each
-/// followed by attributes.
+/// Returns the interface indices in a list of `struct rtnexthop` (u16 length, u8 flags, u8 weight, i32
+/// index), each followed by attributes.
 fn multipath_links(mut hops: &[u8]) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let index = u32_at(hops, 4)?;
@@ -225,8 +227,8 @@ mod tests {
         assert_eq!(found("::/0", libc::RTPROT_KERNEL).len(), 1);
     }
 
-    /// Bytes as the kernel sends them: attributes that the decoder knows, nested ones among them, behind a header, and what may be wrong
-    /// with them: values of any length, and a message that is cut off.
+    /// Bytes as the kernel sends them: attributes that the decoder knows, nested ones among them, behind a
+    /// header, and what may be wrong with them: values of any length, and a message that is cut off.
     fn attributes_in_a_message() -> impl Strategy<Value = Vec<u8>> {
         let kinds = [
             libc::IFLA_ADDRESS,

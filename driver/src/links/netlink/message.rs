@@ -54,7 +54,8 @@ pub(super) fn i32_at(bytes: &[u8], offset: usize) -> Option<i32> {
     bytes.get(offset..)?.first_chunk().map(|four| i32::from_ne_bytes(*four))
 }
 
-/// Reads a string that ends with a NUL. The kernel allows any bytes in names; those that are not UTF-8 are replaced.
+/// Reads a string that ends with a NUL. The kernel allows any bytes in names; those that are not UTF-8 are
+/// replaced.
 pub(super) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|b| *b == 0).unwrap_or(value.len());
     String::from_utf8_lossy(value.get(..end).unwrap_or_default()).into_owned()

@@ -1,9 +1,10 @@
-//! The rtnetlink conversation: links, addresses, routes and link kinds of the calling thread's network namespace.
+//! The rtnetlink conversation: links, addresses, routes and link kinds of the calling thread's network
+//! namespace.
 //!
-//! * Everything here blocks, so it runs off the async workers: the kernel builds a dump inside `sendmsg` and `recvmsg`, and
-//!   waits there for the rtnl lock, even if the socket is non-blocking.
-//! * If the list changes during a dump, the dump may lack entries. The kernel then sets `NLM_F_DUMP_INTR` in any one
-//!   message, even in the closing `NLMSG_DONE`. Such a dump is discarded and taken again.
+//! * Everything here blocks, so it runs off the async workers: the kernel builds a dump inside `sendmsg` and
+//!   `recvmsg`, and waits there for the rtnl lock, even if the socket is non-blocking.
+//! * If the list changes during a dump, the dump may lack entries. The kernel then sets `NLM_F_DUMP_INTR` in
+//!   any one message, even in the closing `NLMSG_DONE`. Such a dump is discarded and taken again.
 
 mod decode;
 mod message;
@@ -29,7 +30,8 @@ use message::{i32_at, push_attribute, u32_at};
 /// How often an interrupted dump is taken before it fails.
 const MAX_DUMPS: u32 = 5;
 
-/// The kernel makes datagrams of at most 32 KiB unless one message needs more, and no message needs this much.
+/// The kernel makes datagrams of at most 32 KiB unless one message needs more, and no message needs this
+/// much.
 pub(super) const DATAGRAM: usize = 64 * 1024;
 
 /// A blocking rtnetlink socket.
@@ -99,8 +101,8 @@ impl Socket {
         Ok(by_link)
     }
 
-    /// Reads the hardware addresses that links receive frames for, by index: their own, and those of links that are stacked
-    /// on them in any namespace.
+    /// Reads the hardware addresses that links receive frames for, by index: their own, and those of links
+    /// that are stacked on them in any namespace.
     pub(super) fn unicast_addresses(&mut self) -> Result<BTreeMap<u32, BTreeSet<String>>, Error> {
         let mut body = [0; NDMSG];
         body[0] = libc::AF_BRIDGE as u8;
@@ -114,8 +116,8 @@ impl Socket {
         Ok(by_link)
     }
 
-    /// Reads the routes of the node's own traffic, IPv4 and IPv6, each with the index of its link. Every table counts, because
-    /// a node reaches other networks through its second card by policy routing.
+    /// Reads the routes of the node's own traffic, IPv4 and IPv6, each with the index of its link. Every
+    /// table counts, because a node reaches other networks through its second card by policy routing.
     pub(super) fn routes(&mut self) -> Result<Vec<(u32, IpNet)>, Error> {
         let mut routes = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
@@ -131,8 +133,8 @@ impl Socket {
 
     /// Whether the kernel supports links of this kind. It loads a module if necessary.
     ///
-    /// Requests a link with an impossible MTU. The kernel refuses an unknown kind with `EOPNOTSUPP`, and a known one for its
-    /// MTU, before the kind's own code sees the request.
+    /// Requests a link with an impossible MTU. The kernel refuses an unknown kind with `EOPNOTSUPP`, and a
+    /// known one for its MTU, before the kind's own code sees the request.
     pub(super) fn kernel_has(&mut self, kind: &str) -> Result<bool, Error> {
         let mut info = Vec::new();
         push_attribute(&mut info, libc::IFLA_INFO_KIND, kind.as_bytes());

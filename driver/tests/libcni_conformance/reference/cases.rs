@@ -78,8 +78,8 @@ impl Case {
     }
 }
 
-/// What the agent alone does otherwise: it does not begin an ADD that must fail, and owes nothing then. It fails an ADD whose
-/// interface is not what was asked.
+/// What the agent alone does otherwise: it does not begin an ADD that must fail, and owes nothing then. It
+/// fails an ADD whose interface is not what was asked.
 pub fn of_the_agent() -> Vec<Case> {
     vec![
         case(

@@ -1,4 +1,5 @@
-//! The plugins that a ClaimNetwork needs on this node, and the configuration that they are asked with by STATUS. Pure.
+//! The plugins that a ClaimNetwork needs on this node, and the configuration that they are asked with by
+//! STATUS. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,15 +41,15 @@ impl Chain {
         let plugins = cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
         let types = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
         Self {
-            // `"type": ""` is no plugin: some configurations ask for no addresses in this way.
+            // `"type": ""` is not a plugin: some configurations ask for no addresses in this way.
             plugins: types.filter_map(|name| name.as_str()?.parse().ok()).collect(),
             conflist: conflist(name, cni, node, uplink).map(Arc::new),
         }
     }
 }
 
-/// Returns the ClaimNetwork's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which has no STATUS, and
-/// where placeholders need a claim or a pod.
+/// Returns the ClaimNetwork's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which
+/// has no STATUS, and where placeholders need a claim or a pod.
 fn conflist(
     name: &NetworkName,
     cni: &Map<String, Value>,

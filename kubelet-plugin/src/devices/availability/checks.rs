@@ -124,7 +124,8 @@ impl Checks {
         Some((name.clone(), check.chain.conflist.clone()?))
     }
 
-    /// Takes the answer of a ClaimNetwork's plugins to STATUS with `conflist`. `chance`, from 0 to 1, spreads the next one.
+    /// Takes the answer of a ClaimNetwork's plugins to STATUS with `conflist`. `chance`, from 0 to 1, spreads
+    /// the next one.
     pub(super) fn answered(
         &mut self,
         name: &NetworkName,

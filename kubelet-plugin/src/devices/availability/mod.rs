@@ -1,8 +1,8 @@
 //! Finds out which ClaimNetworks of the node cannot serve an ADD now, and why.
 //!
 //! * Every plugin of the chain must be installed, IPAM plugins included. Their directories are watched.
-//! * CNI 1.1.0 plugins are asked by STATUS: when a ClaimNetwork comes or changes, every `--status-period`, and more often while
-//!   they say no. STATUS needs a configuration that does not depend on a claim or a pod.
+//! * CNI 1.1.0 plugins are asked by STATUS: when a ClaimNetwork comes or changes, every `--status-period`,
+//!   and more often while they say no. STATUS needs a configuration that does not depend on a claim or a pod.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -58,7 +58,8 @@ pub(crate) struct Availability {
 }
 
 impl Availability {
-    /// Keeps `unavailable` up to date with the ClaimNetworks of `inventory`, until the sender of inventories is dropped.
+    /// Keeps `unavailable` up to date with the ClaimNetworks of `inventory`, until the sender of inventories
+    /// is dropped.
     pub(crate) async fn watch(
         self,
         mut inventory: watch::Receiver<Option<Arc<Inventory>>>,

@@ -14,8 +14,8 @@ const TRIES: usize = 3;
 
 /// Creates a pod, and pauses the runtime when the claim is prepared and the pod has no sandbox yet.
 ///
-/// The kubelet may need the runtime before it prepares the claim. Then the runtime continues, and the next attempt
-/// begins.
+/// The kubelet may need the runtime before it prepares the claim. Then the runtime continues, and the next
+/// attempt begins.
 fn prepared_only(test: &Test<'_>, pod: &str, network: &str) -> Result<()> {
     for left in (0..TRIES).rev() {
         let before = test.cluster.node().journal()?.len();
@@ -48,7 +48,8 @@ const RETRIED: Duration = Duration::from_secs(2);
 /// Without being woken the kubelet retries 10 s after the refusal, of which [`RETRIED`] are over.
 const WOKEN: Duration = Duration::from_secs(7);
 
-/// Creates a pod whose container is refused while something is stopped, and looks how soon it runs afterwards.
+/// Creates a pod whose container is refused while something is stopped, and looks how soon it runs
+/// afterwards.
 fn starts_when_it_answers(test: &Test<'_>, stop: impl Fn(bool) -> Result<()>) -> Result<()> {
     let network = test.macvlan("a")?;
     prepared_only(test, "p", &network)?;

@@ -13,7 +13,8 @@ use crate::bandwidth::buckets;
 const FAIL: &str = r#"echo '{"cniVersion": "1.0.0", "code": 101, "msg": "the switch says no", "details": "port 7"}'; exit 1"#;
 const HANG: &str = "/opt/cni/bin/busybox sleep 1000";
 
-/// Makes sure that a pod does not start because of `words`, and that it starts by itself when the plugin is fixed.
+/// Makes sure that a pod does not start because of `words`, and that it starts by itself when the plugin is
+/// fixed.
 fn starts_when_fixed(test: &Test<'_>, on_add: &str, policy: &str, words: &[&str]) -> Result<()> {
     let network = test.network_after(on_add)?;
     test.pod_with("p", &network, |_, pod| pod["spec"]["restartPolicy"] = json!(policy))?;
@@ -145,7 +146,8 @@ pub fn a_plugin_that_made_nothing_and_cannot_delete_keeps_no_pod_from_its_networ
     test.delete_pod("two")
 }
 
-/// How long an address is looked at that must stay taken. The agent tries a plugin that may work later for 35 s.
+/// How long an address is looked at that must stay taken. The agent tries a plugin that may work later for 35
+/// s.
 const TAKEN: Duration = Duration::from_secs(8);
 
 pub fn an_address_stays_taken_until_every_plugin_has_deleted_what_it_made(test: &Test<'_>) -> Result<()> {

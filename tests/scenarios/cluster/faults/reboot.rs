@@ -1,8 +1,8 @@
 //! The node loses its power and starts again.
 //!
-//! As on a real node, all processes end at once, network namespaces, links, mounts, cgroups and `/run` are lost, and the
-//! runtime and the kubelet start with the disks' content. The kernel is the machine's and keeps running, so the agent
-//! reads an invented boot id before the reboot, and the kernel's own after it.
+//! As on a real node, all processes end at once, network namespaces, links, mounts, cgroups and `/run` are
+//! lost, and the runtime and the kubelet start with the disks' content. The kernel is the machine's and keeps
+//! running, so the agent reads an invented boot id before the reboot, and the kernel's own after it.
 
 use std::collections::BTreeSet;
 use std::fs;

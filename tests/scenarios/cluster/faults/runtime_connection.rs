@@ -11,7 +11,8 @@ use serde_json::json;
 const GRACE: u32 = 30;
 /// Pods of each kind that start beside it.
 const PODS: usize = 3;
-/// Far less than the rest of the grace period, which the pods waited for if the agent connected to the runtime.
+/// Far less than the rest of the grace period, which the pods waited for if the agent connected to the
+/// runtime.
 const SOON: Duration = Duration::from_secs(10);
 
 pub fn an_agent_that_starts_again_beside_a_slow_stop_delays_no_pod(test: &Test<'_>) -> Result<()> {
@@ -74,7 +75,8 @@ pub fn the_runtime_is_answered_at_once_while_an_add_takes_long(test: &Test<'_>) 
         ensure!(test.has_not_started(&name).is_ok(), "{name} was faster than its plugin");
     }
     names("slow").try_for_each(|name| test.runs_with(&name, &["net1"]))?;
-    // First a line of the agent, which the parent waits for, then one of the parent, which the runtime waits for.
+    // First a line of the agent, which the parent waits for, then one of the parent, which the runtime waits
+    // for.
     let log = log()?;
     let namespace = format!(" {}/", test.namespace());
     let mut answers = Vec::new();
@@ -99,7 +101,8 @@ pub fn the_runtime_is_answered_at_once_while_an_add_takes_long(test: &Test<'_>) 
     Ok(())
 }
 
-/// KiB that the parent may have; a part of its program, which is larger in the tests' image than in a release.
+/// KiB that the parent may have; a part of its program, which is larger in the tests' image than in a
+/// release.
 const RESIDENT: u64 = 6 << 10;
 /// KiB of it without a file behind them.
 const ANONYMOUS: u64 = 1 << 10;

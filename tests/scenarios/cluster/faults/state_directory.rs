@@ -43,7 +43,8 @@ pub fn a_read_only_state_directory_delays_only_new_pods(test: &Test<'_>) -> Resu
     test.node_has_leases(1)
 }
 
-/// A small file system with the content of the agent's state directory, mounted over it in the agent's container.
+/// A small file system with the content of the agent's state directory, mounted over it in the agent's
+/// container.
 struct SmallDisk<'a> {
     cluster: &'a Cluster,
     /// The mount point as the node reaches it.

@@ -1,14 +1,16 @@
-//! How an uplink's bandwidth is divided among its devices, so that claims never get more than the link has. Pure.
+//! How an uplink's bandwidth is divided among its devices, so that claims never get more than the link has.
+//! Pure.
 //!
 //! The scheduler counts the capacities of different devices separately, so each gets a part of its own:
 //!
 //! 1. Claims keep what they were granted, even if the device is gone.
-//! 2. ClaimNetworks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no more. Those
-//!    without offer no bandwidth.
+//! 2. ClaimNetworks with `capacity.bandwidth` get that, in the order of their names, until the uplink has no
+//!    more. Those without offer no bandwidth.
 //! 3. The uplink's own devices get the rest.
 //!
-//! Uses that exclude each other never take from each other: macvlan does not take from ipvlan. Where the uplink's bandwidth
-//! is unknown, ClaimNetworks offer what they declare, and the uplink's own devices offer none.
+//! Uses that exclude each other never take from each other: macvlan does not take from ipvlan. Where the
+//! uplink's bandwidth is unknown, ClaimNetworks offer what they declare, and the uplink's own devices offer
+//! none.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +18,26 @@ use netclaim_api::device::DeviceName;
 use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 
-use super::candidate::networks;
-use super::held::Held;
+use crate::devices::candidate::networks;
+use crate::devices::held::Held;
 use crate::inventory::{Inventory, Uplink};
 
 /// The bandwidth of each device.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(in crate::devices) struct Shares {
     networks: BTreeMap<NetworkName, Quantity>,
     left: BTreeMap<(IfName, LinkUse), Quantity>,
 }
 
 impl Shares {
     /// Returns the bandwidth of a ClaimNetwork; `None` where it declares none, or its uplink's is unknown.
-    pub(super) fn of_network(&self, network: &NetworkName) -> Option<Quantity> {
+    pub(in crate::devices) fn of_network(&self, network: &NetworkName) -> Option<Quantity> {
         self.networks.get(network).copied()
     }
 
-    /// Returns the bandwidth of the uplink's own device for this use. A device that takes the whole link has all of it.
-    pub(super) fn of_mode(&self, uplink: &Uplink, link_use: LinkUse) -> Option<Quantity> {
+    /// Returns the bandwidth of the uplink's own device for this use. A device that takes the whole link has
+    /// all of it.
+    pub(in crate::devices) fn of_mode(&self, uplink: &Uplink, link_use: LinkUse) -> Option<Quantity> {
         match link_use {
             LinkUse::Nic => uplink.bandwidth,
             _ => self.left.get(&(uplink.name.clone(), link_use)).copied(),
@@ -70,7 +73,7 @@ impl Ledger {
 }
 
 /// Divides the bandwidth of every uplink after deducting what `held` was granted.
-pub(super) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
+pub(in crate::devices) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
     let mut shares = Shares::default();
     let mut by_uplink: BTreeMap<&IfName, Vec<(&NetworkName, &ClaimNetworkSpec)>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {

@@ -1,15 +1,15 @@
 //! The pool that each device is in, and which devices of a link are offered together. Pure.
 //!
-//! Counters cost the scheduler for every device of their pool. So devices are in the node's pool, which has none, and a link
-//! with devices that exclude each other has a pool of its own, `NODE/LINK`. The ClaimNetworks on the link are in that pool, too,
-//! because a counter is known in its pool only.
+//! Counters cost the scheduler for every device of their pool. So devices are in the node's pool, which has
+//! none, and a link with devices that exclude each other has a pool of its own, `NODE/LINK`. The
+//! ClaimNetworks on the link are in that pool, too, because a counter is known in its pool only.
 //!
-//! The scheduler charges a claim to the pool that it was allocated from. So a link stays in the pool that claims hold its
-//! devices of, until they are gone. Meanwhile it has no device that they exclude: nobody could use it anyway. A ClaimNetwork that
-//! they exclude is tainted, so that people see why it gets no pods.
+//! The scheduler charges a claim to the pool that it was allocated from. So a link stays in the pool that
+//! claims hold its devices of, until they are gone. Meanwhile it has no device that they exclude: nobody
+//! could use it anyway. A ClaimNetwork that they exclude is tainted, so that people see why it gets no pods.
 //!
-//! Without counters, or a scheduler that handles them, all devices are in the node's pool and those stay that do not exclude
-//! each other: what claims hold before ClaimNetworks, and ClaimNetworks before bare links.
+//! Without counters, or a scheduler that handles them, all devices are in the node's pool and those stay that
+//! do not exclude each other: what claims hold before ClaimNetworks, and ClaimNetworks before bare links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,17 +18,17 @@ use netclaim_api::device::{DeviceName, link_pool};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse};
 
-use super::candidate::Candidate;
 use super::counters;
-use super::held::Held;
+use crate::devices::candidate::Candidate;
+use crate::devices::held::Held;
 use crate::inventory::Inventory;
 
 /// The devices of one pool.
-pub(super) struct Place {
+pub(in crate::devices) struct Place {
     /// The name of a link's pool; `None` for the node's.
-    pub(super) link_pool: Option<String>,
-    pub(super) candidates: Vec<Candidate>,
-    pub(super) counters: Vec<CounterSet>,
+    pub(in crate::devices) link_pool: Option<String>,
+    pub(in crate::devices) candidates: Vec<Candidate>,
+    pub(in crate::devices) counters: Vec<CounterSet>,
 }
 
 /// How a device or an attachment uses its link.
@@ -55,7 +55,7 @@ impl Candidate {
 }
 
 /// Returns the pools of `node`, its own first. `counts` says whether the scheduler handles counters.
-pub(super) fn places(
+pub(in crate::devices) fn places(
     mut candidates: Vec<Candidate>,
     node: &str,
     held: &[Held],

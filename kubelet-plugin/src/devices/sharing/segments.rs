@@ -1,16 +1,16 @@
 //! The segmentation ids of each ClaimNetwork on this node. An uplink has each id once. Pure.
 //!
-//! An id that several ClaimNetworks list for one uplink goes to the first by name. A ClaimNetwork does not get an id that another
-//! ClaimNetwork's configuration fixes, or that a claim holds of another ClaimNetwork, even a deleted one. ClaimNetworks without an uplink
-//! do not share ids.
+//! An id that several ClaimNetworks list for one uplink goes to the first by name. A ClaimNetwork does not
+//! get an id that another ClaimNetwork's configuration fixes, or that a claim holds of another ClaimNetwork,
+//! even a deleted one. ClaimNetworks without an uplink do not share ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::NetworkName;
 use netclaim_api::network::ClaimNetworkSpec;
 
-use super::candidate::{networks, space_of_link};
-use super::held::Held;
+use crate::devices::candidate::{networks, space_of_link};
+use crate::devices::held::Held;
 use crate::inventory::Inventory;
 
 /// Returns the space in which each id exists once: the ClaimNetwork's uplink, or the ClaimNetwork itself.

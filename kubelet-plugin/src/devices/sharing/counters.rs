@@ -1,13 +1,13 @@
 //! Counters that tell the scheduler which devices exclude each other on one link. Pure.
 //!
-//! A link has one receive handler, so macvlan, ipvlan and moving the whole link exclude each other. Moving it also excludes
-//! everything else on it, such as VLANs. Each link has one set of shared counters: a device has a counter of its own worth
-//! [`K`], takes all of it, and every device that it excludes takes 1 of it. The largest group of devices that do not exclude
-//! each other needs none, since those that they exclude have one. A shared device is charged with its first share and
-//! released with its last.
+//! A link has one receive handler, so macvlan, ipvlan and moving the whole link exclude each other. Moving it
+//! also excludes everything else on it, such as VLANs. Each link has one set of shared counters: a device has
+//! a counter of its own worth [`K`], takes all of it, and every device that it excludes takes 1 of it. The
+//! largest group of devices that do not exclude each other needs none, since those that they exclude have
+//! one. A shared device is charged with its first share and released with its last.
 //!
-//! A link has one child for each VLAN id, so ClaimNetworks of the same id exclude each other: the id has a counter of 1 in
-//! the same set.
+//! A link has one child for each VLAN id, so ClaimNetworks of the same id exclude each other: the id has a
+//! counter of 1 in the same set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use netclaim_api::device::link_label;
 use netclaim_api::{IfName, LinkUse};
 
-use super::candidate::Candidate;
+use crate::devices::candidate::Candidate;
 
 /// Value of a counter: more than a link can have devices, so that one exclusive device outweighs all others.
 const K: u64 = 1024;
@@ -24,8 +24,8 @@ const K: u64 = 1024;
 /// Most counters in a set (`ResourceSliceMaxCountersPerCounterSet`, 1.35).
 const MAX_COUNTERS: usize = 32;
 
-/// Devices of one kind do not exclude each other. A link can be moved once, so a device that moves it is a kind of its
-/// own, after all others.
+/// Devices of one kind do not exclude each other. A link can be moved once, so a device that moves it is a
+/// kind of its own, after all others.
 type Kind = (Option<String>, Option<LinkUse>);
 
 fn kind(candidate: &Candidate) -> Kind {
@@ -43,9 +43,9 @@ struct Exclusion {
     guarded: BTreeSet<String>,
 }
 
-/// Gives the candidates their counters, and returns the sets. Drops devices for which a link has no counter left: they
-/// would not be protected from each other.
-pub(super) fn consume(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
+/// Gives the candidates their counters, and returns the sets. Drops devices for which a link has no counter
+/// left: they would not be protected from each other.
+pub(in crate::devices) fn consume(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
     let links: BTreeSet<IfName> = candidates.iter().filter_map(|candidate| candidate.link.clone()).collect();
     let mut sets = Vec::new();
     for link in links {
@@ -79,7 +79,8 @@ pub(super) fn consume(candidates: &mut Vec<Candidate>) -> Vec<CounterSet> {
     sets
 }
 
-/// Returns one exclusion for each device outside the largest group; of equal groups the first, so that the set is stable.
+/// Returns one exclusion for each device outside the largest group; of equal groups the first, so that the
+/// set is stable.
 fn link_uses(on_link: &[&Candidate]) -> Vec<Exclusion> {
     let mut kinds: BTreeMap<Kind, Vec<&str>> = BTreeMap::new();
     for candidate in on_link {
