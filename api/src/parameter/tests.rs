@@ -117,7 +117,7 @@ fn a_rule_with_a_pattern_that_is_none_lets_nothing_through() {
     let broken = rule(json!({"type": "string", "pattern": "^(a$", "enum": ["a"], "default": "a"}));
     assert_eq!(
         Invalid::list(&broken.problems()),
-        "pattern: is not a regular expression: unclosed group; default: cannot be set: the pattern of the parameter is no \
+        "pattern: is not a regular expression: unclosed group; default: cannot be set: the pattern of the parameter is not a \
          regular expression: unclosed group"
     );
     for value in ["a", "", "(a"] {
