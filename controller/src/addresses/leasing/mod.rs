@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   ClaimNetworks, AddressPools ──┐             ┌─> stale: blocks that must go, and gone nodes
-//!   AddressBlocks, leases ───┼─> Leasing ──┼─> share: blocks for nodes that need one (free: which are left)
-//!   Nodes, waiting pods ─────┘             └─> moves: empty blocks that others need more
+//!   AddressBlocks, leases ────────┼─> Leasing ──┼─> share: blocks for nodes that need one (free: which are left)
+//!   Nodes, waiting pods ──────────┘             └─> moves: empty blocks that others need more
 //! ```
 //!
 //! Invariants:

@@ -1,9 +1,9 @@
 //! Says in an event why a pod has no node, as far as that is about its networks.
 //!
 //! ```text
-//!   watch of pods ──> groups: who waits ─────────────> read: claims, classes, slices ──┐
-//!   reconciler ── Demand: nodes, ClaimNetworks ───────────────────────────────────────────┴─> netclaim_allocation
-//!   events of pods <── groups: who has no report yet <── note: one text for the group <──────────┘
+//!   watch of pods ──> groups: who waits ─────────────> read: claims, classes, slices ────┐
+//!   reconciler ── Demand: nodes, ClaimNetworks ──────────────────────────────────────────┴─> netclaim_allocation
+//!   events of pods <── groups: who has no report yet <── note: one text for the group <──┘
 //! ```
 //!
 //! What a pod waits for may be addresses that its node could lease: who leases them is told how many
