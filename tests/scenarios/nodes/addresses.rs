@@ -346,7 +346,7 @@ pub fn two_networks_draw_from_one_pool(test: &Test<'_>) -> Result<()> {
     let mut names = Vec::new();
     for letter in ["a", "b"] {
         let network = test.network(letter, |network| {
-            with_addresses(network, json!({"pool": pool}));
+            with_addresses(network, json!({"poolName": pool}));
             network["spec"]["allow"] = json!({"ips": {}});
         })?;
         for n in 0..6 {

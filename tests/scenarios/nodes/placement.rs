@@ -38,8 +38,10 @@ fn serve(test: &Test<'_>, network: &str, expected: &[&str]) -> Result<()> {
     eventually(40, &format!("{expected:?} serve {network}"), || {
         let nodes = serving(test, network)?;
         ensure!(nodes.iter().eq(expected), "{nodes:?} do");
-        let counts = test.cluster.get(&["claimnetwork", network])?["status"]["nodes"].clone();
-        ensure!(counts["available"] == expected.len(), "its status says {counts}");
+        if !expected.is_empty() {
+            let counts = test.cluster.get(&["claimnetwork", network])?["status"]["nodes"].clone();
+            ensure!(counts["available"] == expected.len(), "its status says {counts}");
+        }
         Ok(())
     })
 }
