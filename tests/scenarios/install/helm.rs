@@ -109,7 +109,7 @@ pub fn helm_takes_over_upgrades_rolls_back_and_uninstalls(test: &Test<'_>) -> Re
         timed("installed again", || helm.release("install", &["--set", "crds.keep=false"]))?;
         test.start_pod("p", &network)?;
         test.delete_pod("p")?;
-        test.kubectl(&["delete", "network,deviceclass", &network])?;
+        test.kubectl(&["delete", "claimnetwork,deviceclass", &network])?;
         timed("all blocks were given back", || blocks_are_given_back(test))?;
         timed("uninstalled with its definitions", || uninstall(helm))?;
         timed("nothing was left", || nothing_is_left(test.cluster, &[]))?;

@@ -51,7 +51,7 @@ fn serves_pods(test: &Test<'_>) -> Result<()> {
     test.ping("p", "q", "net1")?;
     test.delete_pod("p")?;
     test.delete_pod("q")?;
-    test.kubectl(&["delete", "network,deviceclass", &network])?;
+    test.kubectl(&["delete", "claimnetwork,deviceclass", &network])?;
     blocks_are_given_back(test).map(drop)
 }
 

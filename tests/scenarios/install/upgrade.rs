@@ -100,7 +100,7 @@ pub fn an_earlier_version_is_upgraded_and_rolled_back_under_running_pods(test: &
             test.delete_pod(pod)?;
         }
         test.nodes_are_clean()?;
-        test.kubectl(&["delete", "network,deviceclass", &network])?;
+        test.kubectl(&["delete", "claimnetwork,deviceclass", &network])?;
         timed("all blocks were given back", || blocks_are_given_back(test))?;
         timed("uninstalled", || uninstall(helm))?;
         nothing_is_left(test.cluster, &[])

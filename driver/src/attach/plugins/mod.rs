@@ -209,7 +209,7 @@ impl CniPlugins {
             return Ok(());
         }
         Err(Failure::new(format!(
-            "the pod has a link {} already, which another program has made, for example Multus: ask for another ifName, or have \
+            "the pod has a link {} already, which another program has made, for example Multus: ask for another interfaceName, or have \
              the other program use another name",
             spec.if_name
         )))
