@@ -135,7 +135,7 @@ pub fn a_pod_whose_namespace_is_taken_away_leaves_nothing(test: &Test<'_>) -> Re
 
 pub fn a_pod_whose_uplink_is_removed_starts_again_when_it_is_back(test: &Test<'_>) -> Result<()> {
     let uplink = Plugged::new(test, "eth87")?;
-    let network = test.network("a", |network| network["spec"]["uplink"]["interfaces"] = json!(["eth87"]))?;
+    let network = test.network("a", |network| network["spec"]["uplink"]["links"] = json!(["eth87"]))?;
     test.start_pod("p", &network)?;
     drop(uplink);
     ensure!(test.interface("p", "net1").is_err(), "the interface exists without its uplink");
