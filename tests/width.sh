@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# shellcheck disable=SC2016 # These are the variables of perl.
 found=$(find . \( -name target -o -name gen -o -name .git -o -path ./docs/reference \) -prune -o \
   \( -name '*.rs' -o -name '*.md' \) -print | LC_ALL=C sort | xargs perl -CSD -ne '
     ($file, $line, $code) = ($ARGV, 0, 0) if $ARGV ne ($file // "");
