@@ -103,7 +103,7 @@ fn an_expression_without_a_value_fails_as_in_the_scheduler() {
         (r#"device.attributes["other.example.com"].colour == "red""#, "no such key: colour"),
         (r#"device.capacity["netclaim.dev"].memory.isGreaterThan(quantity("1"))"#, "no such key: memory"),
         (r#"device.attributes["netclaim.dev"].network > 0"#, "overload"),
-        (r#"device.attributes["netclaim.dev"].network"#, "no bool"),
+        (r#"device.attributes["netclaim.dev"].network"#, "not a bool"),
         (r#"quantity("ten").isInteger()"#, "quantity"),
         (r#"semver("one") == semver("1.0.0")"#, "semver"),
         (r#"device.attributes["netclaim.dev"].mtu / 0 == 1"#, "division by zero"),
