@@ -9,7 +9,7 @@
 //! Kubernetes builds each of the three: counters that consumable capacity takes from (KEP-5941), groups of
 //! devices that are compatible (KEP-5963) and sharing of one attribute by all who share a device (KEP-5981).
 //! Each will be another output of this module: what it is given stays, and so does what the rest of the
-//! agent does. See [decision 25](../../../docs/decisions/0025-one-seam-for-what-upstream-takes-over.md).
+//! agent does. See [decision 25](../../../docs/decisions/0025-one-seam-for-upstream.md).
 
 mod bandwidth;
 mod counters;
