@@ -24,9 +24,9 @@ pub(crate) fn capability_args(
             || format!("no plugin of the network takes it: one needs \"capabilities\": {{{name:?}: true}}");
         if declares(conflist, name) { Ok(()) } else { Err(Invalid::new(name, problem())) }
     };
-    // Addresses of replicas are addresses by now, and a rate is compared with the grant first.
-    let asked = config.settings().filter(|(field, _)| !matches!(*field, "replicaIPs" | "bandwidth"));
-    asked.map(|(_, setting)| setting).try_for_each(needs)?;
+    // A rate is compared with the grant first.
+    let asked = config.settings().map(|(_, setting)| setting);
+    asked.filter(|setting| *setting != Setting::Bandwidth).try_for_each(needs)?;
     let limits = match bandwidth {
         Some(asked) => {
             let beyond = granted.map(|granted| asked.beyond(granted)).unwrap_or_default();

@@ -56,7 +56,19 @@ pub enum LabelOperator {
     DoesNotExist,
 }
 
+/// Returns in CEL whether the selector at a path, such as `self.selector`, requires anything.
+pub(crate) fn requires_something(path: &str) -> String {
+    let fields = ["matchLabels", "matchExpressions"];
+    fields.map(|field| format!("has({path}.{field}) && size({path}.{field}) > 0")).join(" || ")
+}
+
 impl LabelSelector {
+    /// Whether it requires nothing, so that it selects everything: it is also what is left of a selector
+    /// whose fields are misspelt.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.match_labels.is_empty() && self.match_expressions.is_empty()
+    }
+
     /// Whether an object with these labels is selected.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let holds = |requirement: &LabelRequirement| {

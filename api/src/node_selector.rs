@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::Invalid;
-use crate::labels::LabelSelector;
+use crate::labels::{LabelSelector, requires_something};
 
 /// Selects nodes by their labels: a [`LabelSelector`] that is not empty. An empty one selects no node: it is
 /// what is left of a selector whose fields are misspelt.
@@ -23,26 +23,20 @@ impl JsonSchema for NodeSelector {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let mut schema = LabelSelector::json_schema(generator);
-        let has = ["matchLabels", "matchExpressions"]
-            .map(|field| format!("has(self.{field}) && size(self.{field}) > 0"));
-        let rules = json!([{"rule": has.join(" || "), "message": EVERY_NODE}]);
+        let rules = json!([{"rule": requires_something("self"), "message": EVERY_NODE}]);
         schema.insert("x-kubernetes-validations".to_owned(), rules);
         schema
     }
 }
 
 impl NodeSelector {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        !self.is_empty() && self.0.selects(labels)
+        !self.0.is_empty() && self.0.selects(labels)
     }
 
     /// Returns every problem of the selector; paths are relative to it.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
-        let every_node = self.is_empty().then(|| Invalid::new("", EVERY_NODE));
+        let every_node = self.0.is_empty().then(|| Invalid::new("", EVERY_NODE));
         every_node.into_iter().chain(self.0.problems()).collect()
     }
 }

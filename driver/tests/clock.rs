@@ -18,14 +18,12 @@ use futures::future::join_all;
 use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::testing::Claimant;
-use netclaim_driver::attach::{
-    Attacher, Checked, CniPlugins, Failure, LiveSandbox, Observer, Phase, Sandbox,
-};
+use netclaim_driver::attach::{Attacher, Checked, CniPlugins, LiveSandbox, Phase, Sandbox};
 use netclaim_driver::links::{self, Links};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use plugin_host::{Feature, Host, Netns, Plan, PodState, on_a_host, run};
+use plugin_host::{Feature, Host, Netns, Plan, PodState, Silent, on_a_host, run};
 
 const OWN_CLOCK: Feature = Feature {
     without: "the clock is not this test's to set (NETCLAIM_OWN_CLOCK)",
@@ -49,20 +47,6 @@ const DAY: i64 = 24 * 3600;
 fn jump(seconds: i64) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     run(&format!("date --set @{}", now.checked_add_signed(seconds).unwrap()));
-}
-
-struct Silent;
-
-impl Observer for Silent {
-    type Owner = Claimant;
-
-    async fn observe(&self, _: &str, _: &PodState) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn given_up(&self, plan: &Plan, why: &str) {
-        panic!("{}: {why}", plan.owner.claim.name);
-    }
 }
 
 type Agent = Arc<Attacher<CniPlugins, Silent>>;

@@ -25,16 +25,14 @@ use std::sync::Arc;
 use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::journal::{Journal, Loaded};
 use netclaim_driver::attach::testing::Claimant;
-use netclaim_driver::attach::{
-    Attacher, CniPlugins, Failure, LiveSandbox, Observer, Phase, Sandbox, boot_id,
-};
+use netclaim_driver::attach::{Attacher, CniPlugins, LiveSandbox, Phase, Sandbox, boot_id};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::{self, Links};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::time::timeout;
 
-use plugin_host::{Feature, LONG, Netns, Plan, PodState, on_a_host, run};
+use plugin_host::{Feature, LONG, Netns, Plan, PodState, Silent, on_a_host, run};
 
 const OWN_POWER: Feature = Feature {
     without: "the power is not this test's to switch off (NETCLAIM_POWER)",
@@ -75,20 +73,6 @@ const SECTORS: usize = 8 << 10;
 
 /// Nothing is written but by a sync: not after a time, nor because a file is renamed over another one.
 const MOUNT: &str = "data=writeback,noauto_da_alloc,noinit_itable,commit=3600";
-
-struct Silent;
-
-impl Observer for Silent {
-    type Owner = Claimant;
-
-    async fn observe(&self, _: &str, _: &PodState) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn given_up(&self, plan: &Plan, why: &str) {
-        panic!("{}: {why}", plan.owner.claim.name);
-    }
-}
 
 type Agent = Arc<Attacher<CniPlugins, Silent>>;
 

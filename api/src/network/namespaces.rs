@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::Invalid;
-use crate::labels::LabelSelector;
+use crate::labels::{LabelSelector, requires_something};
 
 /// The namespaces whose claims may use a ClaimNetwork. By default, those of every namespace may.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -35,8 +35,7 @@ fn rules() -> Value {
         "rule": "(self.from == 'Selector') == has(self.selector)",
         "message": "set selector if from is Selector, and leave it out otherwise",
     }, {
-        "rule": "!has(self.selector) || has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0 || \
-                 has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0",
+        "rule": format!("!has(self.selector) || {}", requires_something("self.selector")),
         "message": EVERY_NAMESPACE,
         "fieldPath": ".selector",
     }])
@@ -59,8 +58,8 @@ impl Namespaces {
     /// Whether a namespace with these labels is one of them. A selector that is missing or empty selects
     /// none: it is what is left of one whose fields are misspelt.
     pub fn include(&self, labels: &BTreeMap<String, String>) -> bool {
-        let chosen = || self.selector.as_ref().filter(|selector| **selector != LabelSelector::default());
-        self.is_all() || chosen().is_some_and(|selector| selector.selects(labels))
+        let chosen = self.selector.as_ref().filter(|selector| !selector.is_empty());
+        self.is_all() || chosen.is_some_and(|selector| selector.selects(labels))
     }
 
     /// Returns every problem; paths are relative to the object.
@@ -74,8 +73,7 @@ impl Namespaces {
                 vec![Invalid::new("selector", "is missing: write the labels of the namespaces, or from: All")]
             }
             (Some(selector), NamespacesFrom::Selector) => {
-                let every =
-                    (*selector == LabelSelector::default()).then(|| Invalid::new("", EVERY_NAMESPACE));
+                let every = selector.is_empty().then(|| Invalid::new("", EVERY_NAMESPACE));
                 let problems = every.into_iter().chain(selector.problems());
                 problems.map(|problem| problem.within("selector")).collect()
             }

@@ -89,8 +89,7 @@ impl Overlaps {
         leased: &Leased,
     ) -> Vec<Invalid> {
         let mut warnings = self.networks.get(name).cloned().unwrap_or_default();
-        let missing = i64::try_from(nodes.missing().len()).unwrap_or(i64::MAX);
-        let is_on_several = nodes.counts().publishing + missing > 1;
+        let is_on_several = nodes.publishing().chain(nodes.missing()).nth(1).is_some();
         warnings.extend(spec.repeated_addresses().filter(|_| is_on_several));
         let ranges = self.own_ranges.get(name);
         warnings.extend(ranges.map(|ranges| ranges.warnings("spec.addresses.ranges")).unwrap_or_default());

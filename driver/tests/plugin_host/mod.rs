@@ -9,7 +9,7 @@ use std::time::Duration;
 use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::journal::Journal;
 use netclaim_driver::attach::testing::Claimant;
-use netclaim_driver::attach::{self, Attacher, CniPlugins, Observer};
+use netclaim_driver::attach::{self, Attacher, CniPlugins, Failure, Observer};
 use netclaim_driver::links::Links;
 
 #[path = "../../../cni/tests/plugin_host/mod.rs"]
@@ -19,6 +19,21 @@ pub use host::*;
 
 pub type Plan = attach::Plan<Claimant>;
 pub type PodState = attach::PodState<Claimant>;
+
+/// Says nothing, and accepts no DEL that is given up.
+pub struct Silent;
+
+impl Observer for Silent {
+    type Owner = Claimant;
+
+    async fn observe(&self, _: &str, _: &PodState) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn given_up(&self, plan: &Plan, why: &str) {
+        panic!("{}: {why}", plan.owner.claim.name);
+    }
+}
 
 impl Host {
     /// An agent that has these folders of plugins and goes on from what the one before it left on the host.
