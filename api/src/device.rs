@@ -76,35 +76,16 @@ pub fn link_label(link: &IfName) -> String {
 /// How the names of the controller's pools begin.
 const OF_CLUSTER: &str = "networks";
 
-/// Longest name of a pool (`PoolNameMaxLength`).
-const MAX_POOL: usize = 253;
-
 /// Returns the name of the pool in which the controller publishes a ClaimNetwork of scope `Cluster`. A node's
 /// pool has the node's name, which never contains `/`.
 pub fn cluster_pool(network: &NetworkName) -> String {
     format!("{OF_CLUSTER}/{network}")
 }
 
-/// Returns the name of the pool of one link, in which a node publishes devices that exclude each other.
-/// `None` where the node's name leaves no room for it, or would make it a pool of the controller.
-pub fn link_pool(node: &str, link: &IfName) -> Option<String> {
-    let name = format!("{node}/{}", link_label(link));
-    (node != OF_CLUSTER && name.len() <= MAX_POOL).then_some(name)
-}
-
-/// Whether a node publishes in this pool: its own, or that of a link.
-pub fn is_pool_of(pool: &str, node: &str) -> bool {
-    let is_of_link = || pool.strip_prefix(node).is_some_and(|rest| rest.starts_with('/'));
-    pool == node || (node != OF_CLUSTER && is_of_link())
-}
-
-/// Returns the node that publishes in this pool; `None` if it is a pool of the controller.
+/// Returns the node that publishes in this pool, which has its name; `None` if it is a pool of the
+/// controller.
 pub fn node_of_pool(pool: &str) -> Option<&str> {
-    match pool.split_once('/') {
-        Some((OF_CLUSTER, _)) => None,
-        Some((node, _)) => Some(node),
-        None => Some(pool),
-    }
+    (!pool.contains('/')).then_some(pool)
 }
 
 #[cfg(test)]
@@ -131,22 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_pools_are_its_own_and_those_of_its_links() {
-        let link: IfName = "eth1.100".parse().expect("a link name");
-        let pool = link_pool("n1.example", &link).expect("a name");
-        assert!(pool.starts_with("n1.example/eth1-100-"), "{pool}");
-        for own in ["n1.example", pool.as_str()] {
-            assert!(is_pool_of(own, "n1.example"), "{own}");
-            assert_eq!(node_of_pool(own), Some("n1.example"));
-        }
-        assert_eq!((node_of_pool("networks"), node_of_pool("networks/lab")), (Some("networks"), None));
-        for other in ["n1.example2", "n1.example2/eth1", "networks/lab", "n1", ""] {
-            assert!(!is_pool_of(other, "n1.example"), "{other}");
-        }
-        // A node of this name cannot publish a ClaimNetwork of the cluster.
-        assert!(!is_pool_of("networks/eth1", "networks") && is_pool_of("networks", "networks"));
-        assert_eq!(link_pool("networks", &link), None);
-        assert_eq!(link_pool(&"n".repeat(240), &link), None, "too long");
+    fn a_pool_is_its_nodes_or_the_controllers() {
+        let lab = cluster_pool(&"lab".parse().expect("a name"));
+        assert_eq!(node_of_pool(&lab), None);
+        // A node may have any name.
+        assert_eq!(["n1.example", "networks"].map(node_of_pool), [Some("n1.example"), Some("networks")]);
     }
 
     #[test]

@@ -143,9 +143,15 @@ impl Cluster {
 
     /// A command that runs kubectl as the cluster's admin.
     pub(crate) fn kubectl_command(&self) -> Command {
-        let mut command = Command::new(&self.kubectl);
-        command.env("KUBECONFIG", self.dir.join("kubeconfig"));
+        let (program, config) = self.kubectl_parts();
+        let mut command = Command::new(program);
+        command.env("KUBECONFIG", config);
         command
+    }
+
+    /// The program, and the admin's kubeconfig.
+    pub(crate) fn kubectl_parts(&self) -> (PathBuf, PathBuf) {
+        (self.kubectl.clone(), self.dir.join("kubeconfig"))
     }
 
     /// Runs kubectl with a token instead of the admin's certificate.

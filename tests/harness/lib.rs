@@ -24,6 +24,7 @@ mod node;
 pub mod objects;
 mod plugged;
 mod pods;
+mod pools;
 mod process;
 pub mod programs;
 mod quiet;

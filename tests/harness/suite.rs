@@ -16,6 +16,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use crate::audit::{Access, AuditLog};
 use crate::cluster::{Cluster, project};
 use crate::deaths::services_run;
+use crate::pools::NodePools;
 use crate::quiet;
 use crate::test::{LABEL, Skipped, Test};
 use crate::wait::eventually;
@@ -112,25 +113,24 @@ pub fn run_on(lane: &Lane, mut scenarios: Vec<Scenario>) -> ExitCode {
     };
     let started = Cluster::start(&dir, lane.nodes).and_then(|cluster| {
         forget_earlier_tests(&cluster)?;
-        Ok(cluster)
+        Ok((NodePools::watch(&cluster)?, cluster))
     });
-    let cluster = match started {
-        Ok(cluster) => Arc::new(cluster),
+    let stage = match started {
+        Ok((pools, cluster)) => Arc::new(Stage { cluster, pools, turn: RwLock::new(()) }),
         Err(error) => {
             eprintln!("no cluster to test on: {error:#}");
             finish(&dir, keep, true);
             return ExitCode::FAILURE;
         }
     };
-    let turn = Arc::new(RwLock::new(()));
     let trial = |(number, scenario): (usize, Scenario)| {
-        let (cluster, turn) = (Arc::clone(&cluster), Arc::clone(&turn));
-        Trial::ignorable_test(scenario.name, move || perform(&cluster, &turn, number, &scenario))
+        let stage = Arc::clone(&stage);
+        Trial::ignorable_test(scenario.name, move || stage.perform(number, &scenario))
     };
     let conclusion = libtest_mimic::run(&args, (1..).zip(scenarios).map(trial).collect());
     let is_whole = args.filter.is_none() && args.skip.is_empty();
     let name = part.map_or_else(|| lane.name.to_owned(), |part| format!("{}-{part}", lane.name));
-    if is_whole && let Err(error) = note_accesses(&cluster, &name) {
+    if is_whole && let Err(error) = note_accesses(&stage.cluster, &name) {
         eprintln!("cannot note what netclaim asked the API server for: {error:#}");
     }
     if finish(&dir, keep, conclusion.has_failed()) { conclusion.exit_code() } else { ExitCode::FAILURE }
@@ -175,56 +175,65 @@ fn forget_earlier_tests(cluster: &Cluster) -> Result<()> {
     eventually(20, "the agent serves metrics", || cluster.deaths().forget(cluster))
 }
 
-/// Runs one scenario when its turn comes.
-fn perform(
-    cluster: &Cluster,
-    turn: &RwLock<()>,
-    number: usize,
-    scenario: &Scenario,
-) -> Result<Completion, Failed> {
-    let (_alone, _beside);
-    if scenario.alone {
-        _alone = turn.write().unwrap_or_else(PoisonError::into_inner);
-    } else {
-        _beside = turn.read().unwrap_or_else(PoisonError::into_inner);
-    }
-    let _turn = quiet::turn(&quiet::lock_file(), scenario.measures).map_err(|error| format!("{error:#}"))?;
-    let begin = Instant::now();
-    let result = run_and_check(cluster, number, scenario);
-    eprintln!("{:6.1} s  {}", begin.elapsed().as_secs_f64(), scenario.name);
-    match result {
-        Ok(()) => Ok(Completion::Completed),
-        Err(error) => match error.downcast_ref::<Skipped>() {
-            Some(skipped) => Ok(Completion::ignored_with(skipped)),
-            None => Err(format!("{error:#}").into()),
-        },
-    }
+/// What the scenarios of a lane share.
+struct Stage {
+    cluster: Cluster,
+    pools: NodePools,
+    /// Of scenarios that run alone.
+    turn: RwLock<()>,
 }
 
-/// Runs a scenario in a new namespace, and checks what it left behind.
-fn run_and_check(cluster: &Cluster, number: usize, scenario: &Scenario) -> Result<()> {
-    let test = Test::begin(cluster, number)?;
-    let result = (scenario.body)(&test);
-    let failure = result.as_ref().err().filter(|error| !error.is::<Skipped>());
-    // What the cluster says is of the time of the failure.
-    let failure = failure.map(|error| (format!("{error:#}"), test.report()));
-    let died = cluster.deaths().check(cluster).and_then(|()| services_run(cluster)).context("after the test");
-    let repair = || if scenario.alone { cluster.repair() } else { Ok(()) };
-    let end = || test.end().and_then(|()| test.nodes_are_clean()).context("after the test");
-    if let Some((error, report)) = failure {
-        // The repair comes first: without a kubelet, say, the scenario's pods could not be deleted.
-        let (_, _) = (repair(), end());
-        let died = died.err().map(|died| format!("{died:#}\n")).unwrap_or_default();
-        bail!("{error}\n{died}{report}");
+impl Stage {
+    /// Runs one scenario when its turn comes.
+    fn perform(&self, number: usize, scenario: &Scenario) -> Result<Completion, Failed> {
+        let (_alone, _beside);
+        if scenario.alone {
+            _alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
+        } else {
+            _beside = self.turn.read().unwrap_or_else(PoisonError::into_inner);
+        }
+        let _turn =
+            quiet::turn(&quiet::lock_file(), scenario.measures).map_err(|error| format!("{error:#}"))?;
+        let begin = Instant::now();
+        let result = self.run_and_check(number, scenario);
+        eprintln!("{:6.1} s  {}", begin.elapsed().as_secs_f64(), scenario.name);
+        match result {
+            Ok(()) => Ok(Completion::Completed),
+            Err(error) => match error.downcast_ref::<Skipped>() {
+                Some(skipped) => Ok(Completion::ignored_with(skipped)),
+                None => Err(format!("{error:#}").into()),
+            },
+        }
     }
-    // Leftovers are looked for before the repair, because a new agent would clean up. Nodes without power are
-    // left out.
-    let lost_power = cluster.nodes().len() < cluster.all_nodes().len();
-    let (ended, repaired) = (end(), repair());
-    // A kubelet looks once a minute for claims whose pods are gone.
-    let recovered = match repaired {
-        Ok(()) if lost_power => test.nodes_are_clean_within(150).context("after power is back"),
-        repaired => repaired,
-    };
-    died.and(ended).and(recovered).and(result)
+
+    /// Runs a scenario in a new namespace, and checks what it left behind.
+    fn run_and_check(&self, number: usize, scenario: &Scenario) -> Result<()> {
+        let cluster = &self.cluster;
+        let test = Test::begin(cluster, number)?;
+        let result = (scenario.body)(&test);
+        let failure = result.as_ref().err().filter(|error| !error.is::<Skipped>());
+        // What the cluster says is of the time of the failure.
+        let failure = failure.map(|error| (format!("{error:#}"), test.report()));
+        let died =
+            cluster.deaths().check(cluster).and_then(|()| services_run(cluster)).context("after the test");
+        let repair = || if scenario.alone { cluster.repair() } else { Ok(()) };
+        let end = || test.end().and_then(|()| test.nodes_are_clean()).context("after the test");
+        if let Some((error, report)) = failure {
+            // The repair comes first: without a kubelet, say, the scenario's pods could not be deleted.
+            let (_, _) = (repair(), end());
+            let died = died.err().map(|died| format!("{died:#}\n")).unwrap_or_default();
+            bail!("{error}\n{died}{report}");
+        }
+        // Leftovers are looked for before the repair, because a new agent would clean up. Nodes without power
+        // are left out.
+        let lost_power = cluster.nodes().len() < cluster.all_nodes().len();
+        let (ended, repaired) = (end(), repair());
+        // A kubelet looks once a minute for claims whose pods are gone.
+        let recovered = match repaired {
+            Ok(()) if lost_power => test.nodes_are_clean_within(150).context("after power is back"),
+            repaired => repaired,
+        };
+        let pools = self.pools.check().context("after the test");
+        died.and(ended).and(recovered).and(pools).and(result)
+    }
 }

@@ -34,8 +34,7 @@ is the cheapest.
 {capacities}
 ## Pools
 
-Devices are in the pool that is named like the node. A link whose devices exclude each other has a pool of its own, `NODE/LINK`. ClaimNetworks of scope
-`Cluster` are in pools `networks/NETWORK`. Which devices a link has: [which links are uplinks](../tasks/uplinks.md).
+Devices are in the pool that is named like the node, which has only this one. ClaimNetworks of scope `Cluster` are in pools `networks/NETWORK`. Which devices a link has: [which links are uplinks](../tasks/uplinks.md).
 "
     )
 }

@@ -29,7 +29,6 @@ mod layout;
 mod plan;
 mod pool;
 mod publisher;
-mod uncounted;
 mod validate;
 
 pub use config::{ConfigError, PublisherConfig, Scope};
@@ -37,6 +36,6 @@ pub use dropped::{DroppedField, ServerFeatures};
 pub use error::{ApiVerb, PublishError};
 pub use kubernetes_version::{InvalidVersion, KubernetesVersion};
 pub use plan::PUBLISHER_LABEL;
-pub use pool::{Placement, Pool};
+pub use pool::{EmptyPool, Placement, Pool};
 pub use publisher::{PoolStatus, PublishStatus, Publisher, PublisherHandle, Revision};
 pub use validate::{Fault, Problem, validate};

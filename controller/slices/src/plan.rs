@@ -6,6 +6,10 @@
 //! missing counter.
 //!
 //! * A single slice that differs is replaced in place: the pool is complete and consistent before and after.
+//! * So are a counter slice and a device slice, in two plans: first the counters get those that the devices
+//!   will need beside those that they still have, and then the devices are written. The next plan removes
+//!   counters that nothing needs any more. The pool is complete all the time, whatever crashes: node
+//!   autoscalers take a node with an incomplete pool for a broken one.
 //! * Otherwise, every slice is written with the next generation. The first write makes the pool incomplete,
 //!   the last one complete again, so new devices never appear without their counters. Counter slices are
 //!   written first anyway.
@@ -17,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::resource::v1::{DeviceTaint, ResourceSlice, ResourceSliceSpec},
+    api::resource::v1::{CounterSet, DeviceTaint, ResourceSlice, ResourceSliceSpec},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 
@@ -25,8 +29,9 @@ use crate::{
     config::PublisherConfig,
     dropped::Adopted,
     error::PublishError,
-    layout::{Names, Slot, layout},
-    pool::Pool,
+    layout::{COUNTER_SETS_PER_SLICE, Kind, Names, Slot, layout},
+    pool::{EmptyPool, Pool},
+    validate::COUNTERS_PER_SET,
 };
 
 /// Label with the name of the publisher on every slice that it writes.
@@ -53,7 +58,7 @@ impl Write {
 /// The way from the current slices to the desired ones.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// Generation of the pool after all writes; `None` if the pool is withdrawn.
+    /// Generation of the pool after all writes; `None` if there is no pool then.
     pub(crate) generation: Option<i64>,
     /// Empty when there is nothing to do.
     pub(crate) writes: Vec<Write>,
@@ -101,6 +106,9 @@ pub(crate) fn plan(
             });
         }
     }
+    if existing.is_empty() && pool.is_empty() && pool.empty == EmptyPool::Keep {
+        return Ok(Plan { generation: None, writes: Vec::new() });
+    }
     let names = Names::new(&config.driver, &pool.name);
     let slot_of = |slice: &ResourceSlice| names.slot(slice.metadata.name.as_deref()?);
     let current: BTreeMap<Slot, &ResourceSlice> =
@@ -128,7 +136,14 @@ pub(crate) fn plan(
         None => (1, due),
         Some(top) => {
             let interrupted = || due.iter().all(|slot| generation_of(slot) != Some(top));
-            if due.len() == 1 || interrupted() {
+            let is_published = |(slot, spec): (&Slot, &ResourceSliceSpec)| {
+                let count = spec.pool.resource_slice_count;
+                current.get(slot).is_some_and(|slice| {
+                    (slice.spec.pool.generation, slice.spec.pool.resource_slice_count) == (top, count)
+                })
+            };
+            let is_whole = current.len() == desired.len() && desired.iter().all(is_published);
+            if due.len() == 1 || interrupted() || (is_whole && widen(&mut desired, &current, &due)) {
                 (top, due)
             } else {
                 (top.saturating_add(1), desired.keys().copied().collect())
@@ -153,6 +168,36 @@ pub(crate) fn plan(
         });
     }
     Ok(Plan { generation: Some(generation), writes })
+}
+
+/// Adds to the counter slice the counters that it has today, so that the device slice, which is the other one
+/// that is due, can be replaced after it. Returns whether these two are due and can be written in this way.
+fn widen(
+    desired: &mut BTreeMap<Slot, ResourceSliceSpec>,
+    current: &BTreeMap<Slot, &ResourceSlice>,
+    due: &[Slot],
+) -> bool {
+    let [counters, devices] = due else { return false };
+    if (counters.kind, devices.kind) != (Kind::Counters, Kind::Devices) {
+        return false;
+    }
+    let (Some(now), Some(next)) = (current.get(counters), desired.get_mut(counters)) else { return false };
+    let mut sets: BTreeMap<String, CounterSet> = BTreeMap::new();
+    for set in now.spec.shared_counters.iter().chain(&next.shared_counters).flatten() {
+        let wide = sets.entry(set.name.clone()).or_insert_with(|| set.clone());
+        // A counter of another size would be wrong for the devices of before, or for the new ones.
+        let is_other = |(name, counter)| wide.counters.get(name).is_some_and(|now| now != counter);
+        if set.counters.iter().any(is_other) {
+            return false;
+        }
+        wide.counters.extend(set.counters.clone());
+    }
+    let fits = sets.len() <= COUNTER_SETS_PER_SLICE
+        && sets.values().all(|set| set.counters.len() <= COUNTERS_PER_SET);
+    if fits {
+        next.shared_counters = Some(sets.into_values().collect());
+    }
+    fits
 }
 
 fn has_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool) -> bool {

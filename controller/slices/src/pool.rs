@@ -23,11 +23,28 @@ pub struct Pool {
     /// slice; a device does not move to another slice for it. `timeAdded` of a taint is ignored, because the
     /// server sets it.
     ///
-    /// A pool without devices is published as one empty slice, because "no devices" and "not known yet"
-    /// differ.
+    /// A pool without devices is one empty slice.
     pub devices: Vec<Device>,
     /// Counters that the devices consume.
     pub counters: Vec<CounterSet>,
+    /// What is done while there is nothing in it.
+    pub empty: EmptyPool,
+}
+
+impl Pool {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.devices.is_empty() && self.counters.is_empty()
+    }
+}
+
+/// What is done with a pool without devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmptyPool {
+    /// It is published: "no devices" and "not known yet" differ.
+    Publish,
+    /// It stays if it is there, so that pools do not come and go; it is not created. Node autoscalers treat a
+    /// node with a slice in another way than one without, even if the slice has no device.
+    Keep,
 }
 
 /// The nodes that can use the devices of a pool.

@@ -186,11 +186,11 @@ const VERSION_INTERVAL: Duration = Duration::from_secs(300);
 /// The most expensive plan costs as much as this many writes.
 const MAX_COST: u32 = 10;
 
-/// Returns the cost of each of so many writes. Together they cost at most [`MAX_COST`]: all slices of a pool
-/// are written when their number changes, and a big pool must keep up with its devices. Dry runs are free:
-/// paid writes or a growing delay follow them.
-fn cost_of_each(writes: usize) -> f64 {
-    u32::try_from(writes).map_or(0.0, |writes| f64::from(MAX_COST) / f64::from(writes.max(MAX_COST)))
+/// Returns the cost of so many writes, at most [`MAX_COST`]: all slices of a pool are written when their
+/// number changes, and a big pool must keep up with its devices. Dry runs are free: paid writes or a growing
+/// delay follow them.
+fn cost(writes: usize) -> u32 {
+    u32::try_from(writes).map_or(MAX_COST, |writes| writes.min(MAX_COST))
 }
 
 /// Removes managed fields, which are half of a slice's size.
@@ -461,9 +461,9 @@ impl Worker {
                 self.send(pool, write, true).await?;
             }
         }
-        let cost = cost_of_each(plan.writes.len());
+        // Before the first: the pool may be incomplete until the last.
+        self.budget.spend(cost(plan.writes.len())).await;
         for write in &plan.writes {
-            self.budget.spend(cost).await;
             tracing::debug!(
                 pool,
                 slice = write.name(),
@@ -484,6 +484,8 @@ impl Worker {
                 _ => {}
             }
         }
+        // Counters may be left that no device needs any more.
+        *again |= plan.writes.len() > 1;
         Ok(plan.generation)
     }
 

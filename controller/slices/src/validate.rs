@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Most counters of a counter set (API limit since 1.35).
-const COUNTERS_PER_SET: usize = 32;
+pub(crate) const COUNTERS_PER_SET: usize = 32;
 
 /// One thing wrong with a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,8 +142,9 @@ pub(crate) fn publishable(pool: &Pool, scope: &Scope) -> Result<(Pool, Vec<Fault
         }
     }
     let counters = sets.into_values().cloned().collect();
-    let (name, placement, owner) = (pool.name.clone(), pool.placement.clone(), pool.owner.clone());
-    let sound = Pool { name, placement, owner, devices, counters };
+    let (name, placement) = (pool.name.clone(), pool.placement.clone());
+    let (owner, empty) = (pool.owner.clone(), pool.empty);
+    let sound = Pool { name, placement, owner, devices, counters, empty };
     Ok((sound, faults.found))
 }
 
@@ -266,6 +267,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pool::EmptyPool;
 
     fn faults_of(devices: Value, counters: Value) -> Vec<String> {
         let pool = Pool {
@@ -274,6 +276,7 @@ mod tests {
             owner: None,
             devices: serde_json::from_value(devices).unwrap(),
             counters: serde_json::from_value(counters).unwrap(),
+            empty: EmptyPool::Publish,
         };
         validate(&pool, &Scope::Node("n1".into())).iter().map(Fault::to_string).collect()
     }
@@ -377,6 +380,7 @@ mod tests {
                 consuming("a", "good"), consuming("b", "bad"), {"name": "a"}, {"name": "c"}]))
             .unwrap(),
             counters: serde_json::from_value(json!([set("good", "1"), set("bad", "-1")])).unwrap(),
+            empty: EmptyPool::Publish,
         };
         let (sound, faults) = publishable(&pool, &Scope::Node("n1".into())).unwrap();
         let names: Vec<_> = sound.devices.iter().map(|device| device.name.as_str()).collect();
@@ -394,6 +398,7 @@ mod tests {
             owner: None,
             devices: Vec::new(),
             counters: Vec::new(),
+            empty: EmptyPool::Publish,
         };
         let (node, cluster) = (Scope::Node("n1".into()), Scope::Cluster);
         let elsewhere = [

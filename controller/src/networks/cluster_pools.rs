@@ -22,7 +22,7 @@ use netclaim_api::labels::{SERVED, network_label};
 use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, Scope};
 use netclaim_api::published::{Amounts, Facts, device};
 use netclaim_api::{API_VERSION, NetworkName};
-use netclaim_slices::{Placement, Pool};
+use netclaim_slices::{EmptyPool, Placement, Pool};
 
 /// Returns the pool of an accepted ClaimNetwork, owned by the object of this UID; `None` if its nodes publish
 /// it.
@@ -42,6 +42,7 @@ pub(crate) fn pool(name: &NetworkName, spec: &ClaimNetworkSpec, uid: &str) -> Op
             }),
             devices: vec![network_device(name, spec)],
             counters: Vec::new(),
+            empty: EmptyPool::Publish,
         }),
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Candidate {
     pub(super) link_use: Option<LinkUse>,
     /// Its VLAN id on the link.
     pub(super) vlan: Option<u32>,
+    /// Whether the node offers it; else it is here because a claim holds it.
+    pub(super) is_offered: bool,
     /// Why it cannot serve new pods.
     pub(super) unhealthy: Vec<Unhealthy>,
     /// Whether its link is in its pod. What new pods wait for is nothing that the pod suffers from then.

@@ -15,7 +15,7 @@ use crate::pods::owner::{Addresses, Plan, Segment};
 use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{has_child, link_use_of, vlan_of};
-use netclaim_api::device::{DeviceName, is_pool_of};
+use netclaim_api::device::DeviceName;
 use netclaim_api::network::{ClaimNetworkSpec, UplinkSelector};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
@@ -27,10 +27,8 @@ use crate::inventory::Inventory;
 /// What devices need to know of one attachment that a claim holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Held {
-    /// The device in a pool of the node; `None` where it is one of the cluster.
+    /// The device in the node's pool; `None` where it is one of the cluster.
     pub(crate) device: Option<String>,
-    /// The pool of a link that it is in; `None` where it is in the node's.
-    pub(crate) link_pool: Option<String>,
     /// Its ClaimNetwork; `None` for a device of the uplink itself.
     pub(crate) network: Option<NetworkName>,
     /// Name of the CNI network, under which IPAMs keep their leases.
@@ -64,8 +62,7 @@ impl Held {
             Err(_) => (None, None),
         };
         Self {
-            device: is_pool_of(&device.pool, node).then(|| device.device.clone()),
-            link_pool: Some(&device.pool).filter(|pool| *pool != node && is_pool_of(pool, node)).cloned(),
+            device: (device.pool == node).then(|| device.device.clone()),
             network,
             list: Some(plan.spec.conflist.name().to_string()),
             attributes: plan.owner.attributes.clone(),
@@ -211,6 +208,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         link,
         link_use: held.link_use,
         vlan: held.vlan,
+        is_offered: false,
         unhealthy: unhealthy.into_iter().collect(),
         is_in_pod,
     }

@@ -2,7 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `pool` | makes the pools of the inventory; pure, as are the modules down to `server_features` |
+//! | `pool` | makes the pool of the inventory; pure, as are the modules down to `server_features` |
 //! | `offer` | says in which ways a link is offered by itself |
 //! | `sharing` | divides links among their devices: bandwidth, segmentation ids, who excludes whom |
 //! | `held` | keeps devices published that claims hold |

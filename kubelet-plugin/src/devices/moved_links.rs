@@ -20,7 +20,7 @@ pub(super) struct MovedLink {
 }
 
 /// Taints the devices on those links.
-pub(super) fn taint(pools: &mut [Pool], moved: &[MovedLink], inventory: &Inventory) {
+pub(super) fn taint(pool: &mut Pool, moved: &[MovedLink], inventory: &Inventory) {
     let links: Vec<Link> = inventory.uplinks.iter().map(|uplink| uplink.link.clone()).collect();
     for MovedLink { link, name_in_pod } in moved {
         let now = link.find(&links, name_in_pod.as_str(), true).map(|link| link.name.as_str());
@@ -28,8 +28,7 @@ pub(super) fn taint(pools: &mut [Pool], moved: &[MovedLink], inventory: &Invento
             let uplink = device.attributes.as_ref().and_then(|all| all.get(UPLINK)?.string.as_deref());
             uplink.is_some_and(|uplink| uplink == link.name || Some(uplink) == now)
         };
-        let devices = pools.iter_mut().flat_map(|pool| &mut pool.devices);
-        for device in devices.filter(on_it) {
+        for device in pool.devices.iter_mut().filter(on_it) {
             let key = Reason::LinkMissing.key();
             let taints = device.taints.get_or_insert_default();
             if taints.iter().all(|taint| taint.key != key) {
@@ -49,7 +48,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::Held;
-    use super::super::pool::{Sources, pools};
+    use super::super::pool::{Sources, pool};
     use super::*;
     use crate::inventory::fixtures::uplink;
 
@@ -80,13 +79,13 @@ mod tests {
             held: &held,
             counts: true,
         };
-        let (mut pools, _) = pools(sources, |_, _| None);
+        let (mut pool, _) = pool(sources, |_, _| None);
         for _ in 0..2 {
-            taint(&mut pools, std::slice::from_ref(&moved), &inventory);
+            taint(&mut pool, std::slice::from_ref(&moved), &inventory);
         }
-        let devices = pools.iter().flat_map(|pool| &pool.devices);
-        let tainted = devices.filter(|device| device.taints.as_ref().is_some_and(|all| all.len() == 1));
+        let tainted =
+            pool.devices.iter().filter(|device| device.taints.as_ref().is_some_and(|all| all.len() == 1));
         let tainted: Vec<&str> = tainted.map(|device| device.name.as_str()).collect();
-        assert_eq!(tainted, ["nic-eth2", "nic-x", "macvlan-x", "ipvlan-x"]);
+        assert_eq!(tainted, ["nic-x", "macvlan-x", "ipvlan-x", "nic-eth2"]);
     }
 }

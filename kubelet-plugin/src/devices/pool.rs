@@ -1,26 +1,26 @@
-//! The pools of the node, their devices, and the health of these. Pure.
+//! The pool of the node, its devices, and the health of these. Pure.
 
 use std::sync::Arc;
 
 use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::ClaimNetworkSpec;
+use netclaim_api::network::{ClaimNetworkSpec, Scope};
 use netclaim_api::published::{self, Amounts, Facts, Segments};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{LinkUse, NetworkName, attributes};
-use netclaim_slices::{Placement, Pool};
+use netclaim_slices::{EmptyPool, Placement, Pool};
 use serde_json::{Map, Value};
 
 use super::availability::Unavailable;
 use super::candidate::{Candidate, networks};
 use super::held::{self, Held, settled};
 use super::offer;
-use super::sharing::{self, Place, Shares, places};
+use super::sharing::{self, Shares, keep_apart};
 use crate::dra::DeviceHealth;
 use crate::inventory::{Inventory, Uplink, selects};
 
-/// What the pools are made from.
+/// What the pool is made from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sources<'a> {
     /// The Node object's name.
@@ -34,15 +34,19 @@ pub(super) struct Sources<'a> {
     pub(super) counts: bool,
 }
 
-/// Returns the pools of a node, without an owner, and the health of its devices. `addresses` returns how many
+/// Returns the pool of a node, without an owner, and the health of its devices. `addresses` returns how many
 /// attachments a ClaimNetwork's IPAM has addresses for.
+///
+/// A node has one pool, whatever is on it: node autoscalers compare how many pools the nodes of a group have.
+/// A node that has never offered anything has none: they look at devices instead of CPU and memory where
+/// there is one.
 ///
 /// ClaimNetworks come first: the scheduler looks at the devices in this order, and most claims are for
 /// ClaimNetworks.
-pub(super) fn pools(
+pub(super) fn pool(
     from: Sources<'_>,
     addresses: impl Fn(&NetworkName, &ClaimNetworkSpec) -> Option<u64>,
-) -> (Vec<Pool>, Vec<DeviceHealth>) {
+) -> (Pool, Vec<DeviceHealth>) {
     let Sources { node, inventory: wanted, unavailable, held, counts } = from;
     let inventory = &*settled(wanted, held);
     let sharing::Amounts { bandwidth, segments } = sharing::Amounts::of(inventory, held);
@@ -91,22 +95,23 @@ pub(super) fn pools(
         candidates.extend(offered.into_iter().map(|link_use| uplink_device(uplink, link_use, &bandwidth)));
     }
     held::keep(&mut candidates, held, inventory);
-    let (mut pools, mut health) = (Vec::new(), Vec::new());
-    for Place { link_pool, candidates, counters } in places(candidates, node, held, inventory, counts) {
-        let name = link_pool.unwrap_or_else(|| node.to_owned());
-        health.extend(candidates.iter().map(|candidate| DeviceHealth {
-            pool: name.clone(),
-            device: candidate.device.name.clone(),
-            unhealthy: candidate.unhealthy.first().filter(|_| !candidate.is_in_pod).map(ToString::to_string),
-        }));
-        let devices = candidates.into_iter().map(|mut candidate| {
-            published::taint(&mut candidate.device, &candidate.unhealthy);
-            candidate.device
-        });
-        let placement = Placement::Node(node.to_owned());
-        pools.push(Pool { name, placement, owner: None, devices: devices.collect(), counters });
-    }
-    (pools, health)
+    let counters = keep_apart(&mut candidates, held, inventory, counts);
+    let health = candidates.iter().map(|candidate| DeviceHealth {
+        pool: node.to_owned(),
+        device: candidate.device.name.clone(),
+        unhealthy: candidate.unhealthy.first().filter(|_| !candidate.is_in_pod).map(ToString::to_string),
+    });
+    let health = health.collect();
+    let devices = candidates.into_iter().map(|mut candidate| {
+        published::taint(&mut candidate.device, &candidate.unhealthy);
+        candidate.device
+    });
+    let (devices, placement) = (devices.collect(), Placement::Node(node.to_owned()));
+    // The controller removes the labels of a node without slices, because its agent is gone.
+    let is_labelled =
+        inventory.networks.values().any(|spec| spec.scope == Scope::Cluster && inventory.can_serve(spec));
+    let empty = if is_labelled { EmptyPool::Publish } else { EmptyPool::Keep };
+    (Pool { name: node.to_owned(), placement, owner: None, devices, counters, empty }, health)
 }
 
 /// Whether claims that ask for addresses of the ClaimNetwork can have its device without any that the node
@@ -155,6 +160,7 @@ fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &Shares) -> Candida
         link: Some(uplink.name.clone()),
         link_use: Some(link_use),
         vlan: None,
+        is_offered: true,
         unhealthy: link_unhealthy(uplink, Some(link_use), link_use == LinkUse::Nic).collect(),
         is_in_pod: false,
     }
@@ -227,6 +233,7 @@ fn network_device(
         link: uplink.map(|uplink| uplink.name.clone()),
         link_use: spec.link_use(),
         vlan: spec.fixed_vlan(),
+        is_offered: true,
         unhealthy: uplink
             .into_iter()
             .flat_map(|uplink| link_unhealthy(uplink, spec.link_use(), spec.moves_link()))
@@ -255,43 +262,20 @@ mod tests {
         .expect("a network")
     }
 
-    fn pools_and_health(inventory: &Inventory, held: &[Held]) -> (Vec<Pool>, Vec<DeviceHealth>) {
+    /// The devices of a node whose claims hold `held`, and their health.
+    fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
         let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
         let from =
             Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: true };
-        pools(from, |_, _| None)
+        pool(from, |_, _| None)
     }
 
-    fn pools_of(inventory: &Inventory, held: &[Held]) -> Vec<Pool> {
-        pools_and_health(inventory, held).0
-    }
-
-    /// All pools as one.
-    fn merged(pools: Vec<Pool>) -> Pool {
-        let merge = |mut one: Pool, other: Pool| {
-            one.devices.extend(other.devices);
-            one.counters.extend(other.counters);
-            one
-        };
-        pools.into_iter().reduce(merge).expect("a pool")
-    }
-
-    /// The devices of a node whose claims hold `held`.
-    fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
-        let (pools, health) = pools_and_health(inventory, held);
-        (merged(pools), health)
-    }
-
-    /// What each pool has: `POOL: DEVICE DEVICE! …`, with `!` for a taint, and `+` after the pool's name for
-    /// counters.
-    fn shown(pools: &[Pool]) -> Vec<String> {
+    /// What a pool has: `DEVICE DEVICE! …`, with `!` for a taint, and `+ ` before them for counters.
+    fn shown(pool: &Pool) -> String {
         let device =
-            |device: &Device| format!(" {}{}", device.name, if device.taints.is_some() { "!" } else { "" });
-        let pool = |pool: &Pool| {
-            let counters = if pool.counters.is_empty() { "" } else { "+" };
-            format!("{}{counters}:{}", pool.name, pool.devices.iter().map(device).collect::<String>())
-        };
-        pools.iter().map(pool).collect()
+            |device: &Device| format!("{}{}", device.name, if device.taints.is_some() { "!" } else { "" });
+        let devices: Vec<String> = pool.devices.iter().map(device).collect();
+        format!("{}{}", if pool.counters.is_empty() { "" } else { "+ " }, devices.join(" "))
     }
 
     fn pool_of(inventory: &Inventory) -> Pool {
@@ -306,9 +290,7 @@ mod tests {
         };
         let mut plan = fixtures::plan("c");
         device.clone_into(&mut plan.owner.device.device);
-        let has_it = |pool: &&Pool| pool.devices.iter().any(|other| other.name == device);
-        plan.owner.device.pool =
-            pools_of(with, &[]).iter().find(has_it).map_or("n", |pool| pool.name.as_str()).to_owned();
+        plan.owner.device.pool = "n".to_owned();
         if let Some(spec) = network {
             plan.spec.conflist = conflist(spec.cni["plugins"].clone());
         }
@@ -334,11 +316,8 @@ mod tests {
         let unavailable = BTreeMap::new();
         let from =
             Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[], counts: true };
-        let (pools, _) = pools(from, |name, _| Some(u64::from(name.as_str() == "n")));
-        for pool in &pools {
-            assert_eq!(netclaim_slices::validate(pool, &netclaim_slices::Scope::Node("n".into())), []);
-        }
-        let pool = merged(pools);
+        let (pool, _) = pool(from, |name, _| Some(u64::from(name.as_str() == "n")));
+        assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
         assert_eq!(taints(device("net-m")), ["netclaim.dev/exhausted"]);
         assert!(taints(device("net-n")).is_empty());
@@ -362,13 +341,11 @@ mod tests {
                 held: &[],
                 counts: true,
             };
-            let (pools, _) = pools(from, |_, _| Some(0));
-            for pool in &pools {
-                assert_eq!(netclaim_slices::validate(pool, &netclaim_slices::Scope::Node("n".into())), []);
-            }
+            let (pool, _) = pool(from, |_, _| Some(0));
+            assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
             let device = |name: &str| {
-                let device = merged(pools.clone()).devices.into_iter().find(|device| device.name == name);
-                taints(&device.expect("published")).contains(&"netclaim.dev/exhausted")
+                let device = pool.devices.iter().find(|device| device.name == name);
+                taints(device.expect("published")).contains(&"netclaim.dev/exhausted")
             };
             [device("net-m"), device("net-h")]
         };
@@ -550,7 +527,6 @@ mod tests {
             device("net-m").attributes,
             pool_of(&with).devices.into_iter().find(|d| d.name == "net-m").expect("there").attributes
         );
-        assert!(!fits(&pool, &[device("nic-eth1"), device("net-m")]));
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-missing"]);
         assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"], "net-m waits for it");
         let nobody = Inventory { networks: BTreeMap::new(), ..without.clone() };
@@ -655,13 +631,12 @@ mod tests {
         let inventory = Arc::new(inventory);
         let from =
             Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[], counts: true };
-        let (pools, health) = pools(from, |_, _| None);
-        let pool = merged(pools);
+        let (pool, health) = pool(from, |_, _| None);
         let tainted: Vec<_> =
             pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| &d.name).collect();
         assert_eq!(tainted, ["net-m"]);
         assert!(health.contains(&DeviceHealth {
-            pool: "n/eth1".into(),
+            pool: "n".into(),
             device: "net-m".into(),
             unhealthy: Some(unhealthy.message)
         }));
@@ -689,18 +664,18 @@ mod tests {
     #[test]
     fn without_policies_a_link_is_offered_by_its_networks_or_whole() {
         let networks = [("b", "macvlan"), ("a", "vlan")];
-        assert_eq!(shown(&pools_of(&by_default(&[]), &[])), ["n: nic-eth1 nic-eth2"]);
-        assert_eq!(shown(&pools_of(&by_default(&networks), &[])), ["n: net-a net-b nic-eth2"]);
+        assert_eq!(shown(&pool_of(&by_default(&[]))), "nic-eth1 nic-eth2");
+        assert_eq!(shown(&pool_of(&by_default(&networks))), "net-a net-b nic-eth2");
     }
 
     #[test]
-    fn a_link_with_exclusive_uses_has_a_pool_of_its_own() {
+    fn only_a_node_that_offers_exclusive_uses_has_counters() {
         let mut inventory = by_default(&[("m", "macvlan")]);
+        assert_eq!(shown(&pool_of(&inventory)), "net-m nic-eth2");
         inventory.uplinks[0].is_listed = true;
-        let listed = ["n: nic-eth2", "n/eth1+: net-m nic-eth1 macvlan-eth1 ipvlan-eth1"];
-        assert_eq!(shown(&pools_of(&inventory, &[])), listed);
+        assert_eq!(shown(&pool_of(&inventory)), "+ net-m nic-eth1 macvlan-eth1 ipvlan-eth1 nic-eth2");
         let both = by_default(&[("i", "ipvlan"), ("m", "macvlan")]);
-        assert_eq!(shown(&pools_of(&both, &[])), ["n: nic-eth2", "n/eth1+: net-i net-m"]);
+        assert_eq!(shown(&pool_of(&both)), "+ net-i net-m nic-eth2");
     }
 
     #[test]
@@ -708,39 +683,42 @@ mod tests {
         let before = by_default(&[]);
         let after = by_default(&[("m", "macvlan")]);
         let held = [held("nic-eth1", &before)];
-        let pools = pools_of(&after, &held);
-        assert_eq!(shown(&pools), ["n: net-m! nic-eth2 nic-eth1!"]);
-        let device =
-            |name: &str| pools[0].devices.iter().find(|device| device.name == name).expect("published");
+        let (pool, _) = made(&after, &held);
+        assert_eq!(shown(&pool), "net-m! nic-eth2 nic-eth1!");
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-in-use"]);
         assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"]);
         // In its pod.
+        let shown = |inventory: &Inventory, held: &[Held]| shown(&made(inventory, held).0);
         let moved = Inventory { uplinks: after.uplinks[1..].to_vec(), ..after.clone() };
-        assert_eq!(
-            shown(&pools_of(&moved, &held)),
-            ["n: nic-eth2 nic-eth1!"],
-            "the ClaimNetwork is the next"
-        );
+        assert_eq!(shown(&moved, &held), "nic-eth2 nic-eth1!", "the ClaimNetwork is the next");
         let unnamed = Inventory { networks: BTreeMap::new(), ..moved };
-        assert_eq!(shown(&pools_of(&unnamed, &held)), ["n: nic-eth2 nic-eth1"]);
-        assert_eq!(shown(&pools_of(&after, &[])), ["n: net-m nic-eth2"]);
+        assert_eq!(shown(&unnamed, &held), "nic-eth2 nic-eth1");
+        assert_eq!(shown(&after, &[]), "net-m nic-eth2");
     }
 
     #[test]
-    fn a_link_changes_its_pool_when_no_claim_holds_it() {
+    fn counters_come_and_go_with_what_is_offered_and_know_what_claims_hold() {
         let shared = by_default(&[("m", "macvlan")]);
         let mut listed = shared.clone();
         listed.uplinks[0].is_listed = true;
-        let in_node = [held("net-m", &shared)];
-        let stays = ["n: net-m macvlan-eth1 nic-eth2"];
-        assert_eq!(shown(&pools_of(&listed, &in_node)), stays, "nobody could have the others");
-        let in_link = [held("net-m", &listed)];
-        assert_eq!(in_link[0].link_pool.as_deref(), Some("n/eth1"));
-        assert_eq!(shown(&pools_of(&shared, &in_link)), ["n: nic-eth2", "n/eth1: net-m"]);
-        // Allocated before the link changed its pool, and prepared after it.
-        let both = [in_node, in_link].concat();
-        let pools = pools_of(&listed, &both);
-        assert_eq!(shown(&pools), ["n: nic-eth2", "n/eth1: net-m macvlan-eth1"]);
+        let held = [held("net-m", &shared)];
+        assert_eq!(shown(&made(&shared, &held).0), "net-m nic-eth2");
+        let (pool, _) = made(&listed, &held);
+        assert_eq!(shown(&pool), "+ net-m nic-eth1 macvlan-eth1 ipvlan-eth1 nic-eth2");
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        let together = |other| fits(&pool, &[device("net-m"), device(other)]);
+        assert!(together("macvlan-eth1") && !together("nic-eth1") && !together("ipvlan-eth1"));
+    }
+
+    #[test]
+    fn a_use_that_no_counter_knows_withholds_what_it_excludes() {
+        let mut inventory = by_default(&[("m", "macvlan"), ("v", "vlan")]);
+        inventory.uplinks[0].is_listed = true;
+        let held = [held("net-m", &inventory)];
+        // Its ClaimNetwork is of another kind now, and the pod's interface is not.
+        inventory.networks.insert("m".parse().expect("a name"), network("ipvlan"));
+        assert_eq!(shown(&made(&inventory, &held).0), "+ net-m net-v macvlan-eth1 nic-eth2");
     }
 
     #[test]
@@ -751,11 +729,11 @@ mod tests {
             let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
             let from =
                 Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: false };
-            shown(&pools(from, |_, _| None).0)
+            shown(&pool(from, |_, _| None).0)
         };
-        assert_eq!(shown(&inventory, &[]), ["n: net-i net-v ipvlan-eth1 nic-eth2"]);
-        let held = [Held { link_pool: None, ..held("net-m", &inventory) }];
-        assert_eq!(shown(&inventory, &held), ["n: net-i! net-m net-v macvlan-eth1 nic-eth2"]);
+        assert_eq!(shown(&inventory, &[]), "net-i net-v ipvlan-eth1 nic-eth2");
+        let held = [held("net-m", &inventory)];
+        assert_eq!(shown(&inventory, &held), "net-i! net-m net-v macvlan-eth1 nic-eth2");
     }
 
     #[test]

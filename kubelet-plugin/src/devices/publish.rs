@@ -21,7 +21,7 @@ use super::availability::Unavailable;
 use super::leases::Leases;
 use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
-use super::pool::{Sources, pools};
+use super::pool::{Sources, pool};
 use super::report::PublishReporter;
 use super::{Held, server_features};
 use crate::addresses::reservations::journalled_lists;
@@ -108,18 +108,15 @@ impl Devices {
                 leases.watch(&now, &journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
                 let counts = features.without_counters().is_none();
-                let Some((pools, now_health)) = self.look(now, unavailable, &attacher, counts).await else {
+                let Some((pool, now_health)) = self.look(now, unavailable, &attacher, counts).await else {
                     return;
                 };
                 let now_health: Report = now_health.into();
                 health.send_if_modified(|before| std::mem::replace(before, now_health.clone()) != now_health);
                 // The garbage collector would delete slices that no Node object owns.
                 if let Some(owner) = owner.filter(|_| self.obstacle.borrow().is_none()) {
-                    let fitted = pools.into_iter().map(|pool| Pool {
-                        owner: Some(owner.clone()),
-                        ..server_features::fitted(pool, features)
-                    });
-                    publisher.publish(fitted.collect());
+                    let fitted = Pool { owner: Some(owner), ..server_features::fitted(pool, features) };
+                    publisher.publish(vec![fitted]);
                 } else {
                     publisher.publish(Vec::new());
                 }
@@ -187,14 +184,14 @@ impl Devices {
         }
     }
 
-    /// Returns the pools as they are now; `None` when the agent ends.
+    /// Returns the pool as it is now; `None` when the agent ends.
     async fn look<A: Attach, O: Observer<Owner = Owner>>(
         &self,
         inventory: Arc<Inventory>,
         unavailable: Arc<Unavailable>,
         attacher: &Attacher<A, O>,
         counts: bool,
-    ) -> Option<(Vec<Pool>, Vec<DeviceHealth>)> {
+    ) -> Option<(Pool, Vec<DeviceHealth>)> {
         let (node, ours, reservations) =
             (self.node.clone(), attacher.sandbox_ids(), self.reservations.clone());
         let held = attacher.plans(|plan| Held::of(plan, &node));
@@ -213,10 +210,10 @@ impl Devices {
             let from = Sources { node: &node, inventory, unavailable, held: &held, counts };
             let (networks, leased) = (&inventory.networks, &inventory.addresses);
             let users = Users { networks, ours: &ours, leased, held: &held, reservations: &reservations };
-            let (mut pools, mut health) = pools(from, |name, spec| addresses::of(name, spec, users));
-            moved_links::taint(&mut pools, &moved, inventory);
+            let (mut pool, mut health) = pool(from, |name, spec| addresses::of(name, spec, users));
+            moved_links::taint(&mut pool, &moved, inventory);
             note_failed_checks(&mut health, &failed);
-            (pools, health)
+            (pool, health)
         });
         made.await.ok()
     }

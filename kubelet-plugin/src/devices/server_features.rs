@@ -3,7 +3,7 @@
 //! See `docs/reference/kubernetes-versions.md`.
 
 use k8s_openapi::api::resource::v1::Device;
-use netclaim_api::{attributes, published};
+use netclaim_api::published;
 use netclaim_slices::{KubernetesVersion, Pool, ServerFeatures};
 
 /// The oldest version that has by default what netclaim needs.
@@ -14,21 +14,11 @@ const OLDEST: KubernetesVersion = KubernetesVersion::new(1, 36, 0);
 /// The scheduler of 1.37 walks over all shares of the cluster for each free shared device, unless there is a
 /// record of consumed capacity. A device that counts nothing gets a capacity for that.
 pub(super) fn fitted(mut pool: Pool, server: &ServerFeatures) -> Pool {
-    if server.without_counters().is_some() {
-        pool = pool.without_counters(rank);
-    }
     let is_shared = |device: &&mut Device| device.allow_multiple_allocations == Some(true);
     if server.walks_shares() {
         pool.devices.iter_mut().filter(is_shared).for_each(published::record_claims);
     }
     pool
-}
-
-/// Ranks devices that exclude each other where the scheduler cannot know it, so that only the first is
-/// published: ClaimNetworks, which an admin has defined, before bare links.
-fn rank(device: &Device) -> impl Ord + use<> {
-    let network = device.attributes.as_ref().and_then(|attributes| attributes.get(attributes::NETWORK));
-    network.and_then(|network| network.string.as_deref()).is_none_or(str::is_empty)
 }
 
 /// Returns why nothing can be published; `None` when something can.
@@ -104,6 +94,7 @@ mod tests {
             owner: None,
             devices: devices.into(),
             counters: Vec::new(),
+            empty: netclaim_slices::EmptyPool::Keep,
         };
         let on = |version: &str| {
             let server = ServerFeatures::default().of(version.parse().expect("a version"));
@@ -111,14 +102,5 @@ mod tests {
             devices.map(|device| device.capacity.iter().flatten().count()).collect::<Vec<_>>()
         };
         assert_eq!([on("v1.36.6"), on("v1.37.1"), on("v1.38.0")], [[0, 0], [1, 0], [0, 0]]);
-    }
-
-    #[test]
-    fn networks_rank_before_bare_links() {
-        let of = |network: &str| {
-            let facts = Facts { network: network.into(), ..Facts::default() };
-            rank(&device("d".into(), facts, Amounts::default(), true))
-        };
-        assert!(of("storage") < of(""));
     }
 }

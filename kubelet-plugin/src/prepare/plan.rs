@@ -205,8 +205,7 @@ struct Offer<'a> {
 fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, DeviceError> {
     let (pool, base, uplink) = base(&allocated.device, node)?;
     let (device, node_name) = (&allocated.device, node.name.to_owned());
-    // A link's devices change between the pools of the node.
-    if allocated.pool != pool && !(pool == node.name && device::is_pool_of(&allocated.pool, node.name)) {
+    if allocated.pool != pool {
         let (device, found) = (device.clone(), allocated.pool.clone());
         return Err(DeviceError::OtherPool { device, found, node: node_name, pool });
     }

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
             the_pool_of_a_cluster_wide_network_follows_its_spec,
             a_link_with_a_network_is_offered_only_through_it,
             a_mode_that_is_offered_no_more_stays_while_a_pod_has_it,
-            a_link_gets_a_pool_of_its_own_when_no_pod_uses_it,
+            exclusive_uses_of_a_link_come_and_go_while_pods_have_it,
             devices_follow_a_link_that_is_added_changed_and_removed,
             a_pod_waits_while_the_link_of_its_network_is_down,
             a_nic_in_a_pod_stays_published_and_exclusive,

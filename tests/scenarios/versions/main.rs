@@ -67,14 +67,9 @@ fn version(cluster: &Cluster) -> Result<KubernetesVersion> {
     Ok(version["serverVersion"]["gitVersion"].as_str().context("the API server has no version")?.parse()?)
 }
 
-/// Reads the slices of the node's own pool, which must be complete.
+/// Reads the slices of the node's pool, which must be complete.
 fn slices(test: &Test<'_>) -> Result<Vec<Value>> {
-    slices_of(test, "node0")
-}
-
-/// Reads the slices of a pool, which must be complete.
-fn slices_of(test: &Test<'_>, pool: &str) -> Result<Vec<Value>> {
-    of_pool(test.cluster.slices()?, pool)
+    of_pool(test.cluster.slices()?, "node0")
 }
 
 /// Returns the slices of a pool, which must be complete.
@@ -113,16 +108,13 @@ fn slices_are_complete_and_an_idle_agent_writes_nothing(test: &Test<'_>) -> Resu
     }
     let has_counters = |slice: &Value| slice["spec"]["sharedCounters"].is_array();
     ensure!(!slices.iter().any(has_counters), "{slices:?}");
-    // Devices that exclude each other have a pool with counters, or only one of them is published.
+    // Devices that exclude each other have counters, or only one of them is published.
     let policy = test.modes(&["eth2"], &["nic", "macvlan"])?;
     eventually(10, "the policy is in force", || {
-        if counts {
-            let of_link = slices_of(test, "node0/eth2")?;
-            ensure!(devices(&of_link).len() == 2 && of_link.iter().any(has_counters), "{of_link:?}");
-        } else {
-            let found = devices(&self::slices(test)?);
-            ensure!(found.contains("nic-eth2") && !found.contains("macvlan-eth2"), "{found:?}");
-        }
+        let slices = self::slices(test)?;
+        let found = devices(&slices);
+        ensure!(found.contains("nic-eth2") && found.contains("macvlan-eth2") == counts, "{found:?}");
+        ensure!(slices.iter().any(has_counters) == counts, "{slices:?}");
         Ok(())
     })?;
     test.cluster.kubectl(&["delete", "uplinkpolicy", &policy])?;

@@ -19,14 +19,11 @@ use netclaim_tests::objects::{claim_template, list, pod_of_template, text};
 use netclaim_tests::{Interface, SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
-use super::{counts, devices, of_pool, slices_of, version};
+use super::{counts, of_pool, slices, version};
 
 /// The version that the cluster is started with; [`NEW`] is the next one.
 const OLD: &str = "1.36";
 const NEW: &str = "newest";
-
-/// The pool of a link whose devices exclude each other.
-const LINK_POOL: &str = "node0/eth2";
 
 /// Seconds until the slices are those for another API server.
 const PUBLISHED: u64 = 60;
@@ -50,10 +47,9 @@ fn upgraded_and_back(test: &Test<'_>) -> Result<()> {
     let nic = run.keep("nic")?;
 
     run.step(NEW, &["apiserver"], &[&pods[..], &[nic]].concat())?;
-    // A link stays in the pool of the claims that hold its devices.
-    run.link_is_in_the_nodes_pool()?;
+    // The new scheduler will charge the pod from before.
+    run.link_has(&["macvlan-eth2", "nic-eth2"])?;
     test.delete_pod("nic")?;
-    run.link_has_counters()?;
     run.step(NEW, &["kcm", "scheduler"], &pods)?;
     // The new scheduler counts what the new API server stores.
     test.start_pod("macvlan", &run.macvlan)?;
@@ -66,9 +62,9 @@ fn upgraded_and_back(test: &Test<'_>) -> Result<()> {
     run.step(OLD, &["kubelet"], &pods)?;
     run.step(OLD, &["scheduler", "kcm"], &pods)?;
     run.step(OLD, &["apiserver"], &pods)?;
-    ensure!(devices(&slices_of(test, LINK_POOL)?) == ["macvlan-eth2".to_owned()].into(), "the pod has it");
+    run.link_has(&["macvlan-eth2"])?;
     test.delete_pod("macvlan")?;
-    run.link_is_in_the_nodes_pool()?;
+    run.link_has(&["nic-eth2"])?;
 
     for pod in ["local", "leased", "wide"] {
         test.delete_pod(pod)?;
@@ -146,7 +142,7 @@ impl<'a> Run<'a> {
             controller: controller(test)?,
         };
         run.is_published()?;
-        run.link_is_in_the_nodes_pool()?;
+        run.link_has(&["nic-eth2"])?;
         Ok(run)
     }
 
@@ -249,27 +245,15 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Waits until eth2 is in the node's pool, in one of its uses and without counters.
-    fn link_is_in_the_nodes_pool(&self) -> Result<()> {
-        eventually(PUBLISHED, "the link is in the node's pool", || {
-            let slices = self.test.cluster.slices()?;
-            ensure!(slices.iter().all(|slice| slice["spec"]["pool"]["name"] != LINK_POOL), "it has its own");
-            ensure!(slices.iter().all(|slice| slice["spec"]["sharedCounters"].is_null()), "{slices:?}");
-            let found = devices(&slices_of(self.test, "node0")?);
+    /// Waits until eth2 is offered in these devices, with counters where there is more than one.
+    fn link_has(&self, devices: &[&str]) -> Result<()> {
+        eventually(PUBLISHED, &format!("eth2 is offered as {devices:?}"), || {
+            let slices = slices(self.test)?;
+            let found = super::devices(&slices);
             let found: Vec<_> = found.iter().filter(|name| name.ends_with("-eth2")).collect();
-            ensure!(found == ["nic-eth2"], "{found:?}");
-            Ok(())
-        })
-    }
-
-    /// Waits until eth2 is in a pool of its own, where counters keep its devices apart.
-    fn link_has_counters(&self) -> Result<()> {
-        eventually(PUBLISHED, "the link has counters", || {
-            let slices = slices_of(self.test, LINK_POOL)?;
-            ensure!(devices(&slices).len() == 2, "{slices:?}");
-            ensure!(slices.iter().any(|slice| slice["spec"]["sharedCounters"].is_array()), "{slices:?}");
-            let of_node = devices(&slices_of(self.test, "node0")?);
-            ensure!(!of_node.iter().any(|name| name.ends_with("-eth2")), "{of_node:?}");
+            ensure!(found == devices, "{found:?}");
+            let has_counters = slices.iter().any(|slice| slice["spec"]["sharedCounters"].is_array());
+            ensure!(has_counters == (devices.len() > 1), "{slices:?}");
             Ok(())
         })
     }

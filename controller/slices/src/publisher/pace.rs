@@ -47,12 +47,12 @@ impl Budget {
         Self { limits, tokens: f64::from(limits.burst), counted: Instant::now() }
     }
 
-    /// Waits until a request of this cost may be sent. A single write costs 1.
-    pub(super) async fn spend(&mut self, cost: f64) {
+    /// Waits until requests of this cost may be sent. A single write costs 1.
+    pub(super) async fn spend(&mut self, cost: u32) {
         let per_second = f64::from(self.limits.per_second);
         let now = Instant::now();
         let refill = now.duration_since(self.counted).as_secs_f64() * per_second;
-        self.tokens = (self.tokens + refill).min(f64::from(self.limits.burst)) - cost;
+        self.tokens = (self.tokens + refill).min(f64::from(self.limits.burst)) - f64::from(cost);
         self.counted = now;
         if self.tokens < 0.0 {
             tokio::time::sleep(Duration::from_secs_f64(-self.tokens / per_second)).await;
@@ -104,11 +104,11 @@ mod tests {
     async fn a_budget_allows_a_burst_and_then_its_rate() {
         let mut budget = Budget::new(WriteBudget { per_second: 2, burst: 3 });
         let start = Instant::now();
-        for cost in [1.0, 1.0, 0.5, 0.5] {
+        for cost in [1, 2] {
             budget.spend(cost).await;
         }
         assert_eq!(start.elapsed(), Duration::ZERO);
-        for cost in [1.0, 1.0, 1.0, 0.25, 0.75] {
+        for cost in [1, 2, 1] {
             budget.spend(cost).await;
         }
         assert!((1990..2010).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());

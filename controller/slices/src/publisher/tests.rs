@@ -13,7 +13,12 @@ use serde_json::{Value, json};
 use tower_test::mock::{Handle, SendResponse, pair};
 
 use super::*;
-use crate::{PUBLISHER_LABEL, config::Scope, dropped::DroppedField, pool::Placement};
+use crate::{
+    PUBLISHER_LABEL,
+    config::Scope,
+    dropped::DroppedField,
+    pool::{EmptyPool, Placement},
+};
 
 type Responder = SendResponse<Response<Body>>;
 
@@ -233,6 +238,7 @@ fn pool(devices: impl IntoIterator<Item = String>) -> Pool {
         owner: None,
         devices: devices.into_iter().map(device).collect(),
         counters: Vec::new(),
+        empty: EmptyPool::Publish,
     }
 }
 

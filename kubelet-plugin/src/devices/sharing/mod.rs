@@ -3,7 +3,7 @@
 //! ```text
 //!   what links are asked for:          ┌─> bandwidth: parts of what the link has ──┐
 //!   inventory, what claims hold ───────┼─> segments: ids that are this node's ─────┼─> amounts of each device
-//!                                      └─> places: pools and counters ─────────────┴─> devices that exclude others
+//!                                      └─> exclusion: counters, withheld devices ──┴─> devices that exclude others
 //! ```
 //!
 //! Kubernetes builds each of the three: counters that consumable capacity takes from (KEP-5941), groups of
@@ -13,7 +13,7 @@
 
 mod bandwidth;
 mod counters;
-mod places;
+mod exclusion;
 mod segments;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ use super::held::Held;
 use crate::inventory::Inventory;
 
 pub(super) use bandwidth::Shares;
-pub(super) use places::{Place, places};
+pub(super) use exclusion::keep_apart;
 pub(crate) use segments::{segments, space};
 
 /// What each device gets of the link that it shares.

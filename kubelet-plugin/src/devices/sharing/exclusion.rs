@@ -1,0 +1,137 @@
+//! Keeps devices of one link apart that exclude each other. Pure.
+//!
+//! * Where the node offers uses of a link that exclude each other, and the scheduler handles counters, the
+//!   devices of the link have counters. A use that no counter knows, because the device was something else
+//!   when its pod got it, withholds what it excludes.
+//! * Else, a link has one use at a time: what claims hold comes before ClaimNetworks, and ClaimNetworks
+//!   before bare links. A ClaimNetwork that what is held excludes is tainted, so that people see why it gets
+//!   no pods. Other devices are left out: nobody could use them anyway.
+//!
+//! Counters come and go with what is offered, not with pods: a pool with counters has one slice more, and is
+//! of no use to the scheduler between the two writes that change the number of its slices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::CounterSet;
+use netclaim_api::device::DeviceName;
+use netclaim_api::taints::{Reason, Unhealthy};
+use netclaim_api::{IfName, LinkUse};
+
+use super::counters;
+use crate::devices::candidate::Candidate;
+use crate::devices::held::Held;
+use crate::inventory::Inventory;
+
+/// How a device or an attachment uses its link.
+#[derive(Clone, Copy, PartialEq)]
+struct Use {
+    link_use: Option<LinkUse>,
+    vlan: Option<u32>,
+}
+
+impl Use {
+    fn excludes(self, other: Self) -> bool {
+        LinkUse::exclude(self.link_use, other.link_use) || (self.vlan.is_some() && self.vlan == other.vlan)
+    }
+}
+
+impl Candidate {
+    fn usage(&self) -> Use {
+        Use { link_use: self.link_use, vlan: self.vlan }
+    }
+
+    fn is_network(&self) -> bool {
+        matches!(self.device.name.parse(), Ok(DeviceName::Network(_)))
+    }
+}
+
+impl Held {
+    fn usage(&self) -> Use {
+        Use { link_use: self.link_use, vlan: self.vlan }
+    }
+}
+
+/// Leaves the devices of each link that can be published together, in their order, and returns the counters
+/// that keep them apart. `counts` says whether the scheduler handles counters.
+pub(in crate::devices) fn keep_apart(
+    candidates: &mut Vec<Candidate>,
+    held: &[Held],
+    inventory: &Inventory,
+    counts: bool,
+) -> Vec<CounterSet> {
+    let order: BTreeMap<String, usize> =
+        candidates.iter().zip(0..).map(|(candidate, place)| (candidate.device.name.clone(), place)).collect();
+    let links: BTreeSet<IfName> = candidates.iter().filter_map(|candidate| candidate.link.clone()).collect();
+    let held: Vec<(IfName, &Held)> = held
+        .iter()
+        .filter(|held| held.device.is_some())
+        .filter_map(|held| Some((held.link(inventory)?, held)))
+        .collect();
+    let mut sets = Vec::new();
+    for link in links {
+        let held: Vec<&Held> = held.iter().filter(|(on, _)| *on == link).map(|(_, held)| *held).collect();
+        let mut here: Vec<Candidate> =
+            candidates.extract_if(.., |candidate| candidate.link.as_ref() == Some(&link)).collect();
+        if counts && exclude_each_other(&here) {
+            let is_counted = |held: &&Held| {
+                let device = here.iter().find(|candidate| is_of(held, candidate));
+                device.is_some_and(|device| device.usage() == held.usage())
+            };
+            let uncounted: Vec<&Held> = held.iter().copied().filter(|held| !is_counted(held)).collect();
+            withhold(&mut here, &uncounted, &held);
+            sets.extend(counters::consume(&mut here));
+        } else {
+            withhold(&mut here, &held, &held);
+            keep_together(&mut here, &held);
+        }
+        candidates.extend(here);
+    }
+    candidates.sort_by_key(|candidate| order.get(&candidate.device.name).copied());
+    sets
+}
+
+/// Whether the node offers devices that exclude each other.
+fn exclude_each_other(candidates: &[Candidate]) -> bool {
+    let offered: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.is_offered).collect();
+    let others = |n: usize| offered.iter().skip(n + 1);
+    (0..).zip(&offered).any(|(n, one)| others(n).any(|other| one.usage().excludes(other.usage())))
+}
+
+fn is_of(held: &Held, candidate: &Candidate) -> bool {
+    held.device.as_ref() == Some(&candidate.device.name)
+}
+
+fn is_held(candidate: &Candidate, held: &[&Held]) -> bool {
+    held.iter().any(|held| is_of(held, candidate))
+}
+
+/// Of the devices that nobody holds and `uses` exclude, taints ClaimNetworks and leaves out others.
+fn withhold(candidates: &mut Vec<Candidate>, uses: &[&Held], held: &[&Held]) {
+    candidates.retain_mut(|candidate| {
+        let excludes = |held: &&&Held| held.usage().excludes(candidate.usage());
+        let Some(by) = uses.iter().find(excludes).filter(|_| !is_held(candidate, held)) else { return true };
+        let device = by.device.as_deref().unwrap_or_default();
+        let message = format!("the uplink is in another use, by a pod with device {device}");
+        candidate.unhealthy.push(Unhealthy::new(Reason::LinkInUse, message));
+        candidate.is_network()
+    });
+}
+
+/// Keeps devices that do not exclude each other, where no counters keep them apart.
+fn keep_together(candidates: &mut Vec<Candidate>, held: &[&Held]) {
+    // Nobody gets these now, and people see why.
+    let is_tainted = |candidate: &Candidate| {
+        candidate.unhealthy.iter().any(|unhealthy| unhealthy.reason == Reason::LinkInUse)
+    };
+    let mut ranked: Vec<&Candidate> = candidates.iter().collect();
+    ranked.sort_by_key(|candidate| (!is_held(candidate, held), !candidate.is_network()));
+    let mut kept: Vec<&Candidate> = Vec::new();
+    for candidate in ranked {
+        let is_free = |kept: &&Candidate| is_tainted(kept) || !kept.usage().excludes(candidate.usage());
+        if is_held(candidate, held) || is_tainted(candidate) || kept.iter().all(is_free) {
+            kept.push(candidate);
+        }
+    }
+    let kept: BTreeSet<String> = kept.into_iter().map(|candidate| candidate.device.name.clone()).collect();
+    candidates.retain(|candidate| kept.contains(&candidate.device.name));
+}
