@@ -63,6 +63,7 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- faults::
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- nothing_changes
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- controller::
+	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- a_range_is_used_up
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- disasters::
 
 .PHONY: test-released

@@ -7,7 +7,7 @@
 //! | `netclaim.dev/link-in-pod` | a pod has the whole link of the ClaimNetwork: others wait until it ends |
 //! | `netclaim.dev/link-missing` | the uplink is gone, or is no longer an uplink, while claims hold the device |
 //! | `netclaim.dev/withdrawn` | the ClaimNetwork is gone or no longer accepted, or the link is no longer offered so, while claims hold the device |
-//! | `netclaim.dev/exhausted` | other claims hold all addresses or ids of the ClaimNetwork on the node |
+//! | `netclaim.dev/exhausted` | other claims hold all addresses or ids of the ClaimNetwork that the node can have |
 //! | `netclaim.dev/plugin-missing` | a plugin of the ClaimNetwork is not on the node |
 //! | `netclaim.dev/kernel-lacks` | the node's kernel cannot make the kind of link that a plugin of the ClaimNetwork makes |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |

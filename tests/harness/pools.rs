@@ -33,6 +33,8 @@ struct Slice {
     generation: i64,
     count: i64,
     is_empty: bool,
+    /// ClaimNetworks whose device says that it has nothing for new pods.
+    exhausted: Vec<String>,
 }
 
 #[derive(Default)]
@@ -96,6 +98,35 @@ impl NodePools {
         Ok(())
     }
 
+    /// Fails if a node says that a ClaimNetwork has no address left, and the controller has some for it: a
+    /// node autoscaler makes new nodes after this one.
+    pub(crate) fn offer_what_is_free(&self, cluster: &Cluster) -> Result<()> {
+        let exhausted = || {
+            let seen = self.lock();
+            let of_slices = seen.slices.values().flat_map(|slice| slice.exhausted.iter().cloned());
+            of_slices.collect::<BTreeSet<String>>()
+        };
+        if exhausted().is_empty() {
+            return Ok(());
+        }
+        eventually(RESTART, "no node without addresses while blocks are free", || {
+            let networks = cluster.get(&["claimnetworks"])?;
+            let exhausted = exhausted();
+            let has_some = |network: &&Value| {
+                exhausted.contains(&text(&network["metadata"]["name"]))
+                    && list(&network["status"]["conditions"]).any(|condition| {
+                        condition["type"] == "AddressesAvailable" && condition["reason"] == "Free"
+                    })
+            };
+            let names: Vec<String> = list(&networks["items"])
+                .filter(has_some)
+                .map(|network| text(&network["metadata"]["name"]))
+                .collect();
+            ensure!(names.is_empty(), "nodes have none of {names:?}, which have free blocks");
+            Ok(())
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,6 +137,10 @@ impl Drop for NodePools {
         self.ended.store(true, Ordering::Relaxed);
         self.kubectl.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+fn is_tainted(device: &Value, key: &str) -> bool {
+    list(&device["taints"]).any(|taint| taint["key"] == key)
 }
 
 impl Seen {
@@ -120,7 +155,11 @@ impl Seen {
             let number = |field: &str| spec["pool"][field].as_i64().unwrap_or_default();
             let is_empty = list(&spec["devices"]).chain(list(&spec["sharedCounters"])).next().is_none();
             let (generation, count) = (number("generation"), number("resourceSliceCount"));
-            let slice = Slice { node: node.clone(), generation, count, is_empty };
+            let exhausted =
+                list(&spec["devices"]).filter(|device| is_tainted(device, "netclaim.dev/exhausted"));
+            let exhausted =
+                exhausted.map(|device| text(&device["attributes"]["network"]["string"])).collect();
+            let slice = Slice { node: node.clone(), generation, count, is_empty, exhausted };
             self.slices.insert(name, slice);
         }
         // A pool of the controller.

@@ -210,7 +210,7 @@ impl Stage {
     fn run_and_check(&self, number: usize, scenario: &Scenario) -> Result<()> {
         let cluster = &self.cluster;
         let test = Test::begin(cluster, number)?;
-        let result = (scenario.body)(&test);
+        let result = (scenario.body)(&test).and_then(|()| self.pools.offer_what_is_free(cluster));
         let failure = result.as_ref().err().filter(|error| !error.is::<Skipped>());
         // What the cluster says is of the time of the failure.
         let failure = failure.map(|error| (format!("{error:#}"), test.report()));

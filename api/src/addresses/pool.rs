@@ -20,8 +20,9 @@ use crate::{Invalid, NetworkName, ObjectName};
 const MIN_NODES: u128 = 4;
 /// Blocks of the default size that a pool has for each node.
 const BLOCKS_PER_NODE: u128 = 4;
-/// Addresses in a block of the default size, at most: a node seldom has more pods on one network.
-const MAX_DEFAULT_BLOCK: u128 = 64;
+/// Addresses in a block of the default size, at most: room for all pods of a node (110 by the kubelet's
+/// default). So what a node publishes is what a new node would get, as node autoscalers take it to be.
+const MAX_DEFAULT_BLOCK: u128 = 128;
 /// Addresses in a block of the default size, at least.
 const MIN_DEFAULT_BLOCK: u128 = 4;
 /// Limits of lists: blocks are computed of all of them.
@@ -743,10 +744,10 @@ mod tests {
         };
         assert_eq!(size("10.20.0.0/24", Family::V4, 3), 29, "253 usable / 16, rounded down");
         assert_eq!(size("10.20.0.0/22", Family::V4, 3), 27);
-        assert_eq!(size("10.20.0.0/16", Family::V4, 3), 26, "64 at most");
+        assert_eq!(size("10.20.0.0/16", Family::V4, 3), 25, "128 at most");
         assert_eq!(size("10.20.0.0/16", Family::V4, 5000), 30);
-        assert_eq!(size("10.0.0.0/8", Family::V4, 5000), 26);
-        assert_eq!(size("fd00::/64", Family::V6, 5000), 122);
+        assert_eq!(size("10.0.0.0/8", Family::V4, 5000), 25);
+        assert_eq!(size("fd00::/64", Family::V6, 5000), 121);
         assert_eq!(size("fd00::/64", Family::V6, 4097), size("fd00::/64", Family::V6, 8000));
         let set = pool(json!({"ranges": [{"subnet": "10.20.0.0/24"}], "blockSize": {"ipv4": 27}}));
         assert_eq!(set.block_prefix(Family::V4, 3), 27);

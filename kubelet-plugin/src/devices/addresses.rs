@@ -56,8 +56,7 @@ pub(crate) fn of(name: &NetworkName, spec: &ClaimNetworkSpec, users: Users<'_>) 
 /// Returns how many attachments the node's blocks allow, those included that have addresses of others. Reads
 /// files.
 fn of_blocks(name: &NetworkName, spec: &ClaimNetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
-    let is_charged = |held: &&Held| held.network.as_ref() == Some(name) && !held.takes_no_address;
-    let held: Vec<&Held> = users.held.iter().filter(is_charged).collect();
+    let held: Vec<&Held> = users.held.iter().filter(|held| held.takes_address_of(name)).collect();
     let Some(pool) = &leased.pool else { return held.len() as u128 };
     let lists = held.iter().filter_map(|held| held.list.as_deref());
     let foreign = foreign(&leases_dirs(name, spec, lists), users.ours, users.reservations);

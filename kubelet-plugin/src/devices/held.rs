@@ -76,6 +76,11 @@ impl Held {
         }
     }
 
+    /// Whether its claim takes one of the ClaimNetwork's addresses that the node hands out.
+    pub(crate) fn takes_address_of(&self, network: &NetworkName) -> bool {
+        self.network.as_ref() == Some(network) && !self.takes_no_address
+    }
+
     /// Returns the current name of its link, which is found by PCI address and MAC because links are renamed.
     pub(crate) fn link(&self, inventory: &Inventory) -> Option<IfName> {
         let (pci, mac) = (self.text(attributes::PCI_BUS_ID), self.text(attributes::MAC));

@@ -18,7 +18,7 @@ use super::held::{self, Held, settled};
 use super::offer;
 use super::sharing::{self, Shares, keep_apart};
 use crate::dra::DeviceHealth;
-use crate::inventory::{Inventory, Uplink, selects};
+use crate::inventory::{Inventory, NodeAddresses, Uplink, selects};
 
 /// What the pool is made from.
 #[derive(Debug, Clone, Copy)]
@@ -69,14 +69,7 @@ pub(super) fn pool(
             }),
         };
         let uplink = inventory.uplink_of(spec);
-        let exhausted = amounts.exhausted().map(|what| {
-            let message = if what == attributes::ADDRESSES && spec.addresses.is_some() {
-                format!("no block of the addresses of ClaimNetwork {name} is on this node: see `kubectl get claimnetworks {name}`")
-            } else {
-                format!("others hold all {what} of ClaimNetwork {name} on this node")
-            };
-            Unhealthy::new(Reason::Exhausted, message)
-        });
+        let exhausted = exhausted(name, &amounts, inventory.addresses.get(name), held);
         let mut candidate = network_device(name, spec, uplink, amounts);
         candidate.unhealthy.extend(inventory.lacks(spec));
         candidate.unhealthy.extend(unavailable.get(name).cloned());
@@ -112,6 +105,34 @@ pub(super) fn pool(
         inventory.networks.values().any(|spec| spec.scope == Scope::Cluster && inventory.can_serve(spec));
     let empty = if is_labelled { EmptyPool::Publish } else { EmptyPool::Keep };
     (Pool { name: node.to_owned(), placement, owner: None, devices, counters, empty }, health)
+}
+
+/// Returns why no new pod can get the device, however many end elsewhere: an amount that each takes is none.
+///
+/// Of addresses that nodes share, that is so where the node has none left and no block is free. Before that,
+/// more will come. A full node says so, too: node autoscalers make new nodes after it, which would get no
+/// address.
+fn exhausted(
+    name: &NetworkName,
+    amounts: &Amounts,
+    shared: Option<&NodeAddresses>,
+    held: &[Held],
+) -> Option<Unhealthy> {
+    let message = match (amounts.exhausted(), shared) {
+        (None | Some(attributes::ADDRESSES), Some(shared)) => {
+            let taken = held.iter().filter(|held| held.takes_address_of(name)).count() as u64;
+            let is_full = amounts.addresses.is_some_and(|addresses| addresses.value() <= taken);
+            if !is_full || amounts.reserved_addresses || !shared.is_short() {
+                return None;
+            }
+            format!(
+                "ClaimNetwork {name} has no address left for this node, and no block is free: see `kubectl get \
+                 claimnetworks {name}`"
+            )
+        }
+        (what, _) => format!("others hold all {} of ClaimNetwork {name} on this node", what?),
+    };
+    Some(Unhealthy::new(Reason::Exhausted, message))
 }
 
 /// Whether claims that ask for addresses of the ClaimNetwork can have its device without any that the node
@@ -330,7 +351,8 @@ mod tests {
         for (name, network) in &mut inventory.networks {
             network.allow.ips = Some(netclaim_api::Allowed {});
             network.addresses = Some(serde_json::from_value(spec.clone()).expect("addresses"));
-            inventory.addresses.insert(name.clone(), without_blocks(name, network));
+            let addresses = NodeAddresses { is_scarce: true, ..without_blocks(name, network) };
+            inventory.addresses.insert(name.clone(), addresses);
         }
         let tainted = |inventory: Inventory| {
             let (inventory, unavailable) = (Arc::new(inventory), BTreeMap::new());
@@ -355,6 +377,38 @@ mod tests {
             network.allow.ips = None;
         }
         assert_eq!(tainted(inventory), [true, true]);
+    }
+
+    #[test]
+    fn a_node_without_a_free_address_is_exhausted_once_no_block_is_free() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        let held = [held("net-m", &inventory)];
+        let spec = json!({"ranges": [{"subnet": "10.30.0.0/28"}]});
+        let tainted = |inventory: &Inventory, held: &[Held], addresses: u64| {
+            let (inventory, unavailable) = (Arc::new(inventory.clone()), BTreeMap::new());
+            let from =
+                Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: true };
+            let (pool, _) = pool(from, |_, _| Some(addresses));
+            let device = pool.devices.iter().find(|device| device.name == "net-m").expect("published");
+            taints(device) == ["netclaim.dev/exhausted"]
+        };
+        let (name, network) = inventory.networks.iter_mut().next().expect("a network");
+        network.addresses = Some(serde_json::from_value(spec).expect("addresses"));
+        let addresses = without_blocks(name, network);
+        let short = [
+            addresses.clone(),
+            NodeAddresses { is_scarce: true, ..addresses.clone() },
+            NodeAddresses { is_stale: true, ..addresses.clone() },
+            NodeAddresses { pool: None, ..addresses },
+        ];
+        let name = name.clone();
+        let exhausted = short.map(|addresses| {
+            inventory.addresses.insert(name.clone(), addresses);
+            // Without a block, with one whose addresses are all in use, and with one more.
+            [(&[][..], 0), (&held[..], 1), (&held[..], 2)].map(|(held, has)| tainted(&inventory, held, has))
+        });
+        let short = [true, true, false];
+        assert_eq!(exhausted, [[false; 3], short, short, short]);
     }
 
     #[test]

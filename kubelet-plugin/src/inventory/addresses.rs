@@ -83,6 +83,13 @@ pub struct NodeAddresses {
     pub is_scarce: bool,
 }
 
+impl NodeAddresses {
+    /// Whether the node gets no more addresses for now: none are free, or nobody knows of any.
+    pub fn is_short(&self) -> bool {
+        self.is_scarce || self.is_stale || self.pool.is_none()
+    }
+}
+
 /// A block from which new attachments get addresses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {

@@ -173,8 +173,79 @@ pub fn a_pod_waits_until_an_address_is_free_on_any_node(test: &Test<'_>) -> Resu
     test.condition(30, ["claimnetwork", &network], "AddressesAvailable", |condition| {
         condition["status"] == "False" && condition["reason"] == "Exhausted"
     })?;
+    // Node autoscalers make new nodes after the ones that there are, and a new node would get no address.
+    let device = format!("net-{network}");
+    for node in ["node0", "node1", "node2"] {
+        test.is_published_on(node, &device, is_exhausted)?;
+    }
     test.delete_pod("p3")?;
-    test.runs_with("late", &["net1"])
+    test.runs_with("late", &["net1"])?;
+    test.delete_pod("late")?;
+    test.delete_pod("p0")?;
+    let left = |node| {
+        Ok::<_, anyhow::Error>(test.cluster.device_of(node, &device)?.is_some_and(|d| !is_exhausted(&d)))
+    };
+    eventually(30, "a node with a free address says so", || {
+        ensure!(
+            ["node0", "node1", "node2"].into_iter().map(left).collect::<Result<Vec<_>>>()?.contains(&true),
+            "none"
+        );
+        Ok(())
+    })
+}
+
+fn is_exhausted(device: &Value) -> bool {
+    list(&device["taints"]).any(|taint| taint["key"] == "netclaim.dev/exhausted")
+}
+
+/// Addresses of a /24 without the gateway.
+const RANGE: usize = 253;
+
+pub fn a_range_is_used_up_to_its_last_address_and_no_pod_waits_on_a_node(test: &Test<'_>) -> Result<()> {
+    if !long() {
+        return test.skip("it takes minutes: make test-faults");
+    }
+    let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
+    let device = format!("net-{network}");
+    let watch = test.cluster.watch_slices()?;
+    let (begin, names): (_, Vec<String>) = (Instant::now(), (0..250).map(|n| format!("p{n}")).collect());
+    let pods = names.iter().map(|name| pod_of_template(name, "net"));
+    test.create([claim_template("net", &network)].into_iter().chain(pods))?;
+    test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=900s"])?;
+    eprintln!("         250 pods on three nodes ran after {:.0} s", begin.elapsed().as_secs_f64());
+    test.no_claim_was_refused()?;
+    no_duplicates(test, &names, 1)?;
+    // Five more than there are addresses: each that is bound runs, and the others wait for a node.
+    let more: Vec<String> = (250..RANGE + 5).map(|n| format!("p{n}")).collect();
+    test.create(more.iter().map(|name| pod_of_template(name, "net")))?;
+    let on_node =
+        |name: &String| Ok::<_, anyhow::Error>(!test.get("pod", name)?["spec"]["nodeName"].is_null());
+    eventually(120, "the last addresses are in use", || {
+        let bound =
+            more.iter().map(on_node).collect::<Result<Vec<_>>>()?.into_iter().filter(|bound| *bound).count();
+        ensure!(bound == RANGE - 250, "{bound} pods have a node");
+        Ok(())
+    })?;
+    for name in more.iter().filter(|name| on_node(name).unwrap_or(true)) {
+        test.runs(name)?;
+    }
+    test.no_claim_was_refused()?;
+    for node in ["node0", "node1", "node2"] {
+        test.is_published_on(node, &device, is_exhausted)?;
+    }
+    // At no time did the nodes together promise more than the range has.
+    let mut promised: BTreeMap<String, usize> = BTreeMap::new();
+    let mut writes = 0;
+    for event in watch.during(Duration::from_secs(1)) {
+        let Some(published) = event.device(&device) else { continue };
+        let number = text(&published["capacity"]["addresses"]["value"]).parse()?;
+        promised.insert(text(&event.slice["spec"]["nodeName"]), number);
+        writes += 1;
+        let all: usize = promised.values().sum();
+        ensure!(all <= RANGE, "{promised:?}: more than {RANGE}");
+    }
+    eprintln!("         {writes} writes of slices; in the end {promised:?}");
+    Ok(())
 }
 
 pub fn an_idle_block_goes_to_the_node_of_a_pod_that_waits(test: &Test<'_>) -> Result<()> {

@@ -91,6 +91,8 @@ fn main() -> ExitCode {
                 a_leader_with_an_old_view_gives_no_address_twice,
                 what_came_and_went_without_a_controller_gives_no_address_twice,
                 agents_and_a_controller_that_die_between_two_writes_leave_nothing,
+                a_node_that_offers_nothing_has_no_slice,
+                a_range_is_used_up_to_its_last_address_and_no_pod_waits_on_a_node,
                 addresses_stay_unique_while_the_api_server_is_away,
                 addresses_of_a_deleted_node_return_after_the_safety_time,
                 pods_of_a_drained_node_start_on_other_nodes,

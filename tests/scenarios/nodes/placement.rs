@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{claim_template, list, network, pod_of_template, policy, text};
-use netclaim_tests::{Plugged, Test, eventually};
+use netclaim_tests::{Plugged, Test, eventually, holds};
 use serde_json::{Value, json};
 
 pub fn pods_run_only_on_nodes_with_the_networks_uplink(test: &Test<'_>) -> Result<()> {
@@ -25,6 +25,32 @@ pub fn pods_run_only_on_nodes_with_the_networks_uplink(test: &Test<'_>) -> Resul
     test.start_pod("only", &one)?;
     ensure!(test.node_of("only")? == "node2", "it runs on {}", test.node_of("only")?);
     test.delete_pod("only")
+}
+
+pub fn a_node_that_offers_nothing_has_no_slice(test: &Test<'_>) -> Result<()> {
+    let of_node = || -> Result<Vec<Value>> {
+        Ok(test.cluster.slices()?.into_iter().filter(|slice| slice["spec"]["nodeName"] == "node2").collect())
+    };
+    let never = test.name("never");
+    let selector = json!({"matchLabels": {"kubernetes.io/hostname": "node2"}});
+    let nothing = json!({"nodeSelector": selector, "links": {"names": ["*"]}, "publish": "Never"});
+    test.create([policy(&never, nothing)])?;
+    // Autoscalers compare the number of pools between nodes: one that was there stays.
+    eventually(20, "node2 offers nothing, in its pool", || {
+        let slices = of_node()?;
+        let devices: Vec<&Value> = slices.iter().flat_map(|slice| list(&slice["spec"]["devices"])).collect();
+        ensure!(devices.is_empty() && slices.len() == 1, "{slices:?}");
+        Ok(())
+    })?;
+    for slice in of_node()? {
+        test.cluster.kubectl(&["delete", "resourceslice", &text(&slice["metadata"]["name"])])?;
+    }
+    holds(5, "node2 has no slice", || {
+        ensure!(of_node()?.is_empty(), "{:?}", of_node()?);
+        Ok(())
+    })?;
+    test.cluster.kubectl(&["delete", "uplinkpolicy", &never])?;
+    test.is_published_on("node2", "nic-eth1", |_| true)
 }
 
 /// The nodes that say by their label that pods can be attached to a ClaimNetwork of scope `Cluster` there.
