@@ -210,20 +210,6 @@ impl<'a> Test<'a> {
         Ok(name)
     }
 
-    /// Waits until the first node publishes a device in this pool and in no other.
-    pub fn is_in_pool(&self, name: &str, pool: &str) -> Result<()> {
-        eventually(PUBLISHED, &format!("{name} is in pool {pool}"), || {
-            let has_it =
-                |slice: &&Value| list(&slice["spec"]["devices"]).any(|device| device["name"] == name);
-            let slices = self.cluster.slices()?;
-            let here = slices.iter().filter(|slice| slice["spec"]["nodeName"] == "node0").filter(has_it);
-            let pools: Vec<String> =
-                here.map(|slice| objects::text(&slice["spec"]["pool"]["name"])).collect();
-            ensure!(pools == [pool], "it is in {pools:?}");
-            Ok(())
-        })
-    }
-
     /// Waits until the condition of an object of the cluster fits: it is of this type and of the newest
     /// generation.
     pub fn condition(

@@ -514,12 +514,6 @@ mod tests {
                 assert!(error.contains(&expected), "{error}");
             }
         }
-        for pool in ["node0", "node0/eth1"] {
-            let mut claim = claim(&[("nic-eth1", None)]);
-            pool.clone_into(&mut claim.devices[0].device.pool);
-            plans(&claim, node(&inventory), &Taken::default())
-                .expect("a link changes between the node's pools");
-        }
         let mut claim = claim(&[("net-storage", None)]);
         let term =
             |value: &str| json!({"matchExpressions": [{"key": "rack", "operator": "In", "values": [value]}]});

@@ -17,11 +17,11 @@ fn taint(key: &'static str) -> impl Fn(&Value) -> bool {
 
 pub fn a_link_with_a_network_is_offered_only_through_it(test: &Test<'_>) -> Result<()> {
     let _link = Plugged::new(test, "eth41")?;
-    test.is_in_pool("nic-eth41", "node0")?;
+    test.is_published("nic-eth41", |_| true)?;
     ensure!(test.cluster.device("macvlan-eth41")?.is_none(), "a link is offered in one way by default");
     ensure!(!has_counters(test, "eth41")?, "one way needs no counters");
     let network = test.network_on("eth41", "a", |_| {})?;
-    test.is_in_pool(&format!("net-{network}"), "node0")?;
+    test.is_published(&format!("net-{network}"), |_| true)?;
     test.is_not_published("nic-eth41")?;
     ensure!(!has_counters(test, "eth41")?, "a ClaimNetwork needs no counters");
     // A class of any NIC does not get it.
@@ -41,7 +41,7 @@ pub fn a_link_with_a_network_is_offered_only_through_it(test: &Test<'_>) -> Resu
 pub fn a_mode_that_is_offered_no_more_stays_while_a_pod_has_it(test: &Test<'_>) -> Result<()> {
     let _link = Plugged::new(test, "eth42")?;
     let policy = test.modes(&["eth42"], &["macvlan"])?;
-    test.is_in_pool("macvlan-eth42", "node0")?;
+    test.is_published("macvlan-eth42", |_| true)?;
     let macvlan = test.class_of_links("macvlan", &["eth42"])?;
     test.start_pod("first", &macvlan)?;
     test.cluster.kubectl(&["delete", "uplinkpolicy", &policy])?;
@@ -51,7 +51,7 @@ pub fn a_mode_that_is_offered_no_more_stays_while_a_pod_has_it(test: &Test<'_>) 
     test.is_unschedulable("second")?;
     test.delete_pod("first")?;
     test.is_not_published("macvlan-eth42")?;
-    test.is_in_pool("nic-eth42", "node0")
+    test.is_published("nic-eth42", |_| true)
 }
 
 pub fn exclusive_uses_of_a_link_come_and_go_while_pods_have_it(test: &Test<'_>) -> Result<()> {
@@ -62,7 +62,7 @@ pub fn exclusive_uses_of_a_link_come_and_go_while_pods_have_it(test: &Test<'_>) 
     ensure!(!has_counters(test, "eth43")?, "a link with one use has counters");
     let policy = test.modes(&["eth43"], &["nic", "macvlan"])?;
     for device in ["macvlan-eth43", "nic-eth43", &device] {
-        test.is_in_pool(device, "node0")?;
+        test.is_published(device, |_| true)?;
     }
     ensure!(has_counters(test, "eth43")?, "the uses are not kept apart");
     // The scheduler charges the pod from before.
@@ -78,7 +78,7 @@ pub fn exclusive_uses_of_a_link_come_and_go_while_pods_have_it(test: &Test<'_>) 
     // Back to one use, beside a pod that has it.
     test.cluster.kubectl(&["delete", "uplinkpolicy", &policy])?;
     test.is_not_published("nic-eth43")?;
-    test.is_in_pool(&device, "node0")?;
+    test.is_published(&device, |_| true)?;
     eventually(10, "the counters are gone", || {
         ensure!(!has_counters(test, "eth43")?, "they are not");
         Ok(())
@@ -95,12 +95,12 @@ pub fn a_network_waits_for_the_link_that_a_pod_has_whole(test: &Test<'_>) -> Res
     let network = test.network_on("eth44", "a", |_| {})?;
     test.pod("p", &network)?;
     test.is_unschedulable("p")?;
-    test.is_in_pool("nic-eth44", "node0")?;
+    test.is_published("nic-eth44", |_| true)?;
     test.pod("another", &nic)?;
     test.is_unschedulable("another")?;
     test.cluster.kill_agent()?;
     test.cluster.agent_ready()?;
-    test.is_in_pool("nic-eth44", "node0")?;
+    test.is_published("nic-eth44", |_| true)?;
     ensure!(test.cluster.device(&format!("net-{network}"))?.is_none(), "the link is in a pod");
     test.delete_pod("whole")?;
     test.runs_with("p", &["net1"])?;

@@ -10,8 +10,8 @@ pub fn a_nic_and_macvlan_on_it_exclude_each_other(test: &Test<'_>) -> Result<()>
     test.modes(&["eth96"], &["nic", "macvlan"])?;
     let nic = test.class_of_links("nic", &["eth96"])?;
     let macvlan = test.network_on("eth96", "m", |_| {})?;
-    test.is_in_pool(&format!("net-{macvlan}"), "node0/eth96")?;
-    test.is_in_pool("nic-eth96", "node0/eth96")?;
+    test.is_published(&format!("net-{macvlan}"), |device| device["consumesCounters"].is_array())?;
+    test.is_published("nic-eth96", |device| device["consumesCounters"].is_array())?;
 
     test.start_pod("first", &macvlan)?;
     test.pod("nic", &nic)?;
@@ -38,7 +38,7 @@ pub fn macvlan_and_ipvlan_on_one_uplink_exclude_each_other(test: &Test<'_>) -> R
     test.cluster.on_node(&["ip", "link", "del", "probe0"])?;
     let _link = Plugged::new(test, "eth97")?;
     test.modes(&["eth97"], &["macvlan", "ipvlan"])?;
-    test.is_in_pool("ipvlan-eth97", "node0/eth97")?;
+    test.is_published("ipvlan-eth97", |device| device["consumesCounters"].is_array())?;
     let macvlan = test.class_of_links("macvlan", &["eth97"])?;
     let ipvlan = test.class_of_links("ipvlan", &["eth97"])?;
     test.start_pod("first", &macvlan)?;
@@ -61,7 +61,7 @@ pub fn vlans_with_the_same_id_on_one_uplink_exclude_each_other(test: &Test<'_>) 
     };
     let (one, same, other) = (vlan("a", 100)?, vlan("b", 100)?, vlan("c", 101)?);
     for network in [&one, &same, &other] {
-        test.is_in_pool(&format!("net-{network}"), "node0/eth85")?;
+        test.is_published(&format!("net-{network}"), |device| device["consumesCounters"].is_array())?;
     }
     let probe = ["ip", "link", "add", "probe85", "link", "eth85", "type", "vlan", "id", "99"];
     let has_vlans = test.cluster.on_node(&probe).is_ok();
