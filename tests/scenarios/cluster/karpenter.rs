@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{claim, class_of_network, list, pod, text};
+use netclaim_tests::objects::{claim, class_of_network, list, pod, request, text};
 use netclaim_tests::{Plugged, Test, eventually, output_of, programs};
 use serde_json::{Value, json};
 
@@ -256,23 +256,36 @@ pub fn karpenter_takes_any_node_for_a_claim_that_is_allocated_on_one(test: &Test
     test.delete_pod("p")
 }
 
-pub fn karpenter_makes_no_node_for_a_network_as_an_extended_resource(test: &Test<'_>) -> Result<()> {
+pub fn karpenter_knows_neither_extended_resources_of_classes_nor_distinct_attributes(
+    test: &Test<'_>,
+) -> Result<()> {
     let karpenter = Karpenter::new(test)?;
     let network = test.macvlan("a")?;
     test.is_published(&format!("net-{network}"), |_| true)?;
     let resource = format!("netclaim.dev/{network}");
     let mut extended = class_of_network(&test.name("x"), &network);
     extended["spec"]["extendedResourceName"] = json!(resource);
-    let mut asking = pod("p", &[]);
+    let mut distinct = claim("distinct", &network);
+    distinct["spec"]["devices"] = json!({
+        "requests": [request("a", &network), request("b", &network)],
+        "constraints": [{"distinctAttribute": "netclaim.dev/uplink"}],
+    });
+    test.create([extended, distinct])?;
+
+    let mut asking = pod("extended", &[]);
     asking["metadata"]["namespace"] = json!(test.namespace());
     let amount = json!({resource.as_str(): "1"});
     asking["spec"]["containers"][0]["resources"] = json!({"limits": amount, "requests": amount});
-    test.create([extended])?;
-    let mut question = karpenter.question(&[])?;
+    let mut question = karpenter.question(&[test.get("resourceclaim", "distinct")?])?;
     question["template"] = question["slices"].clone();
     question["pods"] = json!([asking]);
-    let answer = karpenter.places("an extended resource", &question, (0, &[], 1))?;
-    let why = text(&answer["refused"]["p"]);
-    ensure!(why.contains("no instance type has enough resources"), "{why}");
+    let answer = karpenter.places("both", &question, (0, &[], 2))?;
+    for (pod, words) in [
+        ("extended", "no instance type has enough resources"),
+        ("distinct", "DistinctAttribute constraints not done yet"),
+    ] {
+        let why = text(&answer["refused"][pod]);
+        ensure!(why.contains(words), "{pod}: {why}");
+    }
     Ok(())
 }

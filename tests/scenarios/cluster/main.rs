@@ -108,7 +108,7 @@ fn main() -> ExitCode {
             karpenter_skips_incomplete_pools_and_ignores_taints,
             karpenter_makes_nodes_for_a_cluster_wide_network_only_by_its_label,
             karpenter_takes_any_node_for_a_claim_that_is_allocated_on_one,
-            karpenter_makes_no_node_for_a_network_as_an_extended_resource,
+            karpenter_knows_neither_extended_resources_of_classes_nor_distinct_attributes,
             a_network_serves_only_the_namespaces_that_it_selects,
             networks_of_one_uplink_share_its_bandwidth,
             a_pod_gets_a_network_as_an_extended_resource,
