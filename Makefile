@@ -32,7 +32,7 @@ test: lint $(mdbook) ## Everything that checks netclaim, tests on a real cluster
 	tests/node/build.sh
 	tests/programs/build.sh helm >/dev/null
 	@# What the Go proxy does not have is skipped by the scenarios that need it.
-	for program in otelcol certmanager kubeconform etcdutl crictl; do tests/programs/build.sh $$program >/dev/null || [[ $$? == 3 ]]; done
+	for program in otelcol certmanager kubeconform etcdutl crictl karpenter; do tests/programs/build.sh $$program >/dev/null || [[ $$? == 3 ]]; done
 	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") NETCLAIM_MDBOOK=$(mdbook) tests/lanes.sh
 
 .PHONY: test-fresh

@@ -41,7 +41,7 @@ pub use netclaim_driver::failpoint::Failpoint;
 pub use agent::{AGENT, AGENT_PODS, AGENT_USER, CONTROLLER};
 pub use audit::{Access, AuditLog, time_of_day};
 pub use cluster::{Cluster, SYSTEM, project};
-pub use command::output;
+pub use command::{output, output_of};
 pub use install::{FOR_IPV6, build_image};
 pub use node::{Interface, Node, Task, names};
 pub use plugged::{Plugged, PluggedMany};

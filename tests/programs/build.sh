@@ -10,7 +10,12 @@ program=${1:-}
 [[ $# == 1 && -f $programs/$program/go.mod ]] || die "usage: build.sh $(cd "$programs" && printf '%s|' */ | tr -d / | sed 's/|$//')"
 command -v go >/dev/null || die "no Go: see tests/node/build.sh"
 export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
+# Go goes on to the modules' own servers where a proxy lacks them, and says what those answered.
+proxies=$(go env GOPROXY | sed 's/[,|]direct$//')
 cd "$programs/$program"
+# Go itself comes from the Go proxy where the program's modules need a newer one.
+toolchain=$(sed -n 's/^toolchain //p' go.mod)
+[[ -z $toolchain ]] || export GOTOOLCHAIN=$toolchain
 package=tool
 [[ ! -e main.go ]] || package=.
 
@@ -23,12 +28,12 @@ build() {
 out=$(artifact "$program" "$programs/$program"/* "$programs/build.sh" -- "$go_flags" "$machine")
 log=$cache/log/$program-modules.log
 mkdir -p "$cache/log"
-# Go goes on to the modules' own servers where a proxy lacks them, and says what those answered. The second question is to proxies only.
+# The second question is to proxies only.
 ask() { go list -deps "$package" >/dev/null 2>"$log"; }
-if ! [[ -e $out/$program ]] && ! ask && ! GOPROXY=$(go env GOPROXY | sed 's/[,|]direct$//') ask; then
+if ! [[ -e $out/$program ]] && ! ask && ! GOPROXY=$proxies ask; then
   tail -n 3 "$log" >&2
-  ! grep -qE ': (404 Not Found|410 Gone)$' "$log" || exit 3
+  ! grep -qE ': (404 Not Found|410 Gone|toolchain not available)$' "$log" || exit 3
   die "the modules of $program cannot be read: see $log"
 fi
-make_once "$out" "building $program (first time: 1 to 4 minutes)" build
+make_once "$out" "building $program (first time: 1 to 5 minutes)" build
 echo "$out/$program"

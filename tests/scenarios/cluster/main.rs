@@ -17,6 +17,7 @@ mod columns;
 mod command_line;
 mod endpoints;
 mod faults;
+mod karpenter;
 mod links;
 mod metadata;
 mod moved_links;
@@ -43,6 +44,7 @@ use faults::{
     agent::*, controller::*, failpoints::*, node::*, plugins::*, reboot::*, runtime_connection::*,
     state_directory::*,
 };
+use karpenter::*;
 use links::*;
 use metadata::*;
 use moved_links::*;
@@ -99,6 +101,14 @@ fn main() -> ExitCode {
             a_link_with_the_nodes_traffic_is_shared_by_name_and_whole_by_policy,
             pods_share_the_only_link_of_a_node,
             a_claim_gets_two_links_with_the_same_provided_attribute,
+            karpenter_gives_pods_with_claims_no_node_by_default,
+            karpenter_counts_addresses_of_nodes_and_of_templates,
+            karpenter_counts_bandwidth_of_nodes_and_of_templates,
+            karpenter_keeps_exclusive_uses_of_a_link_apart,
+            karpenter_skips_incomplete_pools_and_ignores_taints,
+            karpenter_makes_nodes_for_a_cluster_wide_network_only_by_its_label,
+            karpenter_takes_any_node_for_a_claim_that_is_allocated_on_one,
+            karpenter_knows_neither_extended_resources_of_classes_nor_distinct_attributes,
             a_network_serves_only_the_namespaces_that_it_selects,
             networks_of_one_uplink_share_its_bandwidth,
             a_pod_gets_a_network_as_an_extended_resource,
