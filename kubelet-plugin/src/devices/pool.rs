@@ -107,30 +107,34 @@ pub(super) fn pool(
     (Pool { name: node.to_owned(), placement, owner: None, devices, counters, empty }, health)
 }
 
-/// Returns why no new pod can get the device, however many end elsewhere: an amount that each takes is none.
+/// Returns why no new pod can get the device: of an amount that each takes, nothing is there. The scheduler
+/// cannot tell: a claim takes none of a capacity of 0.
 ///
-/// Of addresses that nodes share, that is so where the node has none left and no block is free. Before that,
-/// more will come. A full node says so, too: node autoscalers make new nodes after it, which would get no
-/// address.
+/// A node whose blocks are full says so, too, once no block is free: node autoscalers make new nodes after
+/// it, which would get no address.
 fn exhausted(
     name: &NetworkName,
     amounts: &Amounts,
     shared: Option<&NodeAddresses>,
     held: &[Held],
 ) -> Option<Unhealthy> {
+    let is_full = |shared: &&NodeAddresses| {
+        let taken = held.iter().filter(|held| held.takes_address_of(name)).count() as u64;
+        let is_full = amounts.addresses.is_some_and(|addresses| addresses.value() <= taken);
+        is_full && shared.is_short() && !amounts.reserved_addresses
+    };
     let message = match (amounts.exhausted(), shared) {
-        (None | Some(attributes::ADDRESSES), Some(shared)) => {
-            let taken = held.iter().filter(|held| held.takes_address_of(name)).count() as u64;
-            let is_full = amounts.addresses.is_some_and(|addresses| addresses.value() <= taken);
-            if !is_full || amounts.reserved_addresses || !shared.is_short() {
-                return None;
-            }
+        (Some(attributes::ADDRESSES), Some(_)) => format!(
+            "no block of the addresses of ClaimNetwork {name} is on this node: see `kubectl get claimnetworks {name}`"
+        ),
+        (Some(what), _) => format!("others hold all {what} of ClaimNetwork {name} on this node"),
+        (None, shared) => {
+            shared.filter(is_full)?;
             format!(
-                "ClaimNetwork {name} has no address left for this node, and no block is free: see `kubectl get \
-                 claimnetworks {name}`"
+                "all addresses of ClaimNetwork {name} on this node are in use, and no block is free: see \
+                 `kubectl get claimnetworks {name}`"
             )
         }
-        (what, _) => format!("others hold all {} of ClaimNetwork {name} on this node", what?),
     };
     Some(Unhealthy::new(Reason::Exhausted, message))
 }
@@ -380,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_free_address_is_exhausted_once_no_block_is_free() {
+    fn a_node_without_a_block_is_exhausted_and_a_full_one_once_no_block_is_free() {
         let mut inventory = inventory(&[("m", "macvlan")]);
         let held = [held("net-m", &inventory)];
         let spec = json!({"ranges": [{"subnet": "10.30.0.0/28"}]});
@@ -408,7 +412,7 @@ mod tests {
             [(&[][..], 0), (&held[..], 1), (&held[..], 2)].map(|(held, has)| tainted(&inventory, held, has))
         });
         let short = [true, true, false];
-        assert_eq!(exhausted, [[false; 3], short, short, short]);
+        assert_eq!(exhausted, [[true, false, false], short, short, short]);
     }
 
     #[test]
