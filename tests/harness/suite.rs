@@ -2,8 +2,9 @@
 //!
 //! `$NETCLAIM_TEST_CLUSTER` ([`Lane`] has others) is the folder of a cluster that keeps running; it is
 //! started if it does not run. By default the suite starts a new cluster and ends it. `$NETCLAIM_IMAGE` is an
-//! image archive, instead of building one. `$NETCLAIM_PART` is `beside` or `alone`: only the scenarios that
-//! may run beside others, or only the others.
+//! image archive, instead of building one. `$NETCLAIM_PART` is a part of the scenarios: those that may run
+//! `beside` others or those that run `alone`, or those of a module, such as `faults`, or all but these,
+//! `not-faults`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -91,9 +92,14 @@ pub fn run_on(lane: &Lane, mut scenarios: Vec<Scenario>) -> ExitCode {
     match part.as_deref() {
         None => {}
         Some(part @ ("alone" | "beside")) => scenarios.retain(|scenario| scenario.alone == (part == "alone")),
-        Some(other) => {
-            eprintln!("{PART} is {other:?}: it must be alone or beside");
-            return ExitCode::FAILURE;
+        Some(part) => {
+            let module = part.strip_prefix("not-").unwrap_or(part);
+            let is_of = |scenario: &Scenario| scenario.name.split("::").next() == Some(module);
+            if !scenarios.iter().any(is_of) {
+                eprintln!("{PART} is {part:?}: no scenario is of a module {module}");
+                return ExitCode::FAILURE;
+            }
+            scenarios.retain(|scenario| is_of(scenario) == (module == part));
         }
     }
     scenarios.sort_by_key(|scenario| (scenario.alone, scenario.measures));
