@@ -18,6 +18,10 @@ use crate::attribute::{AttributeValue, DeclaredAttributes, MAX_DECLARED, MAX_TEX
 use crate::taints::Unhealthy;
 use crate::{Quantity, attributes};
 
+/// Annotation of the slices of a node: how many of its links follow each UplinkPolicy, as a JSON object of
+/// numbers.
+pub const POLICY_LINKS: &str = "netclaim.dev/policy-links";
+
 /// The attributes of a device. [`Default`] stands for attributes that do not apply.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs, reason = "see `attributes::ATTRIBUTES`")]

@@ -50,27 +50,33 @@ impl Review for PolicyAcceptance {
 }
 
 impl PolicyAcceptance {
-    /// Returns the status that the policy should have, or `None` if it has it. `has_agent` says whether a
-    /// node's agent publishes devices.
+    /// Returns the status that the policy should have, or `None` if it has it. `followers` returns how many
+    /// links of a node follow the policy; `None` where its agent publishes nothing.
     pub(crate) fn status(
         &self,
         nodes: &Nodes,
-        has_agent: impl Fn(&str) -> bool,
+        followers: impl Fn(&str) -> Option<u32>,
         now: &Time,
     ) -> Option<UplinkPolicyStatus> {
         let Self { finding, selects, generation, before } = self;
-        let nodes = selects.as_ref().map(|selector| {
+        let counts = selects.as_ref().map(|selector| {
             let selected = nodes.iter().filter(|(_, facts)| selects_node(selector.as_ref(), &facts.labels));
-            selected.fold(PolicyNodes::default(), |PolicyNodes { selected, following }, (node, _)| {
-                PolicyNodes { selected: selected + 1, following: following + i64::from(has_agent(node)) }
-            })
+            let (mut nodes, mut links) = (PolicyNodes::default(), 0);
+            for (node, _) in selected {
+                let followers = followers(node);
+                nodes.selected += 1;
+                nodes.following += i64::from(followers.is_some());
+                links += i64::from(followers.unwrap_or_default());
+            }
+            (nodes, links)
         });
+        let (nodes, links) = counts.unzip();
         let condition = finding.clone().condition(&before.conditions, *generation, now);
         let same = before.accepted() == Some(&condition)
             && before.observed_generation == *generation
-            && before.nodes == nodes;
+            && (before.nodes, before.links) == (nodes, links);
         let conditions = vec![condition];
-        (!same).then_some(UplinkPolicyStatus { observed_generation: *generation, nodes, conditions })
+        (!same).then_some(UplinkPolicyStatus { observed_generation: *generation, nodes, links, conditions })
     }
 }
 
@@ -123,7 +129,7 @@ mod tests {
     }
 
     fn status(policy: &DynamicObject, now: &Time) -> Option<UplinkPolicyStatus> {
-        PolicyAcceptance::of(policy).status(&Nodes::new(), |_| true, now)
+        PolicyAcceptance::of(policy).status(&Nodes::new(), |_| Some(1), now)
     }
 
     fn reviewed(spec: Value) -> (String, String) {
@@ -179,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_counts_the_nodes_that_it_selects_and_those_with_an_agent() {
+    fn a_policy_counts_the_nodes_that_it_selects_those_with_an_agent_and_their_links() {
         let rack = |rack: &str| NodeFacts {
             labels: [("rack".to_owned(), rack.to_owned())].into(),
             ..NodeFacts::default()
@@ -188,12 +194,14 @@ mod tests {
             [("n1", "a"), ("n2", "a"), ("n3", "b")].map(|(node, of)| (node.to_owned(), rack(of))).into();
         let counts = |spec: Value| {
             let policy = PolicyAcceptance::of(&policy(spec, Value::Null));
-            policy.status(&nodes, |node| node != "n2", &Time(Timestamp::UNIX_EPOCH)).unwrap().nodes
+            let followers = |node: &str| (node != "n2").then_some(4);
+            let status = policy.status(&nodes, followers, &Time(Timestamp::UNIX_EPOCH)).unwrap();
+            status.nodes.zip(status.links)
         };
         let all = json!({"links": {"names": ["eth1"]}});
-        assert_eq!(counts(all), Some(PolicyNodes { selected: 3, following: 2 }));
+        assert_eq!(counts(all), Some((PolicyNodes { selected: 3, following: 2 }, 8)));
         let of_rack = json!({"links": {"names": ["eth1"]}, "nodeSelector": {"matchLabels": {"rack": "a"}}});
-        assert_eq!(counts(of_rack), Some(PolicyNodes { selected: 2, following: 1 }));
+        assert_eq!(counts(of_rack), Some((PolicyNodes { selected: 2, following: 1 }, 4)));
         assert_eq!(counts(json!({"links": 7})), None);
     }
 

@@ -438,9 +438,9 @@ impl Reconciler {
             changed.networks.iter().for_each(|name| networks.mark(name, Cause::Nodes));
             changed.pools.iter().for_each(|name| address_pools.mark(name, Cause::Nodes));
         }
-        let Changes { networks, places, agents } = self.known.published.take_changes();
+        let Changes { networks, places, agents, followers } = self.known.published.take_changes();
         networks.iter().for_each(|name| self.known.networks.mark(name.as_ref(), Cause::Nodes));
-        if !changed_nodes.is_empty() || !agents.is_empty() {
+        if !changed_nodes.is_empty() || !agents.is_empty() || followers {
             self.known.policies.mark_all(Cause::Nodes);
         }
         for node in changed_nodes.union(&agents) {
@@ -546,8 +546,8 @@ impl Reconciler {
             let totals = leased.totals.get(&PoolKey::Pool(name.to_owned())).copied();
             pool.status(totals, &overlaps.of_pool(pool, networks.catalog(), leased), &now())
         };
-        let of_policy = |_: &str, policy: &PolicyAcceptance| {
-            policy.status(nodes.all(), |node| published.has_agent(node), &now())
+        let of_policy = |name: &str, policy: &PolicyAcceptance| {
+            policy.status(nodes.all(), |node| published.followers(node, name), &now())
         };
         done & address_pools.write(events, writes, of_pool).await
             & policies.write(events, writes, of_policy).await

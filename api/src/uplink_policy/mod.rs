@@ -42,6 +42,7 @@ pub use selector::{LinkFacts, LinkSelector, Pattern};
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether nodes follow the policy"}"#,
         printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason","description":"why it is accepted or not"}"#,
         printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes.following","description":"number of nodes that follow the policy"}"#,
+        printcolumn = r#"{"name":"Links","type":"integer","jsonPath":".status.links","description":"number of links that follow the policy"}"#,
         printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
     )
 )]
@@ -89,6 +90,11 @@ pub struct UplinkPolicyStatus {
     /// Numbers of nodes. It is not set while the spec is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<PolicyNodes>,
+    /// Links of these nodes that follow the policy: those that it selects and pods may use, or could if no policy
+    /// withheld them. 0 means that `spec.links` selects nothing on any node. Nodes without devices are not
+    /// counted. It is not set while the spec is invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<i64>,
     /// `Accepted` is True if nodes follow the policy, and False, with every problem, if the spec is invalid.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -204,13 +204,23 @@ fn has_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool) ->
     let owned = |owner: &OwnerReference| {
         slice.metadata.owner_references.as_deref() == Some(std::slice::from_ref(owner))
     };
-    publisher_of(slice) == Some(config.publisher.as_str()) && pool.owner.as_ref().is_none_or(owned)
+    let annotations = slice.metadata.annotations.iter().flatten();
+    let of_driver = annotations.filter(|(name, _)| is_of_driver(config, name));
+    publisher_of(slice) == Some(config.publisher.as_str())
+        && pool.owner.as_ref().is_none_or(owned)
+        && of_driver.eq(&pool.annotations)
+}
+
+/// Whether an annotation is the publisher's.
+fn is_of_driver(config: &PublisherConfig, annotation: &str) -> bool {
+    annotation.strip_prefix(config.driver.as_str()).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn new_metadata(name: String, config: &PublisherConfig, pool: &Pool) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         labels: Some([(PUBLISHER_LABEL.to_owned(), config.publisher.clone())].into()),
+        annotations: Some(pool.annotations.clone()).filter(|annotations| !annotations.is_empty()),
         owner_references: pool.owner.clone().map(|owner| vec![owner]),
         ..ObjectMeta::default()
     }
@@ -222,6 +232,9 @@ fn update_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool)
     metadata.managed_fields = None;
     let labels = metadata.labels.get_or_insert_default();
     labels.insert(PUBLISHER_LABEL.to_owned(), config.publisher.clone());
+    let annotations = metadata.annotations.get_or_insert_default();
+    annotations.retain(|name, _| !is_of_driver(config, name));
+    annotations.extend(pool.annotations.clone());
     if let Some(owner) = &pool.owner {
         metadata.owner_references = Some(vec![owner.clone()]);
     }

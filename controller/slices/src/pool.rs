@@ -1,6 +1,8 @@
 //! What a caller publishes: a pool of devices, the nodes that can use it, and the counters that its devices
 //! share.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::{
     api::{
         core::v1::NodeSelector,
@@ -27,6 +29,9 @@ pub struct Pool {
     pub devices: Vec<Device>,
     /// Counters that the devices consume.
     pub counters: Vec<CounterSet>,
+    /// Annotations of each of its slices. The publisher's own are those whose names begin with the driver and
+    /// `/`: others stay.
+    pub annotations: BTreeMap<String, String>,
     /// What is done while there is nothing in it.
     pub empty: EmptyPool,
 }

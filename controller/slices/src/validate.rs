@@ -143,8 +143,8 @@ pub(crate) fn publishable(pool: &Pool, scope: &Scope) -> Result<(Pool, Vec<Fault
     }
     let counters = sets.into_values().cloned().collect();
     let (name, placement) = (pool.name.clone(), pool.placement.clone());
-    let (owner, empty) = (pool.owner.clone(), pool.empty);
-    let sound = Pool { name, placement, owner, devices, counters, empty };
+    let (owner, annotations) = (pool.owner.clone(), pool.annotations.clone());
+    let sound = Pool { name, placement, owner, devices, counters, annotations, empty: pool.empty };
     Ok((sound, faults.found))
 }
 
@@ -276,6 +276,7 @@ mod tests {
             owner: None,
             devices: serde_json::from_value(devices).unwrap(),
             counters: serde_json::from_value(counters).unwrap(),
+            annotations: Default::default(),
             empty: EmptyPool::Publish,
         };
         validate(&pool, &Scope::Node("n1".into())).iter().map(Fault::to_string).collect()
@@ -380,6 +381,7 @@ mod tests {
                 consuming("a", "good"), consuming("b", "bad"), {"name": "a"}, {"name": "c"}]))
             .unwrap(),
             counters: serde_json::from_value(json!([set("good", "1"), set("bad", "-1")])).unwrap(),
+            annotations: Default::default(),
             empty: EmptyPool::Publish,
         };
         let (sound, faults) = publishable(&pool, &Scope::Node("n1".into())).unwrap();
@@ -398,6 +400,7 @@ mod tests {
             owner: None,
             devices: Vec::new(),
             counters: Vec::new(),
+            annotations: Default::default(),
             empty: EmptyPool::Publish,
         };
         let (node, cluster) = (Scope::Node("n1".into()), Scope::Cluster);

@@ -42,6 +42,7 @@ pub(crate) fn pool(name: &NetworkName, spec: &ClaimNetworkSpec, uid: &str) -> Op
             }),
             devices: vec![network_device(name, spec)],
             counters: Vec::new(),
+            annotations: Default::default(),
             empty: EmptyPool::Publish,
         }),
     }

@@ -12,6 +12,7 @@ use kube::runtime::watcher::Event;
 use netclaim_allocation::taint_rules;
 use netclaim_api::device::DeviceName;
 use netclaim_api::node_selector::{NodeSelector, selects_node};
+use netclaim_api::published::POLICY_LINKS;
 use netclaim_api::{NetworkName, Quantity};
 use serde::Deserialize;
 
@@ -74,11 +75,16 @@ struct Offer {
     driver: String,
     pool: String,
     networks: BTreeMap<NetworkName, OnNode>,
+    /// How many links follow each UplinkPolicy, in each slice of the node.
+    followers: BTreeMap<String, u32>,
 }
 
 impl Offer {
     /// Returns the offer of a slice; `None` where it belongs to no node.
     fn of(slice: DevicesOfSlice) -> Option<Self> {
+        // Agents write it, and one of them may be broken.
+        let followers = slice.annotations().get(POLICY_LINKS);
+        let followers = followers.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let Devices { driver, pool, node_name, devices } = slice.spec;
         let mut networks: BTreeMap<NetworkName, OnNode> = BTreeMap::new();
         for device in devices {
@@ -87,7 +93,7 @@ impl Offer {
             on.bandwidth = device.capacity.bandwidth.and_then(|amount| amount.value.parse().ok());
             on.taints.extend(device.taints.into_iter().map(|taint| taint.key));
         }
-        Some(Self { node: node_name?, driver, pool: pool.name, networks })
+        Some(Self { node: node_name?, driver, pool: pool.name, networks, followers })
     }
 }
 
@@ -121,6 +127,8 @@ pub(crate) struct Changes {
     pub(crate) places: bool,
     /// Nodes whose agent has come or gone.
     pub(crate) agents: BTreeSet<String>,
+    /// Other links follow an UplinkPolicy.
+    pub(crate) followers: bool,
 }
 
 /// What agents publish, and the nodes of each ClaimNetwork.
@@ -181,6 +189,8 @@ impl Published {
         if before == now {
             return false;
         }
+        let [followed, follow] = [&before, &now].map(|offer| offer.as_ref().map(|offer| &offer.followers));
+        self.changes.followers |= followed != follow;
         let nodes: BTreeSet<&String> =
             [&before, &now].into_iter().flatten().map(|offer| &offer.node).collect();
         for node in nodes {
@@ -317,6 +327,12 @@ impl Published {
         self.networks.get(network)
     }
 
+    /// Returns how many links of a node follow an UplinkPolicy; `None` if its agent publishes nothing.
+    pub(crate) fn followers(&self, node: &str, policy: &str) -> Option<u32> {
+        let slices = self.agents.get(node)?.iter().filter_map(|name| self.slices.get(name));
+        Some(slices.filter_map(|offer| offer.followers.get(policy).copied()).max().unwrap_or_default())
+    }
+
     /// Whether the node's agent publishes anything.
     pub(crate) fn has_agent(&self, node: &str) -> bool {
         self.agents.contains_key(node)
@@ -436,7 +452,9 @@ mod tests {
         assert!(published.apply(Event::Apply(slice("s1", Some("n1"), &named(&["net-a"])))));
         let changes = published.take_changes();
         let agents = BTreeSet::from(["n1".to_owned()]);
-        assert_eq!(changes, Changes { networks: [name("a")].into(), places: true, agents: agents.clone() });
+        let all =
+            Changes { networks: [name("a")].into(), places: true, agents: agents.clone(), followers: true };
+        assert_eq!(changes, all);
         assert!(!published.apply(Event::Apply(slice("s1", Some("n1"), &named(&["net-a"])))));
         assert_eq!(published.take_changes(), Changes::default());
         // Nobody needs other addresses because a link is down.

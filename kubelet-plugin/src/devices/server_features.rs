@@ -94,6 +94,7 @@ mod tests {
             owner: None,
             devices: devices.into(),
             counters: Vec::new(),
+            annotations: std::collections::BTreeMap::new(),
             empty: netclaim_slices::EmptyPool::Keep,
         };
         let on = |version: &str| {

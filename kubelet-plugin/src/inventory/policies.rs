@@ -37,10 +37,13 @@ impl Policies {
         self.0.update(event, |policy, before| in_force(&policy, before))
     }
 
-    /// Returns the policies for a node with these labels, ordered by name; `None` before all are known.
-    pub(super) fn of_node(&self, labels: &BTreeMap<String, String>) -> Option<Vec<UplinkPolicySpec>> {
-        let specs = self.0.known()?.values().map(|policy| &policy.spec);
-        Some(specs.filter(|spec| selects_node(spec.node_selector.as_ref(), labels)).cloned().collect())
+    /// Returns the policies for a node with these labels, by name; `None` before all are known.
+    pub(super) fn of_node(
+        &self,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<BTreeMap<String, UplinkPolicySpec>> {
+        let specs = self.0.known()?.iter().map(|(name, policy)| (name.clone(), policy.spec.clone()));
+        Some(specs.filter(|(_, spec)| selects_node(spec.node_selector.as_ref(), labels)).collect())
     }
 }
 
@@ -103,7 +106,7 @@ mod tests {
         for (uid, spec) in seen {
             policies.update(Event::Apply(policy(uid, spec.clone())));
         }
-        policies.of_node(&BTreeMap::new()).expect("known")
+        policies.of_node(&BTreeMap::new()).expect("known").into_values().collect()
     }
 
     #[test]
@@ -129,11 +132,11 @@ mod tests {
         }
         let known = policies.of_node(&BTreeMap::new()).expect("known");
         assert_eq!(
-            known.iter().map(|policy| (policy.publish, policy.modes.len())).collect::<Vec<_>>(),
+            known.values().map(|policy| (policy.publish, policy.modes.len())).collect::<Vec<_>>(),
             [(Publish::Auto, 1)]
         );
         policies.update(Event::Delete(policy("1", Value::Null)));
-        assert_eq!(policies.of_node(&BTreeMap::new()), Some(Vec::new()));
+        assert_eq!(policies.of_node(&BTreeMap::new()), Some(BTreeMap::new()));
     }
 
     #[test]

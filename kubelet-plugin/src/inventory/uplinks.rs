@@ -25,12 +25,11 @@ use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, l
 use super::uplink::{Provided, Stacked, Uplink};
 
 /// Returns the uplinks among the links of `snapshot`, ordered by index. `node_addresses` are those of the
-/// Node object, `policies` those of this node, ordered by name. `named` are the names that ClaimNetworks
-/// select uplinks by.
+/// Node object, `policies` those of this node. `named` are the names that ClaimNetworks select uplinks by.
 pub(crate) fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
-    policies: &[UplinkPolicySpec],
+    policies: &BTreeMap<String, UplinkPolicySpec>,
     provided: &BTreeMap<IfName, Provided>,
     named: &BTreeSet<&str>,
 ) -> Vec<Uplink> {
@@ -45,7 +44,7 @@ pub(crate) fn uplinks(
         let name: IfName = link.name.parse().ok()?;
         let facts = OwnedFacts::of(link, snapshot);
         let own: Vec<&UplinkPolicySpec> =
-            policies.iter().filter(|policy| policy.links.selects(&facts.borrowed())).collect();
+            policies.values().filter(|policy| policy.links.selects(&facts.borrowed())).collect();
         let bridge = link.master.and_then(|master| bridges.get(&master)).map(|bridge| (*bridge).to_owned());
         let Offer { modes, is_listed, when_named, carries } =
             offer(link, class, bridge.is_some(), named.iter().any(|name| link.is_named(name)), &own)?;
@@ -73,6 +72,27 @@ pub(crate) fn uplinks(
         })
     };
     classify(snapshot, node_addresses).filter_map(uplink).collect()
+}
+
+/// Returns how many links follow each policy: the `uplinks` that it selects, and those that would be some, had
+/// a policy not withheld them.
+pub(crate) fn followers(
+    snapshot: &Snapshot,
+    node_addresses: &BTreeSet<IpAddr>,
+    policies: &BTreeMap<String, UplinkPolicySpec>,
+    uplinks: &[Uplink],
+) -> BTreeMap<String, u32> {
+    let mut followers: BTreeMap<String, u32> = policies.keys().map(|name| (name.clone(), 0)).collect();
+    let is_uplink = |link: &Link| uplinks.iter().any(|uplink| uplink.link.index == link.index);
+    for (link, class) in classify(snapshot, node_addresses).filter(|_| !policies.is_empty()) {
+        let facts = OwnedFacts::of(link, snapshot);
+        let own = || policies.iter().filter(|(_, policy)| policy.links.selects(&facts.borrowed()));
+        let is_withheld = || class.is_ok() && own().any(|(_, policy)| policy.publish == Publish::Never);
+        if is_uplink(link) || is_withheld() {
+            own().for_each(|(name, _)| *followers.entry(name.clone()).or_default() += 1);
+        }
+    }
+    followers
 }
 
 /// Returns why links that ClaimNetworks name are not among the `uplinks`, by name. The text follows the
@@ -222,12 +242,29 @@ mod tests {
         LinkAddress { ip: ip.parse().expect("an address"), global }
     }
 
-    fn policies(policies: Value) -> Vec<UplinkPolicySpec> {
-        serde_json::from_value(policies).expect("policies")
+    fn policies(policies: Value) -> BTreeMap<String, UplinkPolicySpec> {
+        let specs: Vec<UplinkPolicySpec> = serde_json::from_value(policies).expect("policies");
+        specs.into_iter().zip(0..).map(|(spec, n)| (format!("p{n}"), spec)).collect()
     }
 
     fn found(policy_specs: Value) -> Vec<Uplink> {
         uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new(), &BTreeSet::new())
+    }
+
+    #[test]
+    fn links_that_a_policy_selects_follow_it_if_they_are_uplinks_or_withheld() {
+        let followers = |of_policies: Value| {
+            let (snapshot, policies) = (snapshot(), policies(of_policies));
+            let none = BTreeSet::new();
+            let uplinks = uplinks(&snapshot, &none, &policies, &BTreeMap::new(), &BTreeSet::new());
+            followers(&snapshot, &none, &policies, &uplinks).into_values().collect::<Vec<_>>()
+        };
+        let all = json!({"links": {"names": ["*"]}, "attributes": {"rack": {"string": "a"}}});
+        let eth1 = json!({"links": {"names": ["eth1"]}, "publish": "Never"});
+        let nothing = json!({"links": {"names": ["eth9"]}});
+        let of_all = followers(json!([all]));
+        assert_eq!(of_all, [u32::try_from(found(json!([])).len()).expect("few")]);
+        assert_eq!(followers(json!([all, eth1, nothing])), [of_all[0], 1, 0]);
     }
 
     /// The uplinks with the first letters of their modes, in brackets where only ClaimNetworks that name them
@@ -353,11 +390,13 @@ mod tests {
     fn the_address_of_a_bridge_does_not_take_its_networks_uplink_away() {
         let mut snapshot = snapshot();
         snapshot.addresses.insert(4, vec![address("10.20.0.1", true)]);
-        let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new(), &BTreeSet::new());
+        let found =
+            uplinks(&snapshot, &BTreeSet::new(), &BTreeMap::new(), &BTreeMap::new(), &BTreeSet::new());
         assert_eq!(found[2].carries, None, "nothing to warn of");
         assert_eq!(shown(found), ["eth0 (MI)", "eth1 NMI", "eth2 br0"]);
         snapshot.default_route_links.insert(4);
-        let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new(), &BTreeSet::new());
+        let found =
+            uplinks(&snapshot, &BTreeSet::new(), &BTreeMap::new(), &BTreeMap::new(), &BTreeSet::new());
         assert_eq!(shown(found), ["eth0 (MI)", "eth1 NMI", "eth2 ()br0", "br0 (MI)"]);
     }
 
@@ -383,7 +422,8 @@ mod tests {
         let on = |kind: &str| {
             let child = Link { index: 7, parent: Some(2), kind: Some(kind.into()), ..link("child7") };
             let snapshot = Snapshot { links: vec![link("eth1"), child], ..Snapshot::default() };
-            let found = uplinks(&snapshot, &BTreeSet::new(), &[], &BTreeMap::new(), &BTreeSet::new());
+            let found =
+                uplinks(&snapshot, &BTreeSet::new(), &BTreeMap::new(), &BTreeMap::new(), &BTreeSet::new());
             let uses = [Some(LinkUse::Nic), Some(LinkUse::Macvlan), Some(LinkUse::Ipvlan), None];
             uses.map(|link_use| found[0].in_use(link_use).map(|unhealthy| unhealthy.message))
         };
@@ -414,12 +454,13 @@ mod tests {
             capacity: UplinkCapacity { bandwidth: Some(Quantity::new(1)) },
         };
         let provided = BTreeMap::from([("eth1".parse().expect("a name"), provided)]);
-        let uplinks = uplinks(&snapshot(), &BTreeSet::new(), &[], &provided, &BTreeSet::new());
+        let uplinks = uplinks(&snapshot(), &BTreeSet::new(), &BTreeMap::new(), &provided, &BTreeSet::new());
         assert_eq!((uplinks[1].declared.len(), uplinks[1].bandwidth), (1, Some(Quantity::new(1))));
         let mut renamed = snapshot();
         renamed.links[1].name = "ens1".into();
         renamed.links[1].alt_names = vec!["eth1".into()];
-        let uplinks = self::uplinks(&renamed, &BTreeSet::new(), &[], &provided, &BTreeSet::new());
+        let uplinks =
+            self::uplinks(&renamed, &BTreeSet::new(), &BTreeMap::new(), &provided, &BTreeSet::new());
         assert_eq!(uplinks[1].declared.len(), 1, "by its alternative name");
     }
 }

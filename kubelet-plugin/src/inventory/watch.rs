@@ -34,7 +34,7 @@ use super::objects::Objects;
 use super::policies::Policies;
 use super::providers::Providers;
 use super::selection::{Inventory, KINDS};
-use super::uplinks::{uplinks, withheld};
+use super::uplinks::{followers, uplinks, withheld};
 use crate::reports::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
@@ -95,10 +95,11 @@ impl NodeWatch {
                 let (provided, named) = (self.providers.provided(), named(&networks));
                 let uplinks = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
                 let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
+                let followers = followers(snapshot, &node.addresses, &in_force, &uplinks);
                 let labels = node.labels.clone();
                 let (blocks, scarce) = (self.blocks.borrow_and_update().clone(), scarce(all_networks));
                 let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
-                let now = Inventory { labels, uplinks, withheld, lacking, networks, addresses };
+                let now = Inventory { labels, uplinks, withheld, followers, lacking, networks, addresses };
                 let taken = inventory.borrow().as_ref().map(|before| taken_by_the_node(before, &now));
                 let new = new_warnings(&mut warned, now.node_link_warnings());
                 self.warn(&node.reference, new.into_iter().chain(taken.unwrap_or_default()));

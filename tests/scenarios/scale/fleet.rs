@@ -149,7 +149,15 @@ fn pool(node: &str, number: usize, uses: Uses) -> Result<Pool> {
         counters.extend(set);
     }
     let placement = Placement::Node(node.to_owned());
-    Ok(Pool { name: node.to_owned(), placement, owner: None, devices, counters, empty: EmptyPool::Publish })
+    Ok(Pool {
+        name: node.to_owned(),
+        placement,
+        owner: None,
+        devices,
+        counters,
+        annotations: BTreeMap::new(),
+        empty: EmptyPool::Publish,
+    })
 }
 
 /// Creates Node objects, and returns them.

@@ -43,6 +43,7 @@ fn pool(uplinks: usize, devices: impl IntoIterator<Item = usize>) -> Pool {
         owner: None,
         devices: devices.into_iter().map(device).collect(),
         counters: (0..uplinks).map(set).collect(),
+        annotations: BTreeMap::new(),
         empty: EmptyPool::Publish,
     }
 }
@@ -302,6 +303,25 @@ fn an_update_sets_label_and_owner_and_keeps_other_metadata() {
     assert_eq!(publisher_of(slice), Some("agent"));
     assert_eq!(slice.metadata.labels.as_ref().unwrap()["mine"], "x");
     assert_eq!(slice.metadata.owner_references, Some(vec![owner]));
+}
+
+#[test]
+fn annotations_of_the_driver_are_those_of_the_pool_and_others_stay() {
+    let mut server = Server::default();
+    let with = |annotations: &[(&str, &str)]| {
+        let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Pool { annotations: annotations.collect(), ..pool(0, 0..2) }
+    };
+    server.publish(&with(&[("netclaim.dev/a", "1")]));
+    let slice = server.slices.values_mut().next().unwrap();
+    slice.metadata.annotations.get_or_insert_default().insert("example.com/b".into(), "2".into());
+    assert_eq!(kinds(&server.publish(&with(&[("netclaim.dev/a", "1")]))), "");
+    assert_eq!(kinds(&server.publish(&with(&[("netclaim.dev/c", "3")]))), "=d0000");
+    let slice = server.slices.values().next().unwrap();
+    let annotations: Vec<_> =
+        slice.metadata.annotations.iter().flatten().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(annotations, ["example.com/b", "netclaim.dev/c"]);
+    assert_eq!(kinds(&server.publish(&pool(0, 0..2))), "=d0000");
 }
 
 #[test]

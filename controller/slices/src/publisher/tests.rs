@@ -238,6 +238,7 @@ fn pool(devices: impl IntoIterator<Item = String>) -> Pool {
         owner: None,
         devices: devices.into_iter().map(device).collect(),
         counters: Vec::new(),
+        annotations: Default::default(),
         empty: EmptyPool::Publish,
     }
 }
