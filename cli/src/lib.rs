@@ -3,7 +3,7 @@
 //! ```text
 //!   command line, environment ──> settings ──┐
 //!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
-//!   API server ─────────────────> status, attachments
+//!   API server ─────────────────> status, attachments, template-slices
 //!   API server ─────────────────> bugreport ──> an archive
 //!   API server, files ──────────> migrate ────> YAML, or with --apply the API server
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
@@ -45,6 +45,7 @@ mod printable;
 pub mod proxy;
 pub mod status;
 mod table;
+pub mod template_slices;
 mod trim;
 pub mod validate;
 
@@ -100,6 +101,13 @@ pub enum Command {
     /// Shows networks, nodes, what of them is used, and what is wrong on the cluster.
     #[command(after_help = exit_codes!("all is well", "something is wrong, or the cluster cannot be read"))]
     Status(status::Args),
+    /// Prints what a node group's template needs, so that an autoscaler knows what a new node would offer of
+    /// ClaimNetworks.
+    #[command(after_help = exit_codes!(
+        "the ResourceSlices and labels are printed",
+        "no node publishes the ClaimNetworks, or the cluster cannot be read"
+    ))]
+    TemplateSlices(template_slices::Args),
     /// Says what is wrong with ClaimNetworks, classes, claims and policies in files, without a cluster.
     #[command(after_help = exit_codes!("nothing is wrong", "something is wrong, or a file cannot be read"))]
     Validate(validate::Args),
@@ -125,6 +133,7 @@ impl Command {
             Self::Bugreport(args) => Some(&mut args.connection),
             Self::Explain(args) => Some(&mut args.connection),
             Self::Status(args) => Some(&mut args.connection),
+            Self::TemplateSlices(args) => Some(&mut args.connection),
             Self::Migrate(args) => match &mut args.command {
                 Some(migrate::Command::Whereabouts(args)) => Some(&mut args.connection),
                 None => Some(&mut args.connection),
@@ -138,9 +147,12 @@ impl Command {
         match self {
             Self::Completion(_) | Self::Man { .. } | Self::Validate(_) => true,
             Self::Migrate(args) => !args.files.is_empty(),
-            Self::Attachments(_) | Self::Bugreport(_) | Self::Cni(_) | Self::Explain(_) | Self::Status(_) => {
-                false
-            }
+            Self::Attachments(_)
+            | Self::Bugreport(_)
+            | Self::Cni(_)
+            | Self::Explain(_)
+            | Self::Status(_)
+            | Self::TemplateSlices(_) => false,
         }
     }
 }
@@ -191,6 +203,7 @@ pub async fn run(
         Command::Completion(args) => completion::run(&args, out),
         Command::Explain(args) => explain::run(args, out, err).await,
         Command::Status(args) => status::run(args, out, err, colours).await,
+        Command::TemplateSlices(args) => template_slices::run(args, out, err).await,
         Command::Validate(args) => validate::run(&args, out, err),
         Command::Migrate(args) => migrate::run(args, out, err).await,
         Command::Man { folder } => match clap_mangen::generate_to(self::command(), &folder) {
@@ -218,7 +231,13 @@ mod tests {
         for line in [&["validate", "-f", "-"][..], &["migrate", "-f", "a.yaml"], &["completion", "bash"]] {
             assert!(reads_only_files(line), "{line:?}");
         }
-        for line in [&["status"][..], &["migrate"], &["bugreport"], &["cni", "add", "net", "a"]] {
+        for line in [
+            &["status"][..],
+            &["migrate"],
+            &["bugreport"],
+            &["cni", "add", "net", "a"],
+            &["template-slices", "storage"],
+        ] {
             assert!(!reads_only_files(line), "{line:?}");
         }
     }
@@ -238,6 +257,7 @@ mod tests {
             &["--context=y", "--as-group=a", "explain", "pod/web", "--as=jane", "--context=x"],
             &["--context=x", "--as=jane", "--as-group=a", "migrate", "whereabouts"],
             &["--as=jane", "migrate", "--context=x", "--as-group=a"],
+            &["--as=jane", "template-slices", "storage", "--context=x", "--as-group=a"],
         ] {
             let connection = of(line);
             assert_eq!(connection.context.as_deref(), Some("x"), "{line:?}");
@@ -295,9 +315,13 @@ mod tests {
     #[test]
     fn every_command_says_its_exit_codes() {
         let command = command();
-        for path in
-            [&["status"][..], &["cni", "add"], &["explain"], &["completion"], &["migrate", "whereabouts"]]
-        {
+        for path in [
+            &["status"][..],
+            &["cni", "add"],
+            &["template-slices"],
+            &["completion"],
+            &["migrate", "whereabouts"],
+        ] {
             let found = path.iter().try_fold(&command, |command, name| command.find_subcommand(name));
             let codes = found.unwrap().get_after_help().unwrap().to_string();
             for line in [

@@ -1,6 +1,9 @@
 //! `docs/reference/devices.md`, from the docstrings of the attributes and capacities.
 
+use netclaim_api::Quantity;
 use netclaim_api::attributes::{ATTRIBUTES, Attribute, CAPACITIES, Capacity};
+use netclaim_api::published::{Amounts, Facts, device};
+use serde_json::Value;
 
 use crate::table::{code, table};
 
@@ -34,10 +37,67 @@ is the cheapest.
 {capacities}
 ## Pools
 
-Devices are in the pool that is named like the node, which has only this one. ClaimNetworks of scope `Cluster` are in pools `networks/NETWORK`. Which devices a link has: [which links are uplinks](../tasks/uplinks.md).
-"
+Devices are in the pool that is named like the node, which has only this one. ClaimNetworks of scope `Cluster` are in pools
+`networks/NETWORK`. Which devices a link has: [which links are uplinks](../tasks/uplinks.md).
+
+{SHAPE}"
     )
 }
+
+/// What programs that predict the slices of a node may rely on.
+const SHAPE: &str = r#"## The shape of a node's slice
+
+Programs that predict what a new node offers, such as an autoscaler's provider, may rely on this.
+[`netclaimctl template-slices`](netclaimctl.md#netclaimctl-template-slices) prints it for a ClaimNetwork
+([autoscalers](../tasks/autoscalers.md)).
+
+```yaml
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata:
+  ownerReferences: [{apiVersion: v1, kind: Node, name: node-1, uid: …, controller: true}]
+spec:
+  driver: netclaim.dev
+  nodeName: node-1
+  pool: {name: node-1, generation: 7, resourceSliceCount: 1}
+  devices:
+  - name: net-storage
+    allowMultipleAllocations: true
+    attributes:
+      network: {string: storage}
+      uplink: {string: eth1}
+      mode: {string: macvlan}
+      mac: {string: "02:00:5e:10:00:01"}
+      mtu: {int: 1500}
+      speed: {int: 10000000000}
+      driver: {string: ixgbe}
+      physicalFunction: {string: ""}
+    capacity:
+      addresses: {value: "32", requestPolicy: {default: "1", validRange: {min: "1"}}}
+      bandwidth: {value: 10G, requestPolicy: {default: "0", validRange: {min: "0"}}}
+      interfaces: {value: "64", requestPolicy: {default: "1", validRange: {min: "1"}}}
+```
+
+| what | stays as it is |
+|---|---|
+| pool | one for each node that offers something, named like the node, with `nodeName`. Counters (`sharedCounters`) are in slices of their own, before the devices |
+| owner | the Node object |
+| `net-NETWORK` | a ClaimNetwork that the node serves. Shared (`allowMultipleAllocations`), unless its plugin takes the whole link |
+| `nic-LINK` | a whole link; not shared |
+| `macvlan-LINK`, `ipvlan-LINK` | a share of a link; shared |
+| `LINK` in names | the link's name. If that is not a DNS label (`eth0.100`), `-` stands for each other character, and eight hex digits of the name's SHA-256 follow |
+| attributes | the eight of netclaim's on each device, with the types above. They have no domain in the slice, which means `netclaim.dev/` |
+| request policies | on shared devices only: `bandwidth` 0 or more, by default 0; `addresses` and `interfaces` 1 or more, by default 1. Where claims [ask for an address](../tasks/static-addresses.md), `addresses` may be 0. `segments` is 1; `segment120` and the like are 0 or 1, by default 0 |
+
+What may change at any time:
+
+* Values of attributes, when the link changes; declared attributes and those of PCI cards, which not every node has.
+* Values of capacities, when ClaimNetworks, leases or what claims hold change. `addresses` is what the node has and could lease. A capacity
+  with less than the least that a claim takes has no request policy.
+* Taints, and which devices there are. A ClaimNetwork that cannot serve is tainted; one without its uplink is left out.
+* Counters, and which devices consume them. Their names say nothing.
+* The names of slices, their number, the generation, and the order of devices.
+"#;
 
 fn attributes(attributes: &[&Attribute]) -> String {
     let row = |attribute: &&Attribute| {
@@ -50,4 +110,29 @@ fn capacities(capacities: &[Capacity]) -> String {
     let row =
         |capacity: &Capacity| [code(capacity.name), capacity.taken(), capacity.devices(), capacity.meaning()];
     table(["capacity", "what a claim takes", "which devices", "what it is"], capacities.iter().map(row))
+}
+
+#[test]
+fn the_example_of_a_slice_has_a_device_as_agents_publish_it() {
+    let example =
+        SHAPE.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let example: Value = serde_saphyr::from_str(example).expect("YAML");
+    let facts = Facts {
+        network: "storage".into(),
+        uplink: "eth1".into(),
+        mode: "macvlan".into(),
+        mac: "02:00:5e:10:00:01".into(),
+        mtu: 1500,
+        speed: 10_000_000_000,
+        driver: "ixgbe".into(),
+        ..Facts::default()
+    };
+    let amounts = Amounts {
+        bandwidth: Some(Quantity::new(10_000_000_000)),
+        addresses: Some(Quantity::new(32)),
+        interfaces: Some(Quantity::new(64)),
+        ..Amounts::default()
+    };
+    let published = device("net-storage".into(), facts, amounts, true);
+    assert_eq!(example["spec"]["devices"][0], serde_json::to_value(published).expect("JSON"));
 }

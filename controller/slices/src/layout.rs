@@ -125,6 +125,11 @@ pub(crate) fn layout(
     specs
 }
 
+/// Returns the specs of the slices of a pool that has none yet, in the order of writes, with generation 0.
+pub fn specs(driver: &str, pool: &Pool) -> Vec<ResourceSliceSpec> {
+    layout(driver, pool, &BTreeMap::new()).into_values().collect()
+}
+
 /// Returns a slice index for each item: its current one if there is room, else the first with room.
 fn assign(places: impl Iterator<Item = Option<u32>>, per_slice: usize) -> Vec<u32> {
     let mut places: Vec<_> = places.collect();

@@ -35,6 +35,7 @@ pub use config::{ConfigError, PublisherConfig, Scope};
 pub use dropped::{DroppedField, ServerFeatures};
 pub use error::{ApiVerb, PublishError};
 pub use kubernetes_version::{InvalidVersion, KubernetesVersion};
+pub use layout::specs;
 pub use plan::PUBLISHER_LABEL;
 pub use pool::{EmptyPool, Placement, Pool};
 pub use publisher::{PoolStatus, PublishStatus, Publisher, PublisherHandle, Revision};
