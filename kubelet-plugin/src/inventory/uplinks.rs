@@ -74,8 +74,8 @@ pub(crate) fn uplinks(
     classify(snapshot, node_addresses).filter_map(uplink).collect()
 }
 
-/// Returns how many links follow each policy: the `uplinks` that it selects, and those that would be some, had
-/// a policy not withheld them.
+/// Returns how many links follow each policy: the `uplinks` that it selects, and those that would be some,
+/// had a policy not withheld them.
 pub(crate) fn followers(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
