@@ -44,6 +44,15 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_EXPLAIN_PENDING_PODS", default_value = "true", action = clap::ArgAction::Set)]
     pub explain_pending_pods: bool,
 
+    /// Namespace of the cluster autoscaler's ConfigMap cluster-autoscaler-status, beside which ClaimNetworks
+    /// of scope Cluster get a warning
+    #[arg(long, env = "NETCLAIM_AUTOSCALER_NAMESPACE", default_value = "kube-system")]
+    pub autoscaler_namespace: String,
+
+    /// How often the controller looks for a node autoscaler, in seconds; 0: never
+    #[arg(long, env = "NETCLAIM_AUTOSCALER_PERIOD", default_value = "300")]
+    pub autoscaler_period: u64,
+
     /// Where to serve /metrics, /healthz and /readyz
     #[arg(long, env = "NETCLAIM_METRICS_ADDRESS", default_value = "0.0.0.0:9178")]
     pub metrics_address: SocketAddr,

@@ -13,6 +13,8 @@
 //!   Pods ─────> pods: who waits for an address ┘
 //!   slices, claims ──> └─ explaining ──> netclaim_allocation ──> events of pods
 //!
+//!   ConfigMap, API groups ──> autoscalers ──> reconciler: a warning for ClaimNetworks of scope `Cluster`
+//!
 //!   API server ──> netclaim_webhook, which every replica serves if --webhook-address is set
 //! ```
 //!
@@ -24,6 +26,7 @@
 
 mod addresses;
 mod args;
+mod autoscalers;
 mod demand;
 mod leader;
 mod metrics;
@@ -47,6 +50,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::autoscalers::Lookout;
 use crate::leader::{Candidacy, Candidate};
 use crate::metrics::Metrics;
 use crate::reconciler::Settings;
@@ -151,6 +155,10 @@ async fn control(
         identity: identity.clone(),
         node_gone_after: Duration::from_secs(args.node_gone_after),
         explain_pending_pods: args.explain_pending_pods,
+        lookout: Lookout {
+            namespace: args.autoscaler_namespace,
+            period: Some(args.autoscaler_period).filter(|period| *period > 0).map(Duration::from_secs),
+        },
     };
     let candidacy = Candidacy { namespace, lease: args.lease_name, identity };
 

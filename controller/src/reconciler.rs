@@ -49,6 +49,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::addresses::blocks::{self, Leased};
 use crate::addresses::leasing::Supply;
 use crate::addresses::pool_status::PoolAcceptance;
+use crate::autoscalers::{self, Autoscalers, Lookout};
 use crate::demand::{Demand, Needs};
 use crate::metrics::{self, Accepted, Addressing, Metrics};
 use crate::networks::abandoned_labels::AbandonedLabels;
@@ -92,6 +93,8 @@ pub(crate) struct Settings {
     pub(crate) node_gone_after: Duration,
     /// Whether pods that wait for a node get an event that says why.
     pub(crate) explain_pending_pods: bool,
+    /// Where to look for node autoscalers.
+    pub(crate) lookout: Lookout,
 }
 
 /// Reconciles until `cancel`. Published pools stay.
@@ -124,11 +127,14 @@ pub(crate) async fn run(
     let channels = (needed, needs);
     let leasing =
         blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, awaiting.clone());
-    let channels = Channels { demand, leased };
+    let (seen, autoscalers) = watch::channel(Autoscalers::default());
+    let lookout = autoscalers::run(client.clone(), settings.lookout.clone(), seen);
+    let channels = Channels { demand, leased, autoscalers };
     tokio::select! {
         () = leasing => Ok(()),
         () = pods => Ok(()),
         () = claims => Ok(()),
+        () = lookout => Ok(()),
         () = watch(client, settings, metrics, publisher, events, channels) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
@@ -141,6 +147,8 @@ struct Channels {
     demand: watch::Sender<Option<Demand>>,
     /// Which addresses nodes have.
     leased: watch::Receiver<Leased>,
+    /// Which node autoscalers there are.
+    autoscalers: watch::Receiver<Autoscalers>,
 }
 
 async fn watch(
@@ -149,7 +157,7 @@ async fn watch(
     metrics: Metrics,
     publisher: PublisherHandle,
     events: Events,
-    Channels { demand, leased }: Channels,
+    Channels { demand, leased, mut autoscalers }: Channels,
 ) {
     let everything = watcher::Config::default;
     let (networks, network_events) = reflect::<ClaimNetwork>(client.clone());
@@ -228,6 +236,12 @@ async fn watch(
                 stale.leased = true;
                 within(&mut due, LEASED_GATHER);
             }
+            Ok(()) = autoscalers.changed() => {
+                known.autoscalers = autoscalers.borrow_and_update().clone();
+                known.networks.mark_all(Cause::Spec);
+                synced.autoscalers = true;
+                within(&mut due, GATHER);
+            }
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
                 reconciler.metrics.ready.set(true);
@@ -237,7 +251,8 @@ async fn watch(
     }
 }
 
-/// Which watches have seen a whole list.
+/// Which watches have seen a whole list, and whether autoscalers were looked for: a status that is written
+/// before would lose its warnings for a moment.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Synced {
     networks: bool,
@@ -246,11 +261,19 @@ struct Synced {
     pools: bool,
     rules: bool,
     nodes: bool,
+    autoscalers: bool,
 }
 
 impl Synced {
-    const ALL: Self =
-        Self { networks: true, slices: true, policies: true, pools: true, rules: true, nodes: true };
+    const ALL: Self = Self {
+        networks: true,
+        slices: true,
+        policies: true,
+        pools: true,
+        rules: true,
+        nodes: true,
+        autoscalers: true,
+    };
 }
 
 /// Makes the next reconciliation due in `time`, unless it is due earlier.
@@ -330,6 +353,7 @@ struct Known {
     published: Published,
     overlaps: Overlaps,
     leased: Leased,
+    autoscalers: Autoscalers,
 }
 
 impl Known {
@@ -342,6 +366,7 @@ impl Known {
             published: Published::default(),
             overlaps: Overlaps::default(),
             leased: Leased::default(),
+            autoscalers: Autoscalers::default(),
         }
     }
 }
@@ -531,14 +556,19 @@ impl Reconciler {
 
     /// Writes each status that is wrong, as far as it is due. Returns whether all writes succeeded.
     async fn write_statuses(&mut self) -> bool {
-        let Known { networks, address_pools, policies, nodes, published, overlaps, leased } = &mut self.known;
+        let Known { networks, address_pools, policies, nodes, published, overlaps, leased, autoscalers } =
+            &mut self.known;
         let (events, writes) = (&self.events, &self.metrics.status_writes);
         let now = || Time(Timestamp::now());
         let of_network = |name: &str, network: &Acceptance| {
             let none = NetworkNodes::default();
             let nodes = name.parse().ok().and_then(|name| published.of(&name)).unwrap_or(&none);
             let accepted = network.result.as_ref().ok();
-            let others = accepted.map(|accepted| overlaps.of_network(accepted, nodes, leased));
+            let others = accepted.map(|accepted| {
+                let mut others = autoscalers.warnings(accepted);
+                others.extend(overlaps.of_network(accepted, nodes, leased));
+                others
+            });
             network.status(nodes, addresses_of(network, leased), others.unwrap_or_default(), &now())
         };
         let done = networks.write(events, writes, of_network).await;
@@ -752,6 +782,43 @@ mod tests {
         assert_eq!(status["status"]["conditions"][0]["status"], "True");
         assert_eq!(event["reason"], "AcceptedWithWarnings");
         assert!(event["note"].as_str().unwrap().contains("spec.cni.plugins[0].colour"), "{event}");
+    }
+
+    #[tokio::test]
+    async fn a_network_of_the_cluster_has_a_warning_while_there_is_an_autoscaler() {
+        let (mut reconciler, mut requests) = reconciler();
+        let mut whole = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));
+        whole["spec"]["scope"] = json!("Cluster");
+        let pools = none::<AddressPool>();
+        for (cluster_autoscaler, reason) in
+            [(None, "Accepted"), (Some("kube-system".to_owned()), "AcceptedWithWarnings"), (None, "Accepted")]
+        {
+            reconciler.known.autoscalers = Autoscalers { cluster_autoscaler, karpenter: false };
+            reconciler.known.networks.mark_all(Cause::Spec);
+            reconciler.stale.networks = true;
+            let store = networks(&whole);
+            let server = async {
+                let status = answer(&mut requests, 200).await.1["status"].clone();
+                let warned = status["warnings"].is_array();
+                if warned {
+                    let event = answer(&mut requests, 200).await.1;
+                    assert_eq!(event["reason"], "AcceptedWithWarnings");
+                    assert!(event["note"].as_str().unwrap().contains("can't be sanitized"), "{event}");
+                    assert_eq!(status["warnings"][0]["field"], "spec.scope");
+                }
+                (status, warned)
+            };
+            let (done, (status, warned)) = tokio::join!(reconcile(&mut reconciler, &store, &pools), server);
+            assert!(done);
+            let accepted = &status["conditions"][0];
+            assert_eq!((&accepted["reason"], &accepted["status"]), (&json!(reason), &json!("True")));
+            assert_eq!(warned, reason == "AcceptedWithWarnings");
+            whole["status"] = status;
+        }
+        reconciler.known.networks.mark_all(Cause::Spec);
+        reconciler.stale.networks = true;
+        assert!(reconcile(&mut reconciler, &networks(&whole), &pools).await, "nothing is written again");
+        assert_eq!(reconciler.metrics.status_writes.get(), 3);
     }
 
     #[tokio::test]

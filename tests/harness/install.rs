@@ -16,6 +16,9 @@ const CNI_TIMEOUT: u32 = 10;
 /// Seconds between STATUS calls of a plugin. Most scenarios' networks have a CNI version without STATUS.
 const STATUS_PERIOD: u32 = 3;
 
+/// Seconds between two looks for a node autoscaler.
+const AUTOSCALER_PERIOD: u32 = 5;
+
 /// Seconds after which the blocks of addresses of a deleted node go to others: scenarios cannot wait for 10
 /// minutes.
 const NODE_GONE_AFTER: u32 = 40;
@@ -73,11 +76,16 @@ impl Cluster {
 
     /// Gives the programs shorter times than users have, and the agent its fail points.
     fn shorten_waits(&self) -> Result<()> {
+        let (period, gone) = (
+            format!("NETCLAIM_AUTOSCALER_PERIOD={AUTOSCALER_PERIOD}"),
+            format!("NETCLAIM_NODE_GONE_AFTER={NODE_GONE_AFTER}"),
+        );
+        let mut of_controller = vec!["set", "env", "-n", SYSTEM, CONTROLLER, &period];
         if self.nodes().len() > 1 {
-            let gone = format!("NETCLAIM_NODE_GONE_AFTER={NODE_GONE_AFTER}");
             self.set_agent_env(&[&gone])?;
-            self.kubectl(&["set", "env", "-n", SYSTEM, CONTROLLER, &gone])?;
+            of_controller.push(&gone);
         }
+        self.kubectl(&of_controller)?;
         self.set_agent_env(&[
             &format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}"),
             &format!("NETCLAIM_STATUS_PERIOD={STATUS_PERIOD}"),

@@ -54,7 +54,8 @@ pub use namespaces::{Namespaces, NamespacesFrom};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimNetworkSpec {
     /// Where the network's capacity is counted. `Node`: each node has the whole `capacity`. `Cluster`: all
-    /// nodes share it. It cannot change.
+    /// nodes share it; do not use it on node groups that an autoscaler scales, because one pod can stop the
+    /// cluster autoscaler. It cannot change.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-validations" = admission::scope_rules()))]
     pub scope: Scope,

@@ -894,6 +894,9 @@ mod tests {
         let odd = json!({"scope": "Cluster", "nodeSelector": {"matchLabels": {"rack": "no label"}}});
         snapshot.networks.push(network("odd", odd, invalid));
         snapshot.networks.push(network("new", json!({}), json!({"observedGeneration": 0})));
+        let warned =
+            json!({"status": "True", "reason": "AcceptedWithWarnings", "message": "look at spec.scope: no"});
+        snapshot.networks[0] = network("storage", json!({}), warned);
         let down = json!([{"key": "netclaim.dev/link-down", "effect": "NoSchedule"}]);
         snapshot.slices[2] = slice("b", 1, json!([storage(down)]));
         snapshot.nodes.extend([node("c"), node("d"), node("e")]);
@@ -908,6 +911,7 @@ mod tests {
         let problems = Report::of(&snapshot).problems;
         let beginnings = [
             "no controller is ready",
+            "ClaimNetwork storage is accepted with warnings: look at spec.scope: no",
             "ClaimNetwork odd is not accepted: spec.cni: it is empty",
             "ClaimNetwork new: the controller has not looked at it yet",
             "node b takes no new pods for net-storage (link-down)",

@@ -80,7 +80,15 @@ impl Template {
         self.notes.extend(networks.iter().flat_map(|network| notes(network)));
         let counters = keep_exclusions(&mut devices, &chosen.counters);
         let placement = Placement::Node(NODE.to_owned());
-        self.pool = Some(Pool { name: NODE.to_owned(), placement, owner: None, devices, counters, annotations: BTreeMap::new(), empty: EmptyPool::Publish });
+        self.pool = Some(Pool {
+            name: NODE.to_owned(),
+            placement,
+            owner: None,
+            devices,
+            counters,
+            annotations: BTreeMap::new(),
+            empty: EmptyPool::Publish,
+        });
         Ok(())
     }
 

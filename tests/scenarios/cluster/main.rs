@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use netclaim_tests::{scenarios, suite};
 
 mod attaching;
+mod autoscalers;
 mod availability;
 mod bandwidth;
 mod churn;
@@ -34,6 +35,7 @@ mod updates;
 mod waking;
 
 use attaching::*;
+use autoscalers::*;
 use availability::*;
 use bandwidth::*;
 use churn::*;
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
             a_pod_waits_until_bandwidth_is_free,
             granted_bandwidth_limits_a_pod_without_a_network,
             the_pool_of_a_cluster_wide_network_follows_its_spec,
+            a_network_of_the_cluster_has_a_warning_while_there_is_an_autoscaler,
             a_link_with_a_network_is_offered_only_through_it,
             a_mode_that_is_offered_no_more_stays_while_a_pod_has_it,
             exclusive_uses_of_a_link_come_and_go_while_pods_have_it,

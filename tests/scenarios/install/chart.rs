@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::helm::{Helm, chart, program};
-use netclaim_tests::{SYSTEM, Test, output, project};
+use netclaim_tests::{Test, output, project};
 
 pub fn the_chart_has_no_mistakes(test: &Test<'_>) -> Result<()> {
     let (helm, chart) = (Helm::new(test.cluster)?, chart());
@@ -154,6 +154,11 @@ const VALUES: [(&str, &str); 34] = [
     ("controller.networkPolicy.enabled=true", "kind: NetworkPolicy"),
     ("controller.replicas=2", "topologyKey: kubernetes.io/hostname"),
     ("controller.metricsAddress=[::]:9999", "{name: metrics, containerPort: 9999}"),
+    ("controller.autoscalerNamespace=kube-public", "namespace: kube-public"),
+    (
+        "controller.autoscalerNamespace=kube-public",
+        "{name: NETCLAIM_AUTOSCALER_NAMESPACE, value: \"kube-public\"}",
+    ),
     ("enabled=true", "kind: DaemonSet"),
     ("controller.logLevel=debug", "{name: NETCLAIM_LOG, value: \"debug\"}"),
     ("controller.tolerations[0].operator=Exists", "- operator: Exists"),
@@ -192,7 +197,7 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
         let new: Vec<&str> =
             objects.split("\n---\n").filter(|object| known.insert((*object).to_owned())).collect();
         let checked = test.cluster.kubectl_with(
-            &["apply", "--dry-run=server", "--validate=strict", "-n", SYSTEM, "-f", "-"],
+            &["apply", "--dry-run=server", "--validate=strict", "-f", "-"],
             &new.join("\n---\n"),
         );
         checked.with_context(|| format!("{set}: the API server refuses the objects"))?;

@@ -94,7 +94,7 @@ impl<'a> Users<'a> {
     fn create(cluster: &'a Cluster) -> Result<Self> {
         let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/manifests");
         cluster.kubectl(&["apply", "-f", &format!("{manifests}/namespace.yaml")])?;
-        cluster.kubectl(&["apply", "-n", SYSTEM, "-f", &format!("{manifests}/controller-rbac.yaml")])?;
+        cluster.kubectl(&["apply", "-f", &format!("{manifests}/controller-rbac.yaml")])?;
         for account in [AGENTS, WHEREABOUTS] {
             cluster.kubectl(&["create", "serviceaccount", "-n", SYSTEM, account])?;
             let subject = format!("--serviceaccount={SYSTEM}:{account}");
