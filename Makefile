@@ -179,7 +179,7 @@ generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the referenc
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test plugin_keys -- --include-ignored
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
-	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-nri --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cli --lib migrate
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-validation --test table
