@@ -115,13 +115,21 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 test-released test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE := release
 
 .PHONY: test-all
-test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-stacks test-multus ## make test, and then what takes longer (root)
+test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-stacks test-multus test-crates ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
 test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)
 	tests/node/build.sh
 	tests/bench/peers/build.sh >/dev/null
 	cargo test --workspace --test starts --locked -- from_multus
+
+.PHONY: test-crates
+test-crates: tools ## Each crate builds alone, and those for other programs build from their packages (needs crates.io; 15 minutes)
+	@failed=; for crate in $$(cargo tree --workspace --depth 0 --prefix none --format '{p}' --locked | awk 'NF { print $$1 }'); do \
+	  echo "==> $$crate"; \
+	  cargo check --quiet --package $$crate --all-targets --locked || failed+=" $$crate"; \
+	done; [[ -z $$failed ]] || { echo "these do not build alone:$$failed" >&2; exit 1; }
+	cargo publish --workspace --dry-run --locked --allow-dirty
 
 .PHONY: test-upgrade
 test-upgrade: tools ## FROM, the newest release by default, is upgraded to this version and rolled back, under running pods (root)
@@ -179,7 +187,7 @@ generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the referenc
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test plugin_keys -- --include-ignored
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
-	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test nri_proto
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-nri --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cli --lib migrate
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-validation --test table

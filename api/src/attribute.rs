@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use netclaim_kubernetes::names::is_dns_label;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -50,8 +51,7 @@ impl TryFrom<String> for AttributeName {
         let identifier = name.len() <= 32
             && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_');
-        let is_domain =
-            |domain: &str| domain.len() <= 63 && domain.split('.').all(crate::names::is_dns_label);
+        let is_domain = |domain: &str| domain.len() <= 63 && domain.split('.').all(is_dns_label);
         if !identifier || !domain.is_none_or(is_domain) {
             return Err(format!(
                 "{text:?} cannot be the name of an attribute: write up to 32 letters, digits and _, for example \

@@ -13,9 +13,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use netclaim_cni::hex;
+use netclaim_kubernetes::names::is_dns_label;
 use sha2::{Digest, Sha256};
 
-use crate::names::is_dns_label;
 use crate::{IfName, Invalid, LinkUse, NetworkName};
 
 /// The name of a device in netclaim's pools.

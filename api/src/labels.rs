@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netclaim_kubernetes::labels::{has_all, is_label_key, is_label_value};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, NetworkName, names::is_dns_label};
+use crate::{Invalid, NetworkName};
 
 /// Prefix of the labels of Nodes that say which ClaimNetworks of scope `Cluster` they serve. The rest of the
 /// key is the ClaimNetwork's name.
@@ -127,7 +128,7 @@ impl LabelSelector {
                 wrong("values", problem.to_owned());
             }
             for (j, value) in values.iter().enumerate() {
-                if !value.is_empty() && !is_label_name(value) {
+                if !is_label_value(value) {
                     wrong(&format!("values[{j}]"), format!("{value:?} cannot be the value of a label"));
                 }
             }
@@ -176,53 +177,9 @@ impl<'a> OneLabel<'a> {
     }
 }
 
-/// Whether `labels` has every one of `wanted`.
-pub fn has_all(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
-    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
-}
-
-/// Whether a node with this value of a label or field meets a requirement of Kubernetes' `NodeSelector`
-/// (`component-helpers/scheduling/corev1/nodeaffinity`). A requirement that
-/// Kubernetes rejects as invalid matches no node.
-pub fn meets_node_requirement(operator: &str, values: &[String], value: Option<&str>) -> bool {
-    let is_listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
-    let numbers = || match values {
-        [bound] => Some((value?.parse::<i64>().ok()?, bound.parse::<i64>().ok()?)),
-        _ => None,
-    };
-    match operator {
-        "In" => is_listed,
-        "NotIn" => !values.is_empty() && !is_listed,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
-        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
-        _ => false,
-    }
-}
-
 fn pair_problems(labels: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
-    let wrong = labels
-        .iter()
-        .filter(|(key, value)| !is_label_key(key) || !(value.is_empty() || is_label_name(value)));
+    let wrong = labels.iter().filter(|(key, value)| !is_label_key(key) || !is_label_value(value));
     wrong.map(|(key, value)| format!("{key}={value} cannot be a label"))
-}
-
-/// A label's key: a name, with a DNS subdomain in front or without.
-fn is_label_key(key: &str) -> bool {
-    let domain = |text: &str| text.len() <= 253 && text.split('.').all(is_dns_label);
-    match key.split_once('/') {
-        Some((prefix, name)) => domain(prefix) && is_label_name(name),
-        None => is_label_name(key),
-    }
-}
-
-/// The name part of a label's key, or its value.
-pub fn is_label_name(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let edge = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
-    let inner = |c: &u8| c.is_ascii_alphanumeric() || b"-_.".contains(c);
-    bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(inner)
 }
 
 #[cfg(test)]
@@ -295,24 +252,6 @@ mod tests {
         assert!(fixes(json!({"matchLabels": {"rack": "a"}})) && fixes(one("In", &["a"])));
         assert!(!fixes(one("In", &["a", "b"])) && !fixes(one("NotIn", &["a"])) && !fixes(one("Exists", &[])));
         assert!(!fixes(json!({"matchLabels": {"zone": "a"}})));
-    }
-
-    #[test]
-    fn a_node_meets_a_requirement_as_the_scheduler_says() {
-        let meets = |operator: &str, values: &[&str], value: Option<&str>| {
-            let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-            meets_node_requirement(operator, &values, value)
-        };
-        assert!(meets("In", &["6", "7"], Some("7")) && !meets("In", &["6"], Some("7")));
-        assert!(!meets("In", &[], None));
-        assert!(meets("NotIn", &["6"], Some("7")) && meets("NotIn", &["6"], None));
-        assert!(!meets("NotIn", &["7"], Some("7")) && !meets("NotIn", &[], Some("7")));
-        assert!(meets("Exists", &[], Some("")) && !meets("Exists", &[], None));
-        assert!(meets("DoesNotExist", &[], None) && !meets("DoesNotExist", &[], Some("")));
-        assert!(meets("Gt", &["6"], Some("7")) && !meets("Gt", &["7"], Some("7")));
-        assert!(meets("Lt", &["10"], Some("7")), "as numbers");
-        assert!(!meets("Lt", &["10", "11"], Some("7")) && !meets("Gt", &["a"], Some("7")));
-        assert!(!meets("Resembles", &["7"], Some("7")));
     }
 
     #[test]

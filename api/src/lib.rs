@@ -51,7 +51,7 @@ pub use attachment_config::{AttachmentConfig, Bandwidth, PortMapping, Protocol};
 pub use cni_config::CniConfig;
 pub use invalid::{Invalid, one_line, shorten};
 pub use link_use::LinkUse;
-pub use names::{NetworkName, ObjectName, is_dns_label};
+pub use names::{NetworkName, ObjectName};
 pub use netclaim_cni::{IfName, IpRequest, MacAddr};
 pub use parameter::{Format, ItemRule, ItemType, ParameterRule, ParameterType};
 pub use quantity::Quantity;

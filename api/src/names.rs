@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use netclaim_kubernetes::names::{is_dns_label, is_dns_subdomain};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +66,7 @@ impl TryFrom<String> for ObjectName {
     type Error = Invalid;
 
     fn try_from(name: String) -> Result<Self, Invalid> {
-        if name.len() <= Self::MAX && name.split('.').all(is_part) {
+        if is_dns_subdomain(&name) {
             return Ok(Self(name));
         }
         let problem = format!(
@@ -103,20 +104,6 @@ impl JsonSchema for NetworkName {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({"type": "string", "maxLength": Self::MAX, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"})
     }
-}
-
-/// Whether `text` is what may stand between two dots of a DNS subdomain. Kubernetes does not limit its
-/// length.
-fn is_part(text: &str) -> bool {
-    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    let edge = |c: Option<&u8>| c.is_some_and(|c| *c != b'-');
-    let bytes = text.as_bytes();
-    bytes.iter().all(|c| inner(*c)) && edge(bytes.first()) && edge(bytes.last())
-}
-
-/// Whether `text` is a DNS label (RFC 1123), as Kubernetes checks device names.
-pub fn is_dns_label(text: &str) -> bool {
-    text.len() <= 63 && is_part(text)
 }
 
 impl fmt::Display for NetworkName {

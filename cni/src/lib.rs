@@ -2,6 +2,15 @@
 //! plugins, and remembers the attachments that it made. Implements the
 //! [specification](https://www.cni.dev/docs/spec/) from version 0.1.0 to 1.1.0.
 //!
+//! ```text
+//!   JSON ──> NetworkList ──┐                                 ┌──> CniResult
+//!              │           ├──> Attachments ──> Runtime ─────┤
+//!              │ validate  │        │             │          └──> Error
+//!              v           │      Cache        plugins
+//!           findings       │
+//!            Attachment ───┘
+//! ```
+//!
 //! The core is values and checks, without IO:
 //!
 //! * [`NetworkList`] is a network configuration, [`Attachment`] holds the parameters of one container
@@ -19,6 +28,12 @@
 //! * [`Error`] is a failed call, with what is known of its effect.
 //! * [`RunObserver`] hears how long each plugin ran and how it ended.
 //! * [`BinChanges`] reports when the installed plugins may have changed.
+//!
+//! Invariants:
+//! * A key or number that this crate does not know reaches the plugin unchanged, byte for byte.
+//! * A plugin cannot outlive its deadline.
+//! * An attachment is on disk before its first plugin runs and until its DEL succeeds.
+//! * Nothing is deleted unless the caller asks for it. Nothing here knows Kubernetes or netclaim.
 //!
 //! The README has a complete example, and the differences from libcni.
 

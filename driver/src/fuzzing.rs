@@ -4,7 +4,6 @@
 use crate::attach::journal;
 use crate::attach::plan::Owner;
 use crate::attach::record::Record;
-pub use crate::nri::fuzzing::Heard;
 
 /// Reads a file of the journal.
 pub fn read_record<O: Owner>(bytes: &[u8]) -> Result<Record<O>, String> {

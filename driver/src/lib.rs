@@ -1,15 +1,14 @@
 //! Attaches pods to networks on a node, without Kubernetes.
 //!
 //! ```text
-//!   nri ──> sandboxes ──┐
-//!                       ├──> attach ──> netclaim_cni ──> plugins
-//!   plans ──────────────┘      │
-//!                           journal            links ──> uplinks, and links that pods had
+//!   sandboxes ──┐
+//!               ├──> attach ──> netclaim_cni ──> plugins
+//!   plans ──────┘      │
+//!                   journal                    links ──> uplinks, and links that pods had
 //! ```
 //!
 //! * [`attach`] owns the life of an attachment: plan, journal, state machine, one task per pod.
 //! * [`links`] reads the node's links, moves them back, and pins network namespaces.
-//! * [`nri`] follows the sandboxes of the container runtime.
 //!
 //! Invariant: no module knows an API server, a kubelet, a claim or netclaim's API. What an attachment is for
 //! is an opaque [`attach::Owner`].
@@ -20,4 +19,3 @@ pub mod failpoint;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod links;
-pub mod nri;

@@ -37,7 +37,7 @@ pub struct Args {
     pub registry_dir: Option<PathBuf>,
 
     /// Where the container runtime listens for NRI plugins
-    #[arg(long, env = "NETCLAIM_NRI_SOCKET", default_value = netclaim_driver::nri::DEFAULT_SOCKET)]
+    #[arg(long, env = "NETCLAIM_NRI_SOCKET", default_value = netclaim_nri::DEFAULT_SOCKET)]
     pub nri_socket: PathBuf,
 
     /// Where the container runtime reads CDI specs that change at run time

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netclaim_cni::IpRequest;
+use netclaim_kubernetes::names::is_dns_label;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -295,7 +296,7 @@ impl NetworkAddresses {
 
 /// Whether the text can name a Kubernetes object (a DNS subdomain).
 fn is_object_name(text: &str) -> bool {
-    text.len() <= MAX_NAME && text.split('.').all(crate::is_dns_label)
+    text.len() <= MAX_NAME && text.split('.').all(is_dns_label)
 }
 
 impl AddressRange {

@@ -4,10 +4,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use netclaim_cni::placeholder::PlaceholderValue;
+use netclaim_kubernetes::names::is_dns_label;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{MacAddr, is_dns_label};
+use crate::MacAddr;
 
 /// Format of a string: an address (`ipv4`, `ipv6`), an address with prefix length (`cidr`), a unicast
 /// Ethernet address (`mac`), or a DNS name (`hostname`). No text has two formats.

@@ -10,10 +10,10 @@ use netclaim_api::addresses::{AddressPool, AddressTotals};
 use netclaim_api::labels::NETWORK_LABELS;
 use netclaim_api::network::{ClaimNetwork, Scope};
 use netclaim_api::node_selector::selects_node;
-use netclaim_api::quantity::billionths;
 use netclaim_api::reasons::{AcceptedReason, Reason as _};
 use netclaim_api::taints::Reason;
 use netclaim_api::{DRIVER_NAME, attributes};
+use netclaim_kubernetes::quantity::billionths;
 use serde::Serialize;
 
 use super::agents::{Answers, Asked, NotAsked};

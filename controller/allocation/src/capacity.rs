@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{CapacityRequestPolicy, Device, DeviceCapacity};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use netclaim_api::quantity::{ONE, billionths};
+use netclaim_kubernetes::quantity::{ONE, billionths};
 
 use crate::cause::{Amount, Cause};
 

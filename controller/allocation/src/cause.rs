@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use netclaim_api::quantity::ONE;
 use netclaim_api::taints::Reason;
 use netclaim_api::{Quantity, attributes};
+use netclaim_kubernetes::quantity::ONE;
 use serde::Serialize;
 
 use crate::holdings::{DeviceId, Holder};

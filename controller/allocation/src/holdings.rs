@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
-use netclaim_api::quantity::billionths;
+use netclaim_kubernetes::quantity::billionths;
 use serde::Serialize;
 
 /// A device's name in the cluster.

@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{
     DeviceClaim, DeviceClass, DeviceRequest, ExactDeviceRequest, ResourceClaim, ResourceClaimSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use netclaim_api::quantity::{ONE, billionths};
+use netclaim_kubernetes::quantity::{ONE, billionths};
 
 /// The beginning of the resources that every class has.
 const OF_CLASS: &str = "deviceclass.resource.kubernetes.io/";

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, PodSpec, Taint, Toleration};
-use netclaim_api::labels::meets_node_requirement;
+use netclaim_kubernetes::labels::meets_node_requirement;
 use serde::Serialize;
 
 /// A node, as far as it is known.

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{
     Device, DeviceCounterConsumption, DeviceTaintRule, ResourceSlice, ResourceSliceSpec,
 };
-use netclaim_api::quantity::billionths;
 use netclaim_api::{DRIVER_NAME, attributes};
+use netclaim_kubernetes::quantity::billionths;
 
 use crate::cause::Cause;
 use crate::holdings::{DeviceId, Holdings};

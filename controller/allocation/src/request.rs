@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::{
     DeviceToleration, ResourceClaim,
 };
 use netclaim_api::DRIVER_NAME;
-use netclaim_api::quantity::billionths;
+use netclaim_kubernetes::quantity::billionths;
 use serde::Serialize;
 
 use crate::cause::{Cause, Origin};

@@ -9,7 +9,7 @@ use k8s_openapi::{
     api::resource::v1::{CapacityRequestPolicy, Counter, Device, ResourceSliceSpec},
     apimachinery::pkg::api::resource::Quantity,
 };
-use netclaim_api::quantity::billionths;
+use netclaim_kubernetes::quantity::billionths;
 
 /// Returns the canonical form of `spec`. Two specs mean the same if their canonical forms are equal.
 pub(crate) fn canonical(spec: &ResourceSliceSpec) -> ResourceSliceSpec {

@@ -1,6 +1,7 @@
 //! Who publishes, which slices it manages, and how fast it writes.
 
-use netclaim_api::labels::is_label_name;
+use netclaim_kubernetes::labels::is_label_name;
+use netclaim_kubernetes::names::is_dns_subdomain;
 use thiserror::Error;
 
 /// The slices of its driver that a publisher manages.
@@ -56,8 +57,7 @@ pub enum ConfigError {
 
 impl PublisherConfig {
     /// Returns settings with a write budget of 2/s (burst 20) for a node, of which there may be thousands, or
-    /// 50/s (burst
-    /// 200) for the cluster.
+    /// 50/s (burst 200) for the cluster.
     ///
     /// `publisher` distinguishes publishers of one driver name in one scope, and must stay the same across
     /// restarts.
@@ -88,17 +88,6 @@ impl PublisherConfig {
     pub(crate) fn field_selector(&self) -> String {
         format!("spec.driver={},spec.nodeName={}", self.driver, self.scope.node_name())
     }
-}
-
-/// RFC 1123 subdomain. The API server does not limit the length of its labels.
-fn is_dns_subdomain(text: &str) -> bool {
-    let label = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-            && part.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
-    };
-    text.len() <= 253 && text.split('.').all(label)
 }
 
 #[cfg(test)]

@@ -20,6 +20,10 @@
 //!   pool of its name; one of an unknown pool is left alone. So several publishers can share a driver name if
 //!   they publish different pools.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 mod canonical;
 mod config;
 mod dropped;

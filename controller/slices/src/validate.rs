@@ -14,8 +14,8 @@ use k8s_openapi::{
     api::resource::v1::{CapacityRequestPolicy, CounterSet, Device, DeviceCapacity},
     apimachinery::pkg::api::resource::Quantity,
 };
-use netclaim_api::is_dns_label;
-use netclaim_api::quantity::{ONE, billionths};
+use netclaim_kubernetes::names::is_dns_label;
+use netclaim_kubernetes::quantity::{ONE, billionths};
 use thiserror::Error;
 
 use crate::{

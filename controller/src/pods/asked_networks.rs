@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceSelector, ResourceClaim};
 use kube::Client;
-use netclaim_api::quantity::billionths;
 use netclaim_api::{NetworkName, attributes};
+use netclaim_kubernetes::quantity::billionths;
 use tokio::time::Instant;
 
 use super::read::{self, Classes};

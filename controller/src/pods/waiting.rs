@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use kube::api::{ApiResource, Object};
 use kube::runtime::watcher;
 use netclaim_api::NetworkName;
-use netclaim_api::labels::{has_all, meets_node_requirement};
+use netclaim_kubernetes::labels::{has_all, meets_node_requirement};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use netclaim_driver::fuzzing::Heard;
+use netclaim_nri::fuzzing::Heard;
 use tokio::runtime::{Builder, Runtime};
 
 /// Length of a ttrpc header: payload length, stream, kind and flags.

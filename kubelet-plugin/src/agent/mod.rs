@@ -22,7 +22,6 @@ use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::{Attacher, CniPlugins};
 use netclaim_driver::failpoint::Failpoint;
 use netclaim_driver::links::Links;
-use netclaim_driver::nri;
 use netclaim_process::sockets::listen;
 use tokio::sync::{mpsc, watch};
 
@@ -43,9 +42,9 @@ use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
 use crate::inventory::{Inventory, OwnBlocks};
-use crate::parent::STARTS;
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
+use crate::parent::{IDENTITY, STARTS};
 use crate::pods::owner::{Journal, Plan};
 use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent};
@@ -339,8 +338,9 @@ impl Agent {
         });
         // The parent's end, which is connected to the runtime itself.
         let socket = self.args.runtime_socket();
-        self.parts
-            .start("following the runtime", |cancel| nri::run(socket, events, connected_sender, cancel));
+        self.parts.start("following the runtime", |cancel| {
+            netclaim_nri::run(socket, IDENTITY, events, connected_sender, cancel)
+        });
         let readiness = Readiness {
             journal: self.journal.health(),
             obstacle: self.obstacle.subscribe(),

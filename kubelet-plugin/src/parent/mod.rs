@@ -43,4 +43,5 @@ pub(crate) mod turn;
 mod wire;
 
 pub(crate) use agent_process::{FIT, STARTS};
+pub(crate) use runtime_relay::IDENTITY;
 pub(crate) use supervisor::start;

@@ -20,9 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netclaim_driver::nri::{
-    self, Adjustment, ConnectedPlugin, Container, Denial, Event, Handler, RelayError, RuntimeInfo, Sandbox,
+use netclaim_nri::{
+    Adjustment, ConnectedPlugin, Container, Denial, Event, Handler, Identity, RelayError, RuntimeInfo,
+    Sandbox,
 };
+use netclaim_process::files;
 use netclaim_process::sockets::{self, listen, remove_dead};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -31,7 +33,10 @@ use tokio_util::sync::CancellationToken;
 use super::sandboxes::Sandboxes;
 use crate::args::Args;
 use crate::pods::owner::Journal;
-use netclaim_process::files;
+
+/// How the parent introduces itself to the runtime, and the agent to the parent. The runtime asks this plugin
+/// first: it skips those after one that answers with an error.
+pub(crate) const IDENTITY: Identity = Identity { name: "netclaim", index: 0 };
 
 /// What an agent is granted for an event that it gets late, because no agent worked when the runtime reported
 /// it.
@@ -183,7 +188,7 @@ impl RuntimeRelay {
     fn connect(self: &Arc<Self>) {
         if let Some(Connector { socket, connected }) = self.lock().connector.take() {
             let handler = Arc::new(FromRuntime(Arc::clone(self)));
-            tokio::spawn(nri::run(socket, handler, connected, self.cancel.clone()));
+            tokio::spawn(netclaim_nri::run(socket, IDENTITY, handler, connected, self.cancel.clone()));
         }
     }
 
@@ -349,7 +354,7 @@ mod tests {
     use std::path::Path;
 
     use netclaim_driver::attach::Phase;
-    use netclaim_driver::nri::SandboxNetwork;
+    use netclaim_nri::SandboxNetwork;
     use tokio::sync::{Semaphore, mpsc};
     use tokio::time::{Instant, timeout};
 
@@ -416,8 +421,8 @@ mod tests {
         }
     }
 
-    fn hook() -> nri::Hook {
-        nri::Hook {
+    fn hook() -> netclaim_nri::Hook {
+        netclaim_nri::Hook {
             path: "/h".into(),
             args: vec!["h".into(), "s".into()],
             env: Vec::new(),
@@ -507,7 +512,7 @@ mod tests {
             let (connected_sender, connected) = watch::channel(false);
             let process = CancellationToken::new();
             let socket = self.relay.socket.clone();
-            tokio::spawn(nri::run(socket, handler, connected_sender, process.clone()));
+            tokio::spawn(netclaim_nri::run(socket, IDENTITY, handler, connected_sender, process.clone()));
             let mut running = Running { heard, connected, process };
             running.hears(&format!("list {list}")).await;
             soon(async {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use netclaim_driver::nri::{Event, Sandbox};
+use netclaim_nri::{Event, Sandbox};
 
 /// What has happened to a sandbox last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl Sandboxes {
 
 #[cfg(test)]
 mod tests {
-    use netclaim_driver::nri::SandboxNetwork;
+    use netclaim_nri::SandboxNetwork;
 
     use super::*;
 

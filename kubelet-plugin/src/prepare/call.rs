@@ -857,7 +857,7 @@ mod tests {
     use netclaim_cni::{CniResult, ContainerId, IfName};
     use netclaim_driver::attach::{AddFailure, Checked, Del, DelOutcome, LiveSandbox, Sandbox, Spec};
     use netclaim_driver::links::{HostLink, Netns};
-    use netclaim_driver::nri::{Sandbox as PodSandbox, SandboxNetwork};
+    use netclaim_nri::{Sandbox as PodSandbox, SandboxNetwork};
     use serde_json::{Value, json};
     use tokio::sync::Semaphore;
 

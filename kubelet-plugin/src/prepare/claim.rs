@@ -9,8 +9,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::NodeSelector;
 use netclaim_api::merge::{Author, Layer};
 use netclaim_api::opaque::Opaque;
-use netclaim_api::{Invalid, Quantity, attributes, is_dns_label};
+use netclaim_api::{Invalid, Quantity, attributes};
 use netclaim_cni::error_chain;
+use netclaim_kubernetes::names::is_dns_label;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
-use netclaim_api::labels::meets_node_requirement;
+use netclaim_kubernetes::labels::meets_node_requirement;
 
 /// Whether `selector` selects the node with this name and these labels: one of its terms has to.
 pub(crate) fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use crate::pods::owner::PodState;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_driver::failpoint::Failpoint;
-use netclaim_driver::nri::{
-    Adjustment, Container, Denial, Handler, Hook, RuntimeInfo, Sandbox as PodSandbox,
-};
+use netclaim_nri::{Adjustment, Container, Denial, Handler, Hook, RuntimeInfo, Sandbox as PodSandbox};
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::watch;
 

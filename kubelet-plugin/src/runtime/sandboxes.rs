@@ -9,7 +9,7 @@ use netclaim_cni::error_chain;
 use netclaim_driver::attach::LiveSandbox;
 use netclaim_driver::attach::Sandbox;
 use netclaim_driver::links::Netns;
-use netclaim_driver::nri::{Sandbox as PodSandbox, SandboxNetwork};
+use netclaim_nri::{Sandbox as PodSandbox, SandboxNetwork};
 
 const HOST_NETWORK: &str = "the pod uses the node's network (hostNetwork: true), to which no network can be attached: \
                            remove hostNetwork or the claim";

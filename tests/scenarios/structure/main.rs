@@ -1,4 +1,5 @@
-//! The structure of the code: no two files import each other in a circle, and how many lines the product has
+//! The structure of the code: no two files import each other in a circle, crates depend on each other in one
+//! direction, those for other programs have what a published crate needs, and how many lines the product has
 //! (`--nocapture`).
 //!
 //! A file is read by lines, as rustfmt writes them. Tests, fixtures, examples and generated code are not part
@@ -8,6 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+mod crates;
 
 /// Folders and files that are not of the product.
 const LEFT_OUT: [&str; 9] =

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use cel::common::types::{CelDouble, CelInt, INT_TYPE, STRING_TYPE, Type};
 use cel::common::value::{CowVal, StaticVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
-use netclaim_api::quantity::{Malformed, ONE, billionths};
+use netclaim_kubernetes::quantity::{Malformed, ONE, billionths};
 
 use super::environment::{Returned, argument, text, truth, unknown};
 

@@ -8,7 +8,7 @@ use cel::common::traits::{Container, Indexer, Iterable, Sizer};
 use cel::common::types::{CelBool, CelInt, CelList, CelMap, CelMapKey, CelString, MAP_TYPE, Type};
 use cel::common::value::{CowVal, Val};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
-use netclaim_api::quantity::billionths;
+use netclaim_kubernetes::quantity::billionths;
 
 use super::Evaluation;
 use super::amount::Amount;

@@ -2,7 +2,7 @@
 
 use netclaim_allocation::{Judgement, Lack};
 use netclaim_api::attributes;
-use netclaim_api::quantity::ONE;
+use netclaim_kubernetes::quantity::ONE;
 
 use crate::demand::{Need, Needs};
 

@@ -1,4 +1,5 @@
-//! The container runtime's events, through the plugin protocol NRI.
+//! A plugin of the container runtime by [NRI](https://github.com/containerd/nri): it follows the sandboxes of
+//! pods, and may hold back or refuse their containers.
 //!
 //! ```text
 //!   runtime ── socket ── session ── events ──> Handler
@@ -22,11 +23,17 @@
 //! Events are hints. The runtime drops those that occur while no plugin is connected, and some others:
 //! containerd does not report the end of sandboxes that are older than its own process.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 mod connected_plugin;
 mod events;
 #[cfg(feature = "fuzzing")]
-pub(crate) mod fuzzing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handler;
+mod identity;
 mod mux;
 mod plugin;
 mod proto;
@@ -40,5 +47,6 @@ mod ttrpc;
 
 pub use connected_plugin::{ConnectedPlugin, Event, RelayError};
 pub use handler::{Adjustment, Denial, Handler, Hook, RuntimeInfo};
+pub use identity::Identity;
 pub use plugin::{DEFAULT_SOCKET, run};
 pub use sandbox::{Container, Sandbox, SandboxNetwork};

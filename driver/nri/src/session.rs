@@ -11,32 +11,29 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::events::Events;
-use super::handler::Handler;
-use super::mux::{self, Connection};
-use super::received::Received;
-use super::session_end::{REGISTRATION_TIMEOUT, SessionEnd};
-use super::{proto, ttrpc};
+use crate::events::Events;
+use crate::handler::Handler;
+use crate::identity::Identity;
+use crate::mux::{self, Connection};
+use crate::received::Received;
+use crate::session_end::{REGISTRATION_TIMEOUT, SessionEnd};
+use crate::{proto, ttrpc};
 
 /// Full name of the runtime's service.
-pub(super) const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
-
-/// The plugin's name, and its place among the node's plugins: runtimes call them in this order, and skip
-/// those after one that answers with an error.
-const NAME: &str = "netclaim";
-const INDEX: &str = "00";
+pub(crate) const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
 /// How many answers may wait for the socket. The runtime makes its calls one by one and never needs as many.
-pub(super) const OUTBOX: usize = 16;
+pub(crate) const OUTBOX: usize = 16;
 
 /// Connects, registers, and serves the runtime's calls until the connection ends. `connected` becomes true
 /// after the synchronization. The caller makes it false, and may drop this future at any time.
-pub(super) async fn attend<H: Handler>(
+pub(crate) async fn attend<H: Handler>(
     socket: &Path,
+    identity: Identity,
     events: &Arc<Events<H>>,
     connected: &watch::Sender<bool>,
 ) -> SessionEnd {
-    match serve(socket, events, connected).await {
+    match serve(socket, identity, events, connected).await {
         Ok(never) => match never {},
         Err(end) => end,
     }
@@ -44,6 +41,7 @@ pub(super) async fn attend<H: Handler>(
 
 async fn serve<H: Handler>(
     socket: &Path,
+    identity: Identity,
     events: &Arc<Events<H>>,
     connected: &watch::Sender<bool>,
 ) -> Result<Infallible, SessionEnd> {
@@ -56,18 +54,22 @@ async fn serve<H: Handler>(
     tokio::select! {
         end = read(reader, events, &outbox, &registered) => end,
         end = write(writer, outgoing) => end,
-        end = establish(&outbox, &registered, events, connected) => end,
+        end = establish(identity, &outbox, &registered, events, connected) => end,
     }
 }
 
 /// Registers, and sets `connected` after the synchronization.
 async fn establish<H: Handler>(
+    identity: Identity,
     outbox: &mpsc::Sender<Vec<u8>>,
     registered: &Notify,
     events: &Events<H>,
     connected: &watch::Sender<bool>,
 ) -> Result<Infallible, SessionEnd> {
-    let plugin = proto::RegisterPluginRequest { plugin_name: NAME.to_owned(), plugin_idx: INDEX.to_owned() };
+    let plugin = proto::RegisterPluginRequest {
+        plugin_name: identity.name.to_owned(),
+        plugin_idx: format!("{:02}", identity.index),
+    };
     // The number is free: the plugin makes no other call.
     let request =
         ttrpc::request(1, RUNTIME_SERVICE, "RegisterPlugin", plugin.encode_to_vec(), REGISTRATION_TIMEOUT)?;
@@ -109,7 +111,7 @@ async fn answer<H: Handler>(call: ttrpc::Message, events: Arc<Events<H>>, outbox
     let _ = outbox.send(mux::frames(Connection::Plugin, &response)).await;
 }
 
-pub(super) async fn write(
+pub(crate) async fn write(
     mut trunk: OwnedWriteHalf,
     mut outgoing: mpsc::Receiver<Vec<u8>>,
 ) -> Result<Infallible, SessionEnd> {

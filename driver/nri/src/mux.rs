@@ -4,7 +4,7 @@
 //! not messages: a message may have many frames, and a frame many messages. So payload is passed on as it
 //! arrives, and not buffered. Source: `pkg/net/multiplex` of github.com/containerd/nri.
 
-use super::ttrpc;
+use crate::ttrpc;
 
 /// Longest frame to send, header included. The Go peer has a buffer of this size, and ends the connection on
 /// a longer frame.
@@ -17,7 +17,7 @@ const HEADER: usize = 8;
 
 /// A virtual connection of the trunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Connection {
+pub(crate) enum Connection {
     /// The runtime calls the plugin.
     Plugin,
     /// The plugin calls the runtime.
@@ -42,13 +42,13 @@ impl Connection {
 #[error(
     "the runtime sent an NRI frame of {length} bytes for connection {connection}, more than the {MAX_PAYLOAD} allowed"
 )]
-pub(super) struct OversizedFrame {
+pub(crate) struct OversizedFrame {
     connection: u32,
     length: usize,
 }
 
 /// Encodes a message as frames for the trunk.
-pub(super) fn frames(connection: Connection, message: &[u8]) -> Vec<u8> {
+pub(crate) fn frames(connection: Connection, message: &[u8]) -> Vec<u8> {
     let payloads = message.chunks(MAX_SENT - HEADER);
     let mut trunk = Vec::with_capacity(message.len() + payloads.len() * HEADER);
     for payload in payloads {
@@ -62,7 +62,7 @@ pub(super) fn frames(connection: Connection, message: &[u8]) -> Vec<u8> {
 
 /// Separates the trunk's bytes by connection.
 #[derive(Debug, Default)]
-pub(super) struct Demultiplexer {
+pub(crate) struct Demultiplexer {
     header: [u8; HEADER],
     /// Bytes of `header` that have arrived.
     filled: usize,
@@ -77,7 +77,7 @@ impl Demultiplexer {
     ///
     /// # Errors
     /// On a frame longer than the protocol allows. The trunk is unusable after that.
-    pub(super) fn next<'a>(
+    pub(crate) fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
     ) -> Result<Option<(Connection, &'a [u8])>, OversizedFrame> {

@@ -13,7 +13,7 @@ fn the_generated_protobuf_code_is_fresh() {
     prost_build::Config::new().out_dir(out.path()).compile_fds(descriptors).unwrap();
     let generated = fs::read_to_string(out.path().join("nri.pkg.api.v1alpha1.rs")).unwrap();
 
-    let committed = crate_dir.join("src/nri/gen/nri.pkg.api.v1alpha1.rs");
+    let committed = crate_dir.join("src/gen/nri.pkg.api.v1alpha1.rs");
     if fs::read_to_string(&committed).ok().as_ref() != Some(&generated) {
         fs::write(&committed, generated).unwrap();
         panic!("{} was stale; it has been generated anew, please commit it", committed.display());

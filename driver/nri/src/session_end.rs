@@ -4,15 +4,15 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{mux, ttrpc};
+use crate::{mux, ttrpc};
 
 /// How long to wait for the runtime's answer to the registration. It registers plugins one after another and
 /// gives each 5 s by default: enough for a node with many slow plugins.
-pub(super) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SessionEnd {
+pub(crate) enum SessionEnd {
     /// The socket does not exist, or no runtime listens on it.
     #[error("cannot connect to the container runtime's NRI socket {}", path.display())]
     Connect {

@@ -3,15 +3,15 @@
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::OwnedReadHalf;
 
-use super::mux::{Connection, Demultiplexer};
-use super::session_end::SessionEnd;
-use super::ttrpc::{Decoder, Message};
+use crate::mux::{Connection, Demultiplexer};
+use crate::session_end::SessionEnd;
+use crate::ttrpc::{Decoder, Message};
 
 /// How much is read from the socket at once. An event fits; a synchronization comes in pieces.
 const READ: usize = 16 << 10;
 
 /// The receiving end of a trunk.
-pub(super) struct Received {
+pub(crate) struct Received {
     trunk: OwnedReadHalf,
     buffer: Vec<u8>,
     demultiplexer: Demultiplexer,
@@ -36,7 +36,7 @@ impl Received {
     ///
     /// # Errors
     /// When the trunk has ended or the peer does not speak NRI. The trunk is unusable after that.
-    pub(super) async fn next(&mut self) -> Result<(Connection, Message), SessionEnd> {
+    pub(crate) async fn next(&mut self) -> Result<(Connection, Message), SessionEnd> {
         loop {
             if let Some(message) = self.plugin.next()? {
                 return Ok((Connection::Plugin, message));

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::sandbox::{Container, Sandbox};
+use crate::sandbox::{Container, Sandbox};
 
 /// Why a sandbox or a container is refused, for the runtime and the pod's event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -14,16 +14,18 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::mux::{self, Connection, Demultiplexer};
-use super::proto::{self, Event};
-use super::ttrpc::{self, CallError, Code, Status};
 use super::*;
+use crate::mux::{self, Connection, Demultiplexer};
+use crate::proto::{self, Event};
+use crate::ttrpc::{self, CallError, Code, Status};
 
 /// Longer than any test waits unless it fails.
 const LONG: Duration = Duration::from_secs(10);
 
 /// What the fake runtime grants a call whose answer is to be late.
 const GRANTED: Duration = Duration::from_secs(1);
+
+const IDENTITY: Identity = Identity { name: "test", index: 7 };
 
 const PLUGIN: &str = "nri.pkg.api.v1alpha1.Plugin";
 
@@ -327,7 +329,13 @@ impl Plugin {
         let handler = Arc::new(Scripted { script: Mutex::default(), events: sender, release: Notify::new() });
         let (connected, watched) = watch::channel(false);
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(run(runtime.socket.clone(), Arc::clone(&handler), connected, cancel.clone()));
+        let task = tokio::spawn(run(
+            runtime.socket.clone(),
+            IDENTITY,
+            Arc::clone(&handler),
+            connected,
+            cancel.clone(),
+        ));
         Self { handler, events, connected: watched, cancel, task }
     }
 
@@ -362,7 +370,7 @@ async fn the_plugin_registers_is_configured_and_is_connected_once_it_is_synchron
     let runtime = FakeRuntime::start();
     let mut plugin = Plugin::start(&runtime);
     let mut connection = runtime.accept().await;
-    assert_eq!(connection.register().await, ("netclaim".to_owned(), "00".to_owned()));
+    assert_eq!(connection.register().await, ("test".to_owned(), "07".to_owned()));
     let subscribed = connection.configure(Duration::from_secs(7)).await;
     assert_eq!(subscribed.events, 0x0f, "the events of sandboxes, and the creation of containers");
     assert_eq!(plugin.event().await, "configured fake 1.2.3 7s");

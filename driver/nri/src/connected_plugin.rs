@@ -17,15 +17,15 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::events::PLUGIN_SERVICE;
-use super::handler::{Adjustment, Denial, RuntimeInfo};
-use super::mux::{self, Connection};
-use super::proto;
-use super::received::Received;
-use super::sandbox::{Container, Sandbox};
-use super::session::{OUTBOX, RUNTIME_SERVICE, write};
-use super::session_end::SessionEnd;
-use super::ttrpc::{self, CallError, Code, Service, Status};
+use crate::events::PLUGIN_SERVICE;
+use crate::handler::{Adjustment, Denial, RuntimeInfo};
+use crate::mux::{self, Connection};
+use crate::proto;
+use crate::received::Received;
+use crate::sandbox::{Container, Sandbox};
+use crate::session::{OUTBOX, RUNTIME_SERVICE, write};
+use crate::session_end::SessionEnd;
+use crate::ttrpc::{self, CallError, Code, Service, Status};
 
 /// How long to wait for an answer, in percent of the time that the plugin is granted: a plugin answers after
 /// 70 % at the latest.

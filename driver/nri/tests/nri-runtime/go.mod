@@ -1,4 +1,4 @@
-module netclaim.dev/netclaim/driver/tests/nri-runtime
+module netclaim.dev/netclaim/driver/nri/tests/nri-runtime
 
 go 1.24.0
 

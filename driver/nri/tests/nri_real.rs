@@ -1,6 +1,6 @@
 //! The plugin against NRI's own runtime side in Go (`tests/nri-runtime`), which containerd and CRI-O use.
 //!
-//! `cargo test -p netclaim-driver --test nri_real -- --ignored` needs Go 1.24 and its module cache or proxy.
+//! `cargo test -p netclaim-nri --test nri_real -- --ignored` needs Go 1.24 and its module cache or proxy.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::future::Future;
@@ -9,8 +9,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use netclaim_driver::nri::{
-    Adjustment, Container, Denial, Handler, Hook, RuntimeInfo, Sandbox, SandboxNetwork, run,
+use netclaim_nri::{
+    Adjustment, Container, Denial, Handler, Hook, Identity, RuntimeInfo, Sandbox, SandboxNetwork, run,
 };
 use serde::Deserialize;
 use tempfile::TempDir;
@@ -216,7 +216,8 @@ impl Plugin {
         let handler = Arc::new(Scripted { script: Mutex::default(), calls: sender });
         let (connected, watched) = watch::channel(false);
         let cancel = CancellationToken::new();
-        tokio::spawn(run(dir.path().join("nri.sock"), Arc::clone(&handler), connected, cancel.clone()));
+        let (socket, identity) = (dir.path().join("nri.sock"), Identity { name: "test", index: 0 });
+        tokio::spawn(run(socket, identity, Arc::clone(&handler), connected, cancel.clone()));
         Self { handler, calls, connected: watched, _cancel: cancel.drop_guard() }
     }
 

@@ -8,10 +8,11 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::events::Events;
-use super::handler::Handler;
-use super::session;
-use super::session_end::SessionEnd;
+use crate::events::Events;
+use crate::handler::Handler;
+use crate::identity::Identity;
+use crate::session;
+use crate::session_end::SessionEnd;
 
 /// Default path of the runtime's NRI socket.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
@@ -30,6 +31,7 @@ const MAX_DELAY: Duration = Duration::from_millis(2500);
 /// returns go on.
 pub async fn run<H: Handler>(
     socket: PathBuf,
+    identity: Identity,
     handler: Arc<H>,
     connected: watch::Sender<bool>,
     cancel: CancellationToken,
@@ -38,7 +40,7 @@ pub async fn run<H: Handler>(
     let mut reported = false;
     loop {
         let events = Arc::new(Events::new(Arc::clone(&handler)));
-        let ended = cancel.run_until_cancelled(session::attend(&socket, &events, &connected)).await;
+        let ended = cancel.run_until_cancelled(session::attend(&socket, identity, &events, &connected)).await;
         let was_connected = connected.send_replace(false);
         let Some(error) = ended else { return };
         report(&socket, &error, was_connected, reported);

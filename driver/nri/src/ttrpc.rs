@@ -14,10 +14,10 @@ use prost::Message as _;
 use prost::bytes::{Buf, Bytes, BytesMut};
 
 /// Length of a message's header.
-pub(super) const HEADER: usize = 10;
+pub(crate) const HEADER: usize = 10;
 
 /// Longest payload of a message.
-pub(super) const MAX_PAYLOAD: usize = 4 << 20;
+pub(crate) const MAX_PAYLOAD: usize = 4 << 20;
 
 const KIND_REQUEST: u8 = 1;
 const KIND_RESPONSE: u8 = 2;
@@ -28,14 +28,14 @@ const FLAG_REMOTE_OPEN: u8 = 2;
 /// A message longer than the protocol allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a ttrpc message of {length} bytes is longer than the {MAX_PAYLOAD} allowed")]
-pub(super) struct OversizedMessage {
+pub(crate) struct OversizedMessage {
     length: usize,
 }
 
 /// The status codes in use; those of gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub(super) enum Code {
+pub(crate) enum Code {
     /// The code of a Go server's plain error. Users see its name before the text.
     Unknown = 2,
     InvalidArgument = 3,
@@ -47,7 +47,7 @@ pub(super) enum Code {
 /// A call's error on the wire: `google.rpc.Status`.
 #[derive(Clone, PartialEq, Eq, prost::Message, thiserror::Error)]
 #[error("{message} (code {code})")]
-pub(super) struct Status {
+pub(crate) struct Status {
     #[prost(int32, tag = "1")]
     code: i32,
     #[prost(string, tag = "2")]
@@ -55,17 +55,17 @@ pub(super) struct Status {
 }
 
 impl Status {
-    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code: code as i32, message: message.into() }
     }
 
     /// The text of the error.
-    pub(super) fn into_message(self) -> String {
+    pub(crate) fn into_message(self) -> String {
         self.message
     }
 
     #[cfg(test)]
-    pub(super) fn is(&self, code: Code) -> bool {
+    pub(crate) fn is(&self, code: Code) -> bool {
         self.code == code as i32
     }
 }
@@ -95,7 +95,7 @@ struct Response {
 
 /// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(crate) struct Message {
     stream: u32,
     kind: u8,
     flags: u8,
@@ -103,12 +103,12 @@ pub(super) struct Message {
 }
 
 impl Message {
-    pub(super) fn is_request(&self) -> bool {
+    pub(crate) fn is_request(&self) -> bool {
         self.kind == KIND_REQUEST
     }
 
     /// The number that a request and its answer have in common.
-    pub(super) fn stream(&self) -> u32 {
+    pub(crate) fn stream(&self) -> u32 {
         self.stream
     }
 }
@@ -128,13 +128,13 @@ fn encode(stream: u32, kind: u8, payload: &impl prost::Message) -> Result<Vec<u8
 
 /// Decodes messages from a connection's bytes, without IO.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub(crate) struct Decoder {
     buffer: BytesMut,
 }
 
 impl Decoder {
     /// Appends received bytes.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
@@ -142,7 +142,7 @@ impl Decoder {
     ///
     /// # Errors
     /// On a message longer than the protocol allows. The connection is unusable after that.
-    pub(super) fn next(&mut self) -> Result<Option<Message>, OversizedMessage> {
+    pub(crate) fn next(&mut self) -> Result<Option<Message>, OversizedMessage> {
         let mut header = self.buffer.as_ref();
         if header.len() < HEADER {
             return Ok(None);
@@ -166,7 +166,7 @@ impl Decoder {
 }
 
 /// Serves calls.
-pub(super) trait Service: Send + Sync + 'static {
+pub(crate) trait Service: Send + Sync + 'static {
     /// Full name of the service.
     const NAME: &'static str;
 
@@ -181,7 +181,7 @@ pub(super) trait Service: Send + Sync + 'static {
 }
 
 /// Serves one request. Returns the encoded response.
-pub(super) async fn answer<S: Service>(service: &S, message: Message) -> Vec<u8> {
+pub(crate) async fn answer<S: Service>(service: &S, message: Message) -> Vec<u8> {
     let stream = message.stream;
     let response = match serve(service, message).await {
         Ok(payload) => Response { status: None, payload: payload.into() },
@@ -218,7 +218,7 @@ async fn serve<S: Service>(service: &S, message: Message) -> Result<Vec<u8>, Sta
 
 /// Why an outgoing call failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CallError {
+pub(crate) enum CallError {
     /// The peer answered with an error.
     #[error("refused")]
     Refused(#[source] Status),
@@ -231,7 +231,7 @@ pub(super) enum CallError {
 ///
 /// # Errors
 /// If the request is longer than a message may be.
-pub(super) fn request(
+pub(crate) fn request(
     stream: u32,
     service: &str,
     method: &str,
@@ -251,7 +251,7 @@ pub(super) fn request(
 ///
 /// # Errors
 /// If the peer refused the call, or the message is not a response.
-pub(super) fn outcome(message: Message) -> Result<Bytes, CallError> {
+pub(crate) fn outcome(message: Message) -> Result<Bytes, CallError> {
     let response = Response::decode(message.payload).map_err(CallError::Malformed)?;
     match response.status {
         Some(status) if status.code != 0 => Err(CallError::Refused(status)),

@@ -1,13 +1,14 @@
-//! Reads the messages of a trunk for the fuzz targets. See [`crate::fuzzing`].
+//! Doors for fuzz targets to parsers that nobody else calls from outside. Not part of the API: only with the
+//! feature `fuzzing`, and free to change.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::events::Events;
-use super::handler::{Adjustment, Denial, Handler, RuntimeInfo};
-use super::mux::{Connection, Demultiplexer};
-use super::sandbox::{Container, Sandbox};
-use super::ttrpc::{self, Decoder, Message};
+use crate::events::Events;
+use crate::handler::{Adjustment, Denial, Handler, RuntimeInfo};
+use crate::mux::{Connection, Demultiplexer};
+use crate::sandbox::{Container, Sandbox};
+use crate::ttrpc::{self, Decoder, Message};
 
 /// The messages of a trunk, and the error that ended it, if one did.
 #[derive(Debug, PartialEq, Eq)]

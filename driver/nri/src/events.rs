@@ -9,10 +9,10 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 
-use super::handler::{Adjustment, Handler, Hook, RuntimeInfo};
-use super::proto::{self, Event};
-use super::sandbox::{Container, InvalidObject, Moment, Sandbox};
-use super::ttrpc::{Code, Service, Status};
+use crate::handler::{Adjustment, Handler, Hook, RuntimeInfo};
+use crate::proto::{self, Event};
+use crate::sandbox::{Container, InvalidObject, Moment, Sandbox};
+use crate::ttrpc::{Code, Service, Status};
 
 /// The handler's budget, in percent of the time that the runtime grants a call.
 const BUDGET: u32 = 60;
@@ -26,7 +26,7 @@ const ANSWER: u32 = 70;
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Full name of the plugin's service.
-pub(super) const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+pub(crate) const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 
 /// Longest text of an error, in bytes: far below the 1 MiB at which the runtime's end of the connection may
 /// overflow.
@@ -38,7 +38,7 @@ const SUBSCRIBED: [Event; 4] =
 
 /// Serves the runtime's calls on one connection.
 #[derive(Debug)]
-pub(super) struct Events<H> {
+pub(crate) struct Events<H> {
     handler: Arc<H>,
     request_timeout: OnceLock<Duration>,
     /// Sandboxes that the messages of a split synchronization have listed so far.
@@ -54,7 +54,7 @@ enum Unanswered {
 }
 
 impl<H: Handler> Events<H> {
-    pub(super) fn new(handler: Arc<H>) -> Self {
+    pub(crate) fn new(handler: Arc<H>) -> Self {
         Self {
             handler,
             request_timeout: OnceLock::new(),
@@ -64,7 +64,7 @@ impl<H: Handler> Events<H> {
     }
 
     /// Waits until the handler knows the sandboxes that existed at the start of the connection.
-    pub(super) async fn synchronized(&self) {
+    pub(crate) async fn synchronized(&self) {
         self.synchronized.notified().await;
     }
 
@@ -292,7 +292,7 @@ fn decode<M: prost::Message + Default>(payload: Bytes) -> Result<M, Status> {
 
 impl Adjustment {
     /// Decodes a plugin's answer to CreateContainer.
-    pub(super) fn decode(answer: Bytes) -> Result<Self, prost::DecodeError> {
+    pub(crate) fn decode(answer: Bytes) -> Result<Self, prost::DecodeError> {
         let adjust = proto::CreateContainerResponse::decode(answer)?.adjust;
         let hooks = adjust.and_then(|adjust| adjust.hooks).map(|hooks| hooks.create_runtime);
         Ok(Self { create_runtime: hooks.into_iter().flatten().map(Hook::from).collect() })

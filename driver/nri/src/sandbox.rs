@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::proto;
+use crate::proto;
 
 /// A pod's sandbox. When it dies, the pod gets another one with a new id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Container {
 
 /// Why a sandbox or container of the runtime is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum InvalidObject {
+pub(crate) enum InvalidObject {
     /// The message lacks it.
     #[error("the runtime sent no {0}")]
     Missing(&'static str),
@@ -84,7 +84,7 @@ fn name(field: &'static str, value: String) -> Result<String, InvalidObject> {
 
 /// When the runtime reported a sandbox; decides what a missing network namespace means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(crate) enum Moment {
     /// The sandbox was just made: a namespace that it lacks now, it never gets.
     Run,
     /// The sandbox runs, or has stopped and the runtime has forgotten part of it.
@@ -95,7 +95,7 @@ pub(super) enum Moment {
 
 impl Sandbox {
     /// Parses a sandbox. `None` for one without a pod UID: no kubelet made it, so it has no claims.
-    pub(super) fn parse(
+    pub(crate) fn parse(
         pod: Option<proto::PodSandbox>,
         moment: Moment,
     ) -> Result<Option<Self>, InvalidObject> {
@@ -172,7 +172,7 @@ impl SandboxNetwork {
 }
 
 impl Container {
-    pub(super) fn parse(container: Option<proto::Container>) -> Result<Self, InvalidObject> {
+    pub(crate) fn parse(container: Option<proto::Container>) -> Result<Self, InvalidObject> {
         let container = container.ok_or(InvalidObject::Missing("container"))?;
         Ok(Self {
             id: name("container id", container.id)?,
