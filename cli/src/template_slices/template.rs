@@ -10,9 +10,9 @@ use k8s_openapi::api::resource::v1::{CounterSet, Device, DeviceCapacity, Resourc
 use netclaim_api::addresses::{AddressTotals, Family};
 use netclaim_api::labels::{SERVED, network_label};
 use netclaim_api::published::{self, Amounts, Facts};
-use netclaim_api::quantity::billionths;
 use netclaim_api::{DRIVER_NAME, Quantity, attributes};
-use netclaim_slices::{EmptyPool, Placement, Pool, specs};
+use netclaim_kubernetes::quantity::billionths;
+use netclaim_slices::{Placement, Pool, specs};
 use serde_json::{Value, json};
 
 use super::differences::differences;
@@ -80,15 +80,7 @@ impl Template {
         self.notes.extend(networks.iter().flat_map(|network| notes(network)));
         let counters = keep_exclusions(&mut devices, &chosen.counters);
         let placement = Placement::Node(NODE.to_owned());
-        self.pool = Some(Pool {
-            name: NODE.to_owned(),
-            placement,
-            owner: None,
-            devices,
-            counters,
-            annotations: BTreeMap::new(),
-            empty: EmptyPool::Publish,
-        });
+        self.pool = Some(Pool { counters, ..Pool::new(NODE, placement, devices) });
         Ok(())
     }
 

@@ -13,9 +13,7 @@ use std::error::Error;
 
 use k8s_openapi::api::resource::v1::Device;
 use kube::Client;
-use netclaim_slices::{
-    EmptyPool, Placement, Pool, PublishStatus, Publisher, PublisherConfig, Revision, Scope,
-};
+use netclaim_slices::{Placement, Pool, PublishStatus, Publisher, PublisherConfig, Revision, Scope};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -47,14 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let devices = args.map(|name| Device { name, ..Device::default() }).collect();
     let placement = Placement::Node(node.clone());
-    let pool = Pool {
-        name: node.clone(),
-        placement,
-        owner: None,
-        devices,
-        counters: Vec::new(),
-        empty: EmptyPool::Publish,
-    };
+    let pool = Pool::new(node.clone(), placement, devices);
 
     let client = Client::try_default().await?;
     let config = PublisherConfig::new(driver, "example", Scope::Node(node))?;

@@ -37,6 +37,21 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Returns a pool of these devices, which is published with and without any, and has neither an owner nor
+    /// counters nor annotations.
+    #[must_use]
+    pub fn new(name: impl Into<String>, placement: Placement, devices: Vec<Device>) -> Self {
+        Self {
+            name: name.into(),
+            placement,
+            owner: None,
+            devices,
+            counters: Vec::new(),
+            annotations: BTreeMap::new(),
+            empty: EmptyPool::Publish,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.devices.is_empty() && self.counters.is_empty()
     }

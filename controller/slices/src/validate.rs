@@ -142,9 +142,7 @@ pub(crate) fn publishable(pool: &Pool, scope: &Scope) -> Result<(Pool, Vec<Fault
         }
     }
     let counters = sets.into_values().cloned().collect();
-    let (name, placement) = (pool.name.clone(), pool.placement.clone());
-    let (owner, annotations) = (pool.owner.clone(), pool.annotations.clone());
-    let sound = Pool { name, placement, owner, devices, counters, annotations, empty: pool.empty };
+    let sound = Pool { devices, counters, ..pool.clone() };
     Ok((sound, faults.found))
 }
 
@@ -267,17 +265,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pool::EmptyPool;
 
     fn faults_of(devices: Value, counters: Value) -> Vec<String> {
+        let devices = serde_json::from_value(devices).unwrap();
         let pool = Pool {
-            name: "n1".into(),
-            placement: Placement::Node("n1".into()),
-            owner: None,
-            devices: serde_json::from_value(devices).unwrap(),
             counters: serde_json::from_value(counters).unwrap(),
-            annotations: Default::default(),
-            empty: EmptyPool::Publish,
+            ..Pool::new("n1", Placement::Node("n1".into()), devices)
         };
         validate(&pool, &Scope::Node("n1".into())).iter().map(Fault::to_string).collect()
     }
@@ -373,16 +366,11 @@ mod tests {
     fn the_sound_part_of_a_pool_can_be_published() {
         let consuming = |name: &str, set: &str| json!({"name": name, "consumesCounters": [{"counterSet": set, "counters": {"c": {"value": "1"}}}]});
         let set = |name: &str, value: &str| json!({"name": name, "counters": {"c": {"value": value}}});
+        let devices = json!([consuming("a", "good"), consuming("b", "bad"), {"name": "a"}, {"name": "c"}]);
+        let devices = serde_json::from_value(devices).unwrap();
         let pool = Pool {
-            name: "n1".into(),
-            placement: Placement::Node("n1".into()),
-            owner: None,
-            devices: serde_json::from_value(json!([
-                consuming("a", "good"), consuming("b", "bad"), {"name": "a"}, {"name": "c"}]))
-            .unwrap(),
             counters: serde_json::from_value(json!([set("good", "1"), set("bad", "-1")])).unwrap(),
-            annotations: Default::default(),
-            empty: EmptyPool::Publish,
+            ..Pool::new("n1", Placement::Node("n1".into()), devices)
         };
         let (sound, faults) = publishable(&pool, &Scope::Node("n1".into())).unwrap();
         let names: Vec<_> = sound.devices.iter().map(|device| device.name.as_str()).collect();
@@ -394,15 +382,7 @@ mod tests {
 
     #[test]
     fn a_pool_outside_the_scope_is_refused() {
-        let pool = |placement| Pool {
-            name: "p".into(),
-            placement,
-            owner: None,
-            devices: Vec::new(),
-            counters: Vec::new(),
-            annotations: Default::default(),
-            empty: EmptyPool::Publish,
-        };
+        let pool = |placement| Pool::new("p", placement, Vec::new());
         let (node, cluster) = (Scope::Node("n1".into()), Scope::Cluster);
         let elsewhere = [
             (Placement::Node("n2".into()), &node),

@@ -22,7 +22,7 @@ use netclaim_api::labels::{SERVED, network_label};
 use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, Scope};
 use netclaim_api::published::{Amounts, Facts, device};
 use netclaim_api::{API_VERSION, NetworkName};
-use netclaim_slices::{EmptyPool, Placement, Pool};
+use netclaim_slices::{Placement, Pool};
 
 /// Returns the pool of an accepted ClaimNetwork, owned by the object of this UID; `None` if its nodes publish
 /// it.
@@ -30,8 +30,6 @@ pub(crate) fn pool(name: &NetworkName, spec: &ClaimNetworkSpec, uid: &str) -> Op
     match spec.scope {
         Scope::Node => None,
         Scope::Cluster => Some(Pool {
-            name: cluster_pool(name),
-            placement: placement(name),
             owner: Some(OwnerReference {
                 api_version: API_VERSION.to_owned(),
                 kind: ClaimNetwork::kind(&()).into_owned(),
@@ -40,10 +38,7 @@ pub(crate) fn pool(name: &NetworkName, spec: &ClaimNetworkSpec, uid: &str) -> Op
                 controller: Some(true),
                 block_owner_deletion: None,
             }),
-            devices: vec![network_device(name, spec)],
-            counters: Vec::new(),
-            annotations: Default::default(),
-            empty: EmptyPool::Publish,
+            ..Pool::new(cluster_pool(name), placement(name), vec![network_device(name, spec)])
         }),
     }
 }

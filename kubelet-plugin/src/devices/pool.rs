@@ -108,8 +108,7 @@ pub(super) fn pool(
     let followers = followers.and_then(|followers| serde_json::to_string(followers).ok());
     let annotations =
         followers.map(|followers| (published::POLICY_LINKS.to_owned(), followers)).into_iter().collect();
-    let name = node.to_owned();
-    (Pool { name, placement, owner: None, devices, counters, annotations, empty }, health)
+    (Pool { counters, annotations, empty, ..Pool::new(node, placement, devices) }, health)
 }
 
 /// Returns why no new pod can get the device: of an amount that each takes, nothing is there. The scheduler

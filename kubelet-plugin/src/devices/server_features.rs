@@ -88,15 +88,7 @@ mod tests {
         let devices = [("macvlan-eth1", true), ("nic-eth2", false)].map(|(name, is_shared)| {
             device(name.to_owned(), Facts::default(), Amounts::default(), is_shared)
         });
-        let pool = Pool {
-            name: "n".into(),
-            placement: netclaim_slices::Placement::Node("n".into()),
-            owner: None,
-            devices: devices.into(),
-            counters: Vec::new(),
-            annotations: std::collections::BTreeMap::new(),
-            empty: netclaim_slices::EmptyPool::Keep,
-        };
+        let pool = Pool::new("n", netclaim_slices::Placement::Node("n".into()), devices.into());
         let on = |version: &str| {
             let server = ServerFeatures::default().of(version.parse().expect("a version"));
             let devices = fitted(pool.clone(), &server).devices.into_iter();

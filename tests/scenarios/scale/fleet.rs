@@ -15,7 +15,7 @@ use netclaim_api::labels::{SERVED, network_label};
 use netclaim_api::published::{Amounts, Facts, device, taint};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{DRIVER_NAME, IfName, LinkUse, Quantity};
-use netclaim_slices::{EmptyPool, Placement, Pool, Publisher, PublisherConfig, PublisherHandle, Scope};
+use netclaim_slices::{Placement, Pool, Publisher, PublisherConfig, PublisherHandle, Scope};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -149,15 +149,7 @@ fn pool(node: &str, number: usize, uses: Uses) -> Result<Pool> {
         counters.extend(set);
     }
     let placement = Placement::Node(node.to_owned());
-    Ok(Pool {
-        name: node.to_owned(),
-        placement,
-        owner: None,
-        devices,
-        counters,
-        annotations: BTreeMap::new(),
-        empty: EmptyPool::Publish,
-    })
+    Ok(Pool { counters, ..Pool::new(node, placement, devices) })
 }
 
 /// Creates Node objects, and returns them.

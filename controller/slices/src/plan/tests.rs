@@ -37,14 +37,10 @@ fn pool(uplinks: usize, devices: impl IntoIterator<Item = usize>) -> Pool {
         }),
         ..Device::default()
     };
+    let devices = devices.into_iter().map(device).collect();
     Pool {
-        name: "n1".into(),
-        placement: Placement::Node("n1".into()),
-        owner: None,
-        devices: devices.into_iter().map(device).collect(),
         counters: (0..uplinks).map(set).collect(),
-        annotations: BTreeMap::new(),
-        empty: EmptyPool::Publish,
+        ..Pool::new("n1", Placement::Node("n1".into()), devices)
     }
 }
 

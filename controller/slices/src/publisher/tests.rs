@@ -13,12 +13,7 @@ use serde_json::{Value, json};
 use tower_test::mock::{Handle, SendResponse, pair};
 
 use super::*;
-use crate::{
-    PUBLISHER_LABEL,
-    config::Scope,
-    dropped::DroppedField,
-    pool::{EmptyPool, Placement},
-};
+use crate::{PUBLISHER_LABEL, config::Scope, dropped::DroppedField, pool::Placement};
 
 type Responder = SendResponse<Response<Body>>;
 
@@ -232,15 +227,7 @@ fn config() -> PublisherConfig {
 
 fn pool(devices: impl IntoIterator<Item = String>) -> Pool {
     let device = |name| Device { name, ..Device::default() };
-    Pool {
-        name: "n1".into(),
-        placement: Placement::Node("n1".into()),
-        owner: None,
-        devices: devices.into_iter().map(device).collect(),
-        counters: Vec::new(),
-        annotations: Default::default(),
-        empty: EmptyPool::Publish,
-    }
+    Pool::new("n1", Placement::Node("n1".into()), devices.into_iter().map(device).collect())
 }
 
 fn nets(n: usize) -> Pool {
