@@ -107,7 +107,7 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
 }
 
 /// Values that are not the default, and what has to be in the objects for it.
-const VALUES: [(&str, &str); 34] = [
+const VALUES: &[(&str, &str)] = &[
     (
         "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
         "netclaim@sha256:00",
