@@ -13,9 +13,14 @@ use crate::{Invalid, attributes};
 /// Declared attributes by name.
 pub type DeclaredAttributes = BTreeMap<AttributeName, AttributeValue>;
 
-/// The most declared attributes of a device: it has room for 32 attributes and capacities, of which the
-/// driver uses 17 (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+/// The most declared attributes of a device.
 pub const MAX_DECLARED: usize = 15;
+
+/// Attributes and capacities that a device has room for (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+const ROOM: usize = 32;
+
+// A new attribute or capacity of ours needs room beside the declared ones.
+const _: () = assert!(attributes::ATTRIBUTES.len() + attributes::CAPACITIES.len() + MAX_DECLARED <= ROOM);
 
 /// The longest text that an attribute may hold, in bytes (`DeviceAttributeMaxValueLength`).
 pub const MAX_TEXT: usize = 64;
