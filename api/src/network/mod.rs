@@ -1,6 +1,7 @@
 //! `ClaimNetwork`: a network that an admin defines and that tenants request through claims.
 
 mod admission;
+mod default_route;
 mod namespaces;
 pub mod overlap;
 mod validation;

@@ -65,6 +65,7 @@ impl ClaimNetworkSpec {
             let problem = "cannot be allowed with mode passthru: the pod's interface has the link's own MAC address; remove it";
             problems.push(Invalid::new("spec.allow.mac", problem));
         }
+        problems.extend(self.default_route_problems());
         problems.extend(self.allow.problems().into_iter().map(|p| p.within("spec.allow")));
         problems.extend(self.cni_findings(name, Severity::Error));
         let whereabouts = whereabouts_problems(&self.cni, &self.allow);
@@ -108,6 +109,7 @@ impl ClaimNetworkSpec {
             .chain(unused)
             .chain(unenforced)
             .chain(none_reserved)
+            .chain(self.default_route_warnings())
             .collect()
     }
 

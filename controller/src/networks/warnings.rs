@@ -52,7 +52,9 @@ impl Overlaps {
         }
         for (name, spec) in accepted() {
             let pool = spec.addresses.as_ref().and_then(|addresses| good_pools.get(addresses.pool.as_ref()?));
-            found.entry(name.clone()).or_default().extend(pool.and_then(|pool| spec.serves_nobody(pool)));
+            let found = found.entry(name.clone()).or_default();
+            found.extend(pool.and_then(|pool| spec.serves_nobody(pool)));
+            found.extend(pool.map(|pool| spec.default_routes_of(pool)).unwrap_or_default());
         }
         let own_ranges = accepted().filter_map(|(name, spec)| {
             let pool = spec.addresses.as_ref().and_then(NetworkAddresses::inline)?;

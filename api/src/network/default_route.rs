@@ -1,0 +1,92 @@
+//! Routes to everywhere, which compete with the default route of the pod's own network.
+//!
+//! The reference plugins add a route beside one to the same destination. Of two IPv4 default routes the newer
+//! one wins. Of two IPv6 default routes the kernel makes one with two next hops. (Tried with plugins 1.9.1.)
+
+use serde_json::Value;
+
+use super::ClaimNetworkSpec;
+use crate::Invalid;
+use crate::addresses::{AddressPoolSpec, Family, NetworkAddresses};
+
+/// Plugins that move the routes of the interface into a table of their own, away from those of `eth0`.
+const OTHER_TABLE: [&str; 2] = ["sbr", "vrf"];
+
+const TAKES_ALL: &str = "is the pod's default route from then on: DNS, Services and all other traffic leave by this network; write \
+                         the destinations that are meant for it, if it is not meant for all";
+
+const TAKES_HALF: &str = "is one route with two next hops together with the IPv6 default route of the pod's own network, so that \
+                          half of the traffic leaves by the wrong interface: write the destinations that are meant for the \
+                          network, or ::/1 and 8000::/1 for all of them";
+
+impl ClaimNetworkSpec {
+    /// IPv6 default routes.
+    pub(super) fn default_route_problems(&self) -> impl Iterator<Item = Invalid> {
+        self.default_routes().into_iter().filter(|(_, family)| *family == Family::V6).map(problem)
+    }
+
+    /// IPv4 default routes.
+    pub(super) fn default_route_warnings(&self) -> impl Iterator<Item = Invalid> {
+        self.default_routes().into_iter().filter(|(_, family)| *family == Family::V4).map(problem)
+    }
+
+    /// Returns likely mistakes in the routes of the AddressPool that the ClaimNetwork draws from.
+    pub fn default_routes_of(&self, pool: &AddressPoolSpec) -> Vec<Invalid> {
+        let routes = if self.has_table() { Vec::new() } else { routes_of(pool) };
+        let said = |(route, family)| {
+            let problem = format!("routes[{route}].dst of the pool {}", why(family));
+            Invalid::new("spec.addresses.poolName", problem)
+        };
+        routes.into_iter().map(said).collect()
+    }
+
+    /// Returns the default routes that plugins add, with their fields.
+    fn default_routes(&self) -> Vec<(String, Family)> {
+        if self.has_table() {
+            return Vec::new();
+        }
+        let inline = self.addresses.as_ref().and_then(NetworkAddresses::inline);
+        let of_pool = inline.iter().flat_map(routes_of);
+        let mut found: Vec<(String, Family)> =
+            of_pool.map(|(route, family)| (format!("spec.addresses.routes[{route}].dst"), family)).collect();
+        for (plugin, conf) in self.plugins().enumerate() {
+            let at = format!("spec.cni.plugins[{plugin}]");
+            let routes = conf.get("ipam").and_then(|ipam| ipam.get("routes")).and_then(Value::as_array);
+            for (route, conf) in routes.into_iter().flatten().enumerate() {
+                let family = conf.get("dst").and_then(Value::as_str).and_then(to_everywhere);
+                found.extend(family.map(|family| (format!("{at}.ipam.routes[{route}].dst"), family)));
+            }
+            if conf.get("isDefaultGateway") == Some(&Value::Bool(true)) {
+                found.push((format!("{at}.isDefaultGateway"), Family::V4));
+            }
+        }
+        found
+    }
+
+    fn has_table(&self) -> bool {
+        self.plugin_types().iter().any(|plugin| OTHER_TABLE.contains(plugin))
+    }
+}
+
+fn problem((field, family): (String, Family)) -> Invalid {
+    Invalid::new(field, why(family))
+}
+
+fn why(family: Family) -> &'static str {
+    match family {
+        Family::V4 => TAKES_ALL,
+        Family::V6 => TAKES_HALF,
+    }
+}
+
+/// Returns the default routes of a pool by their places.
+fn routes_of(pool: &AddressPoolSpec) -> Vec<(usize, Family)> {
+    let routes = pool.routes.iter().enumerate().filter(|(_, route)| route.dst.prefix_len() == 0);
+    routes.map(|(place, route)| (place, Family::of(route.dst.addr()))).collect()
+}
+
+/// Returns the family of a destination that is everywhere. What claims may choose is not known here.
+fn to_everywhere(dst: &str) -> Option<Family> {
+    let dst: ipnet::IpNet = dst.parse().ok()?;
+    (dst.prefix_len() == 0).then(|| Family::of(dst.addr()))
+}
