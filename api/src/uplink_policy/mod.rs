@@ -92,7 +92,7 @@ pub struct UplinkPolicyStatus {
     pub nodes: Option<PolicyNodes>,
     /// Links of these nodes that follow the policy: those that it selects and pods may use, or could if no
     /// policy withheld them. 0 means that `spec.links` selects nothing on any node. Nodes without devices are
-    /// not counted, nor are links that are in pods. It is not set while the spec is invalid.
+    /// not counted. It is not set while the spec is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<i64>,
     /// `Accepted` is True if nodes follow the policy, and False, with every problem, if the spec is invalid.

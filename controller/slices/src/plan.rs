@@ -120,18 +120,20 @@ pub(crate) fn plan(
 
     let generation_of = |slot: &Slot| current.get(slot).map(|slice| slice.spec.pool.generation);
     let top = desired.keys().filter_map(generation_of).max();
-    let published = |slot: &Slot, spec: &ResourceSliceSpec| {
+    let has_spec = |slot: &Slot, spec: &ResourceSliceSpec| {
         let at_top = || {
             let mut spec = spec.clone();
             spec.pool.generation = top.unwrap_or_default();
             spec
         };
-        current.get(slot).is_some_and(|slice| {
-            has_metadata(slice, config, pool) && adopted.equal(&names.name(*slot), &at_top(), &slice.spec)
-        })
+        current.get(slot).is_some_and(|slice| adopted.equal(&names.name(*slot), &at_top(), &slice.spec))
     };
     let due: Vec<Slot> =
-        desired.iter().filter(|(slot, spec)| !published(slot, spec)).map(|(slot, _)| *slot).collect();
+        desired.iter().filter(|(slot, spec)| !has_spec(slot, spec)).map(|(slot, _)| *slot).collect();
+    // Metadata is not the scheduler's: it is written in place.
+    let is_owned = |slot: &Slot| current.get(slot).is_none_or(|slice| has_metadata(slice, config, pool));
+    let unowned: Vec<Slot> =
+        desired.keys().filter(|slot| !is_owned(slot) && !due.contains(slot)).copied().collect();
     let (generation, due) = match top {
         None => (1, due),
         Some(top) => {
@@ -143,8 +145,8 @@ pub(crate) fn plan(
                 })
             };
             let is_whole = current.len() == desired.len() && desired.iter().all(is_published);
-            if due.len() == 1 || interrupted() || (is_whole && widen(&mut desired, &current, &due)) {
-                (top, due)
+            if due.len() <= 1 || interrupted() || (is_whole && widen(&mut desired, &current, &due)) {
+                (top, due.into_iter().chain(unowned).collect())
             } else {
                 (top.saturating_add(1), desired.keys().copied().collect())
             }

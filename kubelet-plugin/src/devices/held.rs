@@ -76,6 +76,14 @@ impl Held {
         }
     }
 
+    /// Returns the name that its link had, if the pod has taken it away from the node.
+    pub(crate) fn link_in_pod(&self, inventory: &Inventory) -> Option<String> {
+        let is_taken = self.link_use == Some(LinkUse::Nic) && !self.stays_on_node;
+        let link = self.link(inventory).filter(|_| is_taken)?;
+        let is_there = inventory.uplinks.iter().any(|uplink| uplink.name == link);
+        (!is_there).then(|| link.to_string())
+    }
+
     /// Whether its claim takes one of the ClaimNetwork's addresses that the node hands out.
     pub(crate) fn takes_address_of(&self, network: &NetworkName) -> bool {
         self.network.as_ref() == Some(network) && !self.takes_no_address

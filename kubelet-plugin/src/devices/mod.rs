@@ -8,6 +8,7 @@
 //! | `held` | keeps devices published that claims hold |
 //! | `moved_links` | taints links that are not back from a pod |
 //! | `server_features` | says what the API server does not store and the scheduler cannot do |
+//! | `followers` | counts the links that follow each UplinkPolicy |
 //! | `addresses` | counts the addresses that IPAMs have left; reads their leases |
 //! | `availability` | finds ClaimNetworks whose plugins cannot serve an ADD |
 //! | `publish` | writes ResourceSlices, and hands on the devices' health |
@@ -19,6 +20,7 @@
 pub(crate) mod addresses;
 pub(crate) mod availability;
 mod candidate;
+mod followers;
 mod held;
 mod leases;
 pub(crate) mod metrics;

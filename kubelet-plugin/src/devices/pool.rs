@@ -104,11 +104,7 @@ pub(super) fn pool(
     let is_labelled =
         inventory.networks.values().any(|spec| spec.scope == Scope::Cluster && inventory.can_serve(spec));
     let empty = if is_labelled { EmptyPool::Publish } else { EmptyPool::Keep };
-    let followers = Some(&inventory.followers).filter(|followers| !followers.is_empty());
-    let followers = followers.and_then(|followers| serde_json::to_string(followers).ok());
-    let annotations =
-        followers.map(|followers| (published::POLICY_LINKS.to_owned(), followers)).into_iter().collect();
-    (Pool { counters, annotations, empty, ..Pool::new(node, placement, devices) }, health)
+    (Pool { counters, empty, ..Pool::new(node, placement, devices) }, health)
 }
 
 /// Returns why no new pod can get the device: of an amount that each takes, nothing is there. The scheduler

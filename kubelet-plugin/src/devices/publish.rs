@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::addresses::{self, Users};
 use super::availability::Unavailable;
+use super::followers::Followers;
 use super::leases::Leases;
 use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
@@ -94,6 +95,7 @@ impl Devices {
         };
         let mut reporting = pin!(reporter.report_left_out(publisher.status()));
         let mut features: Option<ServerFeatures> = None;
+        let mut followers = Followers::default();
         let (mut foreign, mut look) = (ForeignUse::default(), tokio::time::interval(FOREIGN_USE_INTERVAL));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -108,7 +110,8 @@ impl Devices {
                 leases.watch(&now, &journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
                 let counts = features.without_counters().is_none();
-                let Some((pool, now_health)) = self.look(now, unavailable, &attacher, counts).await else {
+                let look = self.look(now, unavailable, &attacher, counts, &mut followers);
+                let Some((pool, now_health)) = look.await else {
                     return;
                 };
                 let now_health: Report = now_health.into();
@@ -191,10 +194,13 @@ impl Devices {
         unavailable: Arc<Unavailable>,
         attacher: &Attacher<A, O>,
         counts: bool,
+        followers: &mut Followers,
     ) -> Option<(Pool, Vec<DeviceHealth>)> {
         let (node, ours, reservations) =
             (self.node.clone(), attacher.sandbox_ids(), self.reservations.clone());
         let held = attacher.plans(|plan| Held::of(plan, &node));
+        let in_pods = held.iter().filter_map(|held| held.link_in_pod(&inventory)).collect();
+        let annotations = followers.see(&inventory.followers, &in_pods);
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
         let mut failed = BTreeMap::new();
@@ -213,7 +219,7 @@ impl Devices {
             let (mut pool, mut health) = pool(from, |name, spec| addresses::of(name, spec, users));
             moved_links::taint(&mut pool, &moved, inventory);
             note_failed_checks(&mut health, &failed);
-            (pool, health)
+            (Pool { annotations, ..pool }, health)
         });
         made.await.ok()
     }

@@ -30,8 +30,8 @@ pub(crate) struct Inventory {
     pub(crate) uplinks: Vec<Uplink>,
     /// Why links that ClaimNetworks name are not uplinks, by name.
     pub(crate) withheld: BTreeMap<String, String>,
-    /// How many links follow each UplinkPolicy of this node.
-    pub(crate) followers: BTreeMap<String, u32>,
+    /// The names of the links that follow each UplinkPolicy of this node, without those that are in pods.
+    pub(crate) followers: BTreeMap<String, BTreeSet<String>>,
     /// The kinds of links among [`KINDS`] that the kernel cannot make.
     pub(crate) lacking: BTreeSet<&'static str>,
     /// Valid ClaimNetworks whose node selector fits this node.

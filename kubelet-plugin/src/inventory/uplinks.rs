@@ -74,22 +74,25 @@ pub(crate) fn uplinks(
     classify(snapshot, node_addresses).filter_map(uplink).collect()
 }
 
-/// Returns how many links follow each policy: the `uplinks` that it selects, and those that would be some,
-/// had a policy not withheld them.
+/// Returns the names of the links that follow each policy: the `uplinks` that it selects, and those that
+/// would be some, had a policy not withheld them.
 pub(crate) fn followers(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
     policies: &BTreeMap<String, UplinkPolicySpec>,
     uplinks: &[Uplink],
-) -> BTreeMap<String, u32> {
-    let mut followers: BTreeMap<String, u32> = policies.keys().map(|name| (name.clone(), 0)).collect();
+) -> BTreeMap<String, BTreeSet<String>> {
+    let mut followers: BTreeMap<String, BTreeSet<String>> =
+        policies.keys().map(|name| (name.clone(), BTreeSet::new())).collect();
     let is_uplink = |link: &Link| uplinks.iter().any(|uplink| uplink.link.index == link.index);
     for (link, class) in classify(snapshot, node_addresses).filter(|_| !policies.is_empty()) {
         let facts = OwnedFacts::of(link, snapshot);
         let own = || policies.iter().filter(|(_, policy)| policy.links.selects(&facts.borrowed()));
         let is_withheld = || class.is_ok() && own().any(|(_, policy)| policy.publish == Publish::Never);
         if is_uplink(link) || is_withheld() {
-            own().for_each(|(name, _)| *followers.entry(name.clone()).or_default() += 1);
+            own().for_each(|(name, _)| {
+                followers.entry(name.clone()).or_default().insert(link.name.clone());
+            });
         }
     }
     followers
@@ -257,13 +260,14 @@ mod tests {
             let (snapshot, policies) = (snapshot(), policies(of_policies));
             let none = BTreeSet::new();
             let uplinks = uplinks(&snapshot, &none, &policies, &BTreeMap::new(), &BTreeSet::new());
-            followers(&snapshot, &none, &policies, &uplinks).into_values().collect::<Vec<_>>()
+            let followers = followers(&snapshot, &none, &policies, &uplinks);
+            followers.into_values().map(|links| links.len()).collect::<Vec<_>>()
         };
         let all = json!({"links": {"names": ["*"]}, "attributes": {"rack": {"string": "a"}}});
         let eth1 = json!({"links": {"names": ["eth1"]}, "publish": "Never"});
         let nothing = json!({"links": {"names": ["eth9"]}});
         let of_all = followers(json!([all]));
-        assert_eq!(of_all, [u32::try_from(found(json!([])).len()).expect("few")]);
+        assert_eq!(of_all, [found(json!([])).len()]);
         assert_eq!(followers(json!([all, eth1, nothing])), [of_all[0], 1, 0]);
     }
 

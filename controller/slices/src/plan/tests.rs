@@ -318,6 +318,13 @@ fn annotations_of_the_driver_are_those_of_the_pool_and_others_stay() {
         slice.metadata.annotations.iter().flatten().map(|(name, _)| name.as_str()).collect();
     assert_eq!(annotations, ["example.com/b", "netclaim.dev/c"]);
     assert_eq!(kinds(&server.publish(&pool(0, 0..2))), "=d0000");
+    // Several slices, without a moment in which the pool is incomplete.
+    let many =
+        |value: &str| Pool { annotations: with(&[("netclaim.dev/a", value)]).annotations, ..pool(1, 0..150) };
+    server.publish(&many("1"));
+    let generation = server.plan(&many("1")).generation;
+    let plan = server.publish(&many("2"));
+    assert_eq!((kinds(&plan).as_str(), plan.generation), ("=c0000 =d0000 =d0001 =d0002", generation));
 }
 
 #[test]
