@@ -17,7 +17,17 @@ pub(crate) fn capability_args(
     conflist: &Map<String, Value>,
     granted: Option<Quantity>,
 ) -> Result<CapabilityArgs, Invalid> {
-    let AttachmentConfig { ips, mac, bandwidth, port_mappings, .. } = config;
+    // Destructured, so that a new setting cannot be forgotten here.
+    let AttachmentConfig {
+        interface_name: _,
+        ips,
+        replica_ips: _,
+        mac,
+        bandwidth,
+        port_mappings,
+        args: _,
+        parameters: _,
+    } = config;
     let needs = |setting: Setting| {
         let name = setting.as_str();
         let problem =
@@ -82,4 +92,32 @@ fn port_mapping_arg(mapping: &PortMapping) -> PortMappingArg {
     let PortMapping { host_port, container_port, protocol, host_ip } = *mapping;
     let protocol = Some(protocol.as_str().to_owned());
     PortMappingArg { host_port, container_port, protocol, host_ip }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Allow;
+
+    #[test]
+    fn every_setting_is_allowed_and_reaches_the_plugin_by_its_name() {
+        for setting in Setting::ALL {
+            let name = setting.as_str();
+            let value = match setting {
+                Setting::Ips => json!(["10.0.0.5/24"]),
+                Setting::Mac => json!("02:00:00:00:00:01"),
+                Setting::Bandwidth => json!({"ingress": "1M", "egress": "1M"}),
+                Setting::PortMappings => json!([{"hostPort": 8080, "containerPort": 80}]),
+            };
+            let allow: Allow = serde_json::from_value(json!({name: {}})).expect(name);
+            assert!(allow.allows(setting), "{name}");
+            let config: AttachmentConfig = serde_json::from_value(json!({name: value})).expect(name);
+            let conflist = json!({"plugins": [{"type": "any", "capabilities": {name: true}}]});
+            let args = capability_args(&config, conflist.as_object().expect("an object"), None).expect(name);
+            let args = Map::from(args);
+            assert_eq!(args.keys().collect::<Vec<_>>(), [name]);
+        }
+    }
 }

@@ -241,6 +241,21 @@ impl ConditionReason for AddressesReason {
     }
 }
 
+/// A condition of a ClaimNetwork's status, which the controller writes.
+pub trait NetworkCondition: ConditionReason {}
+
+/// Says which conditions a ClaimNetwork has.
+macro_rules! network_conditions {
+    ($($reason:ident),+) => {
+        $(impl NetworkCondition for $reason {})+
+
+        /// The types of the conditions that the controller writes into a ClaimNetwork's status. Others stay.
+        pub const NETWORK_CONDITIONS: &[&str] = &[$($reason::TYPE),+];
+    };
+}
+
+network_conditions!(AcceptedReason, AvailableReason, AddressesReason);
+
 impl ConditionReason for ReadyReason {
     const TYPE: &'static str = "Ready";
     const OBJECTS: &'static str = "netclaim's devices in the status of claims";

@@ -50,7 +50,11 @@ fn the_reference_of_netclaimctl_is_fresh() {
 
 #[test]
 fn the_reference_of_events_and_conditions_is_fresh() {
-    assert_fresh("docs/reference/events-and-conditions.md", &events::page());
+    let page = events::page();
+    for condition in netclaim_api::reasons::NETWORK_CONDITIONS {
+        assert!(page.contains(&format!("### `{condition}` of")), "the page lacks {condition}");
+    }
+    assert_fresh("docs/reference/events-and-conditions.md", &page);
 }
 
 #[test]

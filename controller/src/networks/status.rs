@@ -9,7 +9,10 @@ use netclaim_api::addresses::AddressTotals;
 use netclaim_api::network::{
     ClaimNetwork, ClaimNetworkSpec, ClaimNetworkStatus, MAX_WARNINGS, NodeCounts, Warning,
 };
-use netclaim_api::reasons::{AcceptedReason, AddressesReason, AvailableReason, ConditionReason};
+use netclaim_api::reasons::{
+    AcceptedReason, AddressesReason, AvailableReason, ConditionReason as _, NETWORK_CONDITIONS,
+    NetworkCondition,
+};
 use netclaim_api::taints::Reason;
 use netclaim_api::{Invalid, NetworkName};
 use serde_json::Value;
@@ -19,8 +22,6 @@ use crate::networks::nodes::NetworkNodes;
 use crate::objects::catalog::Review;
 use crate::objects::conditions::{Finding, find, named, stored_status};
 
-const ACCEPTED: &str = AcceptedReason::TYPE;
-const AVAILABLE: &str = AvailableReason::TYPE;
 const ADDRESSES_AVAILABLE: &str = AddressesReason::TYPE;
 
 /// The addresses of a ClaimNetwork, once they are known.
@@ -114,8 +115,7 @@ impl Acceptance {
         let nodes = self.result.is_ok().then(|| nodes.counts());
         let known = |condition: &Condition| self.before.conditions.contains(condition);
         // The next write removes a condition of the controller's that does not apply any more.
-        let types = [ACCEPTED, AVAILABLE, ADDRESSES_AVAILABLE];
-        let ours = |condition: &&Condition| types.contains(&condition.type_.as_str());
+        let ours = |condition: &&Condition| NETWORK_CONDITIONS.contains(&condition.type_.as_str());
         let same = conditions.iter().all(known)
             && self.before.conditions.iter().filter(ours).count() == conditions.len()
             && self.before.observed_generation == self.generation
@@ -131,7 +131,7 @@ impl Acceptance {
         })
     }
 
-    fn condition<R: ConditionReason>(&self, finding: Finding<R>, now: &Time) -> Condition {
+    fn condition<R: NetworkCondition>(&self, finding: Finding<R>, now: &Time) -> Condition {
         finding.condition(&self.before.conditions, self.generation, now)
     }
 }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn accepted(status: &ClaimNetworkStatus) -> (&str, &str, &str) {
-        let accepted = status.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
+        let accepted = status.conditions.iter().find(|condition| condition.type_ == AcceptedReason::TYPE);
         let Some(Condition { status, reason, message, .. }) = accepted else { panic!("{status:?}") };
         (status, reason, message)
     }
@@ -406,7 +406,7 @@ mod tests {
         let available = |nodes: &NetworkNodes| {
             let status = network(|_| {}).status(nodes, Addresses::default(), Vec::new(), &at(0));
             let condition = status.unwrap().conditions.remove(1);
-            assert_eq!(condition.type_, AVAILABLE);
+            assert_eq!(condition.type_, AvailableReason::TYPE);
             (condition.status, condition.reason, condition.message)
         };
         let says = |status: &str, reason: &str, message: &str| (status.into(), reason.into(), message.into());

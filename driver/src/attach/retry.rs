@@ -28,6 +28,9 @@ const TRIES: u32 = 3;
 /// kernel takes a namespace apart in its own time.
 const LONG_TRIES: u32 = 8;
 
+// What cannot succeed in the namespace is tried without it before it is given up.
+const _: () = assert!(HOPELESS < LONG_TRIES);
+
 /// What is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {

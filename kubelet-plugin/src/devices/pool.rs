@@ -193,7 +193,10 @@ fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &Shares) -> Candida
 
 fn link_facts(uplink: &Uplink) -> Facts {
     let link = &uplink.link;
+    // Written out, so that a new fact cannot be forgotten.
     Facts {
+        network: String::new(),
+        mode: String::new(),
         uplink: link.name.clone(),
         mac: link.mac.clone().unwrap_or_default(),
         mtu: link.mtu,
@@ -204,7 +207,6 @@ fn link_facts(uplink: &Uplink) -> Facts {
         pci_bus_id: link.pci_bus_id.clone(),
         numa_node: link.numa_node,
         declared: uplink.declared.clone(),
-        ..Facts::default()
     }
 }
 
