@@ -7,7 +7,8 @@
 //! | `netclaim.dev/link-in-pod` | a pod has the whole link of the ClaimNetwork: others wait until it ends |
 //! | `netclaim.dev/link-missing` | the uplink is gone, or is no longer an uplink, while claims hold the device |
 //! | `netclaim.dev/withdrawn` | the ClaimNetwork is gone or no longer accepted, or the link is no longer offered so, while claims hold the device |
-//! | `netclaim.dev/exhausted` | other claims hold all addresses or ids of the ClaimNetwork that the node can have |
+//! | `netclaim.dev/exhausted` | the node has no address or id of the ClaimNetwork |
+//! | `netclaim.dev/full` | pods have all addresses that the node has of the ClaimNetwork, and no block is free: nothing is wrong, but a node autoscaler makes no nodes after this one |
 //! | `netclaim.dev/plugin-missing` | a plugin of the ClaimNetwork is not on the node |
 //! | `netclaim.dev/kernel-lacks` | the node's kernel cannot make the kind of link that a plugin of the ClaimNetwork makes |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |
@@ -33,6 +34,7 @@ pub enum Reason {
     LinkMissing,
     Withdrawn,
     Exhausted,
+    Full,
     PluginMissing,
     KernelLacks,
     NotReady,
@@ -41,13 +43,14 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::LinkDown,
         Self::LinkInUse,
         Self::LinkInPod,
         Self::LinkMissing,
         Self::Withdrawn,
         Self::Exhausted,
+        Self::Full,
         Self::PluginMissing,
         Self::KernelLacks,
         Self::NotReady,
@@ -59,9 +62,9 @@ impl Reason {
         Self::ALL.into_iter().find(|reason| reason.key() == key)
     }
 
-    /// Whether a taint with this key is a problem: that a pod has the device is none.
+    /// Whether a taint with this key is a problem: that pods have the device, or all of it, is none.
     pub fn is_problem(key: &str) -> bool {
-        key != Self::LinkInPod.key()
+        ![Self::LinkInPod, Self::Full].map(Self::key).contains(&key)
     }
 
     /// Returns the reason in words, for people who see only the taint.
@@ -73,6 +76,7 @@ impl Reason {
             Self::LinkMissing => "the uplink is gone, or is no longer an uplink",
             Self::Withdrawn => "the ClaimNetwork or this use of the link is no longer offered",
             Self::Exhausted => "all addresses or ids that the node has are taken",
+            Self::Full => "pods have all addresses of the node, and no block is free",
             Self::PluginMissing => "a plugin of the ClaimNetwork is not on the node",
             Self::KernelLacks => "the node's kernel cannot make the kind of link that a plugin makes",
             Self::NotReady => "a plugin reports that it cannot serve",
@@ -89,6 +93,7 @@ impl Reason {
             Self::LinkMissing => "netclaim.dev/link-missing",
             Self::Withdrawn => "netclaim.dev/withdrawn",
             Self::Exhausted => "netclaim.dev/exhausted",
+            Self::Full => "netclaim.dev/full",
             Self::PluginMissing => "netclaim.dev/plugin-missing",
             Self::KernelLacks => "netclaim.dev/kernel-lacks",
             Self::NotReady => "netclaim.dev/not-ready",

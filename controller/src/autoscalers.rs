@@ -23,6 +23,9 @@ const KARPENTER: &str = "karpenter.sh";
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time between looks until the API server has answered once.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
+
 /// Where to look for autoscalers, and how often.
 #[derive(Debug, Clone)]
 pub(crate) struct Lookout {
@@ -87,7 +90,11 @@ pub(crate) async fn run(client: Client, lookout: Lookout, found: watch::Sender<A
             };
             group.ask(look, "the API groups").await
         };
-        let (has_status, karpenter) = tokio::join!(has_status, has_group);
+        let (Some(has_status), Some(karpenter)) = tokio::join!(has_status, has_group) else {
+            // Without an answer, the warnings of before stay in the status, which waits for the first look.
+            sleep(FIRST_ANSWER.min(period)).await;
+            continue;
+        };
         let cluster_autoscaler = has_status.then(|| lookout.namespace.clone());
         let now = Autoscalers { cluster_autoscaler, karpenter };
         if last.as_ref() != Some(&now) {
@@ -106,8 +113,8 @@ pub(crate) async fn run(client: Client, lookout: Lookout, found: watch::Sender<A
 /// Something that the API server is asked again and again.
 #[derive(Debug, Default)]
 struct Question {
-    /// The last answer.
-    is_there: bool,
+    /// The last answer; `None` before the first.
+    is_there: Option<bool>,
     /// The log says that there is no answer.
     is_reported: bool,
 }
@@ -115,14 +122,14 @@ struct Question {
 impl Question {
     /// Asks whether something is there. Without the right to know, it is not; without an answer, what was
     /// known before stands.
-    async fn ask(&mut self, look: impl Future<Output = kube::Result<bool>>, what: &str) -> bool {
+    async fn ask(&mut self, look: impl Future<Output = kube::Result<bool>>, what: &str) -> Option<bool> {
         let (error, advice): (Box<dyn Error>, _) = match timeout(REQUEST_TIMEOUT, look).await {
             Ok(Ok(is_there)) => {
-                *self = Self { is_there, is_reported: false };
-                return is_there;
+                *self = Self { is_there: Some(is_there), is_reported: false };
+                return self.is_there;
             }
             Ok(Err(error)) if matches!(&error, kube::Error::Api(status) if status.code == 403) => {
-                self.is_there = false;
+                self.is_there = Some(false);
                 (
                     error.into(),
                     "apply the Role netclaim-controller-autoscaler of this version to its namespace",

@@ -92,7 +92,7 @@ spec:
 What may change at any time:
 
 * Values of attributes, when the link changes; declared attributes and those of PCI cards, which not every node has.
-* Values of capacities, when ClaimNetworks, leases or what claims hold change. `addresses` is what the node has and could lease. A capacity
+* Values of capacities, when ClaimNetworks, leases or what claims hold change. `addresses` is what the node's blocks have, in use or not. A capacity
   with less than the least that a claim takes has no request policy.
 * Taints, and which devices there are. A ClaimNetwork that cannot serve is tainted; one without its uplink is left out.
 * Counters, and which devices consume them. Their names say nothing.

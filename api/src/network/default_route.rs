@@ -3,6 +3,8 @@
 //! The reference plugins add a route beside one to the same destination. Of two IPv4 default routes the newer
 //! one wins. Of two IPv6 default routes the kernel makes one with two next hops. (Tried with plugins 1.9.1.)
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::ClaimNetworkSpec;
@@ -53,11 +55,17 @@ impl ClaimNetworkSpec {
             let at = format!("spec.cni.plugins[{plugin}]");
             let routes = conf.get("ipam").and_then(|ipam| ipam.get("routes")).and_then(Value::as_array);
             for (route, conf) in routes.into_iter().flatten().enumerate() {
-                let family = conf.get("dst").and_then(Value::as_str).and_then(to_everywhere);
+                // Of another table, or of another metric, a route is none beside that of `eth0`.
+                let is_apart = ["table", "priority"].iter().any(|key| conf.get(key).is_some());
+                let dst = conf.get("dst").and_then(Value::as_str).filter(|_| !is_apart);
+                let family = dst.and_then(to_everywhere);
                 found.extend(family.map(|family| (format!("{at}.ipam.routes[{route}].dst"), family)));
             }
             if conf.get("isDefaultGateway") == Some(&Value::Bool(true)) {
-                found.push((format!("{at}.isDefaultGateway"), Family::V4));
+                let of_pool = inline.iter().flat_map(|pool| pool.families());
+                let families: BTreeSet<Family> = of_pool.chain(conf.get("ipam").and_then(ipv6_of)).collect();
+                let families = if families.is_empty() { BTreeSet::from([Family::V4]) } else { families };
+                found.extend(families.into_iter().map(|family| (format!("{at}.isDefaultGateway"), family)));
             }
         }
         found
@@ -83,6 +91,19 @@ fn why(family: Family) -> &'static str {
 fn routes_of(pool: &AddressPoolSpec) -> Vec<(usize, Family)> {
     let routes = pool.routes.iter().enumerate().filter(|(_, route)| route.dst.prefix_len() == 0);
     routes.map(|(place, route)| (place, Family::of(route.dst.addr()))).collect()
+}
+
+/// Returns IPv6 if an `ipam` names an IPv6 address or subnet.
+fn ipv6_of(ipam: &Value) -> Option<Family> {
+    let is_ipv6 =
+        |text: &str| text.parse::<ipnet::Ipv6Net>().is_ok() || text.parse::<std::net::Ipv6Addr>().is_ok();
+    let has_ipv6 = match ipam {
+        Value::String(text) => is_ipv6(text),
+        Value::Array(items) => items.iter().any(|item| ipv6_of(item).is_some()),
+        Value::Object(items) => items.values().any(|item| ipv6_of(item).is_some()),
+        _ => false,
+    };
+    has_ipv6.then_some(Family::V6)
 }
 
 /// Returns the family of a destination that is everywhere. What claims may choose is not known here.

@@ -91,8 +91,8 @@ pub struct UplinkPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<PolicyNodes>,
     /// Links of these nodes that follow the policy: those that it selects and pods may use, or could if no
-    /// policy withheld them. 0 means that `spec.links` selects nothing on any node. Nodes without devices are
-    /// not counted. It is not set while the spec is invalid.
+    /// policy withheld them. 0 means that `spec.links` selects nothing on nodes with devices: others are not
+    /// counted. It is not set while the spec is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<i64>,
     /// `Accepted` is True if nodes follow the policy, and False, with every problem, if the spec is invalid.

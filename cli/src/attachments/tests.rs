@@ -62,7 +62,7 @@ fn claims() -> Vec<Value> {
             "shop",
             "web",
             &["web"],
-            &json!([device("a/eth1", "net-storage", attached("net1", &["10.20.0.2/22", "fd00::2/64"]))]),
+            &json!([device("a", "net-storage", attached("net1", &["10.20.0.2/22", "fd00::2/64"]))]),
         ),
         claim("shop", "db", &["db"], &json!([device("a", "net-storage", failed)])),
         claim("shop", "left", &[], &json!([device("b", "nic-eth2", json!({}))])),
@@ -84,7 +84,7 @@ fn slices() -> Vec<Value> {
             "devices": [{"name": "net-storage", "attributes": {
                 "uplink": {"string": uplink}, "netclaim.dev/mode": {"string": "macvlan"}}}]}})
     };
-    vec![slice("a", 2, "eth1"), slice("a", 1, "eth9"), slice("a/eth1", 1, "eth1"), slice("b", 1, "eth1")]
+    vec![slice("a", 2, "eth1"), slice("a", 1, "eth9"), slice("b", 1, "eth1")]
 }
 
 fn cluster(answer: impl Fn(&str) -> Option<(u16, Value)> + Send + 'static) -> Client {
@@ -188,7 +188,7 @@ async fn programs_get_everything() {
     let json: Value = serde_json::from_str(&shown(&client, &["web", "--output=json"]).await).unwrap();
     let expected = json!({"namespace": "shop", "pod": "web", "interface": "net1", "claim": "web", "request": "net",
         "network": "storage", "addresses": ["10.20.0.2/22", "fd00::2/64"], "mac": "02:00:5e:10:00:01", "node": "a",
-        "uplink": "eth1", "mode": "macvlan", "pool": "a/eth1", "device": "net-storage", "ready": true,
+        "uplink": "eth1", "mode": "macvlan", "pool": "a", "device": "net-storage", "ready": true,
         "reason": "Attached", "message": "attached as net1"});
     assert_eq!(json["attachments"][0], expected);
     let yaml = shown(&client, &["web", "--output=yaml"]).await;

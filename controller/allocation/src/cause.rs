@@ -347,7 +347,7 @@ impl fmt::Display for Brief<'_> {
             }
             Cause::UnknownKind { what } => write!(f, "not known, because the request has {what}"),
             Cause::NotPublished { driver } => {
-                write!(f, "the node has no ResourceSlice of {driver}: no agent runs there, or it has not published yet")
+                write!(f, "the node has no ResourceSlice of {driver}: no agent runs there, it has not published yet, or the node offers nothing")
             }
             Cause::PoolIncomplete { pool, slices, expected } => {
                 write!(f, "pool {pool} is being updated: {slices} of its {expected} ResourceSlices are there")

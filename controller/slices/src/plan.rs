@@ -210,7 +210,18 @@ fn has_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool) ->
     let of_driver = annotations.filter(|(name, _)| is_of_driver(config, name));
     publisher_of(slice) == Some(config.publisher.as_str())
         && pool.owner.as_ref().is_none_or(owned)
-        && of_driver.eq(&pool.annotations)
+        && of_driver.eq(own_annotations(config, pool))
+}
+
+fn own_annotations<'a>(
+    config: &'a PublisherConfig,
+    pool: &'a Pool,
+) -> impl Iterator<Item = (&'a String, &'a String)> {
+    pool.annotations.iter().filter(|(name, _)| is_of_driver(config, name))
+}
+
+fn cloned<'a>(annotations: impl Iterator<Item = (&'a String, &'a String)>) -> BTreeMap<String, String> {
+    annotations.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Whether an annotation is the publisher's.
@@ -222,7 +233,8 @@ fn new_metadata(name: String, config: &PublisherConfig, pool: &Pool) -> ObjectMe
     ObjectMeta {
         name: Some(name),
         labels: Some([(PUBLISHER_LABEL.to_owned(), config.publisher.clone())].into()),
-        annotations: Some(pool.annotations.clone()).filter(|annotations| !annotations.is_empty()),
+        annotations: Some(cloned(own_annotations(config, pool)))
+            .filter(|annotations| !annotations.is_empty()),
         owner_references: pool.owner.clone().map(|owner| vec![owner]),
         ..ObjectMeta::default()
     }
@@ -236,7 +248,7 @@ fn update_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool)
     labels.insert(PUBLISHER_LABEL.to_owned(), config.publisher.clone());
     let annotations = metadata.annotations.get_or_insert_default();
     annotations.retain(|name, _| !is_of_driver(config, name));
-    annotations.extend(pool.annotations.clone());
+    annotations.extend(cloned(own_annotations(config, pool)));
     if let Some(owner) = &pool.owner {
         metadata.owner_references = Some(vec![owner.clone()]);
     }

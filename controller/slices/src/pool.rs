@@ -29,8 +29,8 @@ pub struct Pool {
     pub devices: Vec<Device>,
     /// Counters that the devices consume.
     pub counters: Vec<CounterSet>,
-    /// Annotations of each of its slices. The publisher's own are those whose names begin with the driver and
-    /// `/`: others stay.
+    /// Annotations of each of its slices. Their names begin with the driver and `/`; others are not written,
+    /// and stay as somebody else writes them.
     pub annotations: BTreeMap<String, String>,
     /// What is done while there is nothing in it.
     pub empty: EmptyPool,

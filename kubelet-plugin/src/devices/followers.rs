@@ -25,8 +25,9 @@ impl Followers {
             (policy.clone(), links.iter().chain(left).cloned().collect())
         };
         self.0 = now.iter().map(with_pods).collect();
-        let counts: BTreeMap<&String, usize> =
-            self.0.iter().map(|(policy, links)| (policy, links.len())).collect();
+        // A policy that matches nothing here needs no write on every node.
+        let counts = self.0.iter().map(|(policy, links)| (policy, links.len()));
+        let counts: BTreeMap<&String, usize> = counts.filter(|(_, count)| *count > 0).collect();
         let text = (!counts.is_empty()).then(|| serde_json::to_string(&counts).ok()).flatten();
         text.map(|text| (POLICY_LINKS.to_owned(), text)).into_iter().collect()
     }
@@ -48,6 +49,7 @@ mod tests {
         assert_eq!(see(&["eth1"], &["eth2", "eth9"]), r#"{"fabric":2}"#, "eth9 never followed");
         assert_eq!(see(&["eth1"], &["eth2"]), r#"{"fabric":2}"#);
         assert_eq!(see(&["eth1"], &[]), r#"{"fabric":1}"#, "it did not come back");
+        assert_eq!(see(&[], &[]), "");
         assert_eq!(followers.see(&BTreeMap::new(), &BTreeSet::new()), BTreeMap::new());
     }
 }

@@ -144,6 +144,14 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &I
         match candidates.iter_mut().find(|candidate| candidate.device.name == *name) {
             // A device with a VLAN id serves one pod at a time, which keeps the id that it got.
             Some(candidate) if candidate.vlan.is_some() => candidate.vlan = one.vlan.or(candidate.vlan),
+            // One counter that is overdrawn makes the scheduler refuse all devices of the pool that count.
+            Some(candidate) if candidate.link_use != one.link_use => {
+                candidate.link_use = one.link_use;
+                let message = format!(
+                    "pods have {name} in a use of its link that it has no more: it changes when they end"
+                );
+                candidate.unhealthy.push(Unhealthy::new(Reason::LinkInUse, message));
+            }
             Some(_) => {}
             None => candidates.push(candidate(name, one, inventory)),
         }

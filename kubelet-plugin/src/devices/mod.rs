@@ -8,6 +8,7 @@
 //! | `held` | keeps devices published that claims hold |
 //! | `moved_links` | taints links that are not back from a pod |
 //! | `server_features` | says what the API server does not store and the scheduler cannot do |
+//! | `full` | says when a node whose addresses are all in use is tainted |
 //! | `followers` | counts the links that follow each UplinkPolicy |
 //! | `addresses` | counts the addresses that IPAMs have left; reads their leases |
 //! | `availability` | finds ClaimNetworks whose plugins cannot serve an ADD |
@@ -21,6 +22,7 @@ pub(crate) mod addresses;
 pub(crate) mod availability;
 mod candidate;
 mod followers;
+mod full;
 mod held;
 mod leases;
 pub(crate) mod metrics;

@@ -92,7 +92,11 @@ pub(super) fn pool(
     let health = candidates.iter().map(|candidate| DeviceHealth {
         pool: node.to_owned(),
         device: candidate.device.name.clone(),
-        unhealthy: candidate.unhealthy.first().filter(|_| !candidate.is_in_pod).map(ToString::to_string),
+        unhealthy: {
+            let is_problem = |unhealthy: &&Unhealthy| Reason::is_problem(unhealthy.reason.key());
+            let first = candidate.unhealthy.iter().find(is_problem);
+            first.filter(|_| !candidate.is_in_pod).map(ToString::to_string)
+        },
     });
     let health = health.collect();
     let devices = candidates.into_iter().map(|mut candidate| {
@@ -100,10 +104,13 @@ pub(super) fn pool(
         candidate.device
     });
     let (devices, placement) = (devices.collect(), Placement::Node(node.to_owned()));
-    // The controller removes the labels of a node without slices, because its agent is gone.
-    let is_labelled =
-        inventory.networks.values().any(|spec| spec.scope == Scope::Cluster && inventory.can_serve(spec));
-    let empty = if is_labelled { EmptyPool::Publish } else { EmptyPool::Keep };
+    // The controller removes the labels of a node without slices, and says of no node without slices that it
+    // lacks a ClaimNetwork that selects it.
+    let needs_slice = |spec: &ClaimNetworkSpec| {
+        spec.node_selector.is_some() || (spec.scope == Scope::Cluster && inventory.can_serve(spec))
+    };
+    let needs_slice = inventory.networks.values().any(needs_slice);
+    let empty = if needs_slice { EmptyPool::Publish } else { EmptyPool::Keep };
     (Pool { counters, empty, ..Pool::new(node, placement, devices) }, health)
 }
 
@@ -123,20 +130,24 @@ fn exhausted(
         let is_full = amounts.addresses.is_some_and(|addresses| addresses.value() <= taken);
         is_full && shared.is_short() && !amounts.reserved_addresses
     };
-    let message = match (amounts.exhausted(), shared) {
-        (Some(attributes::ADDRESSES), Some(_)) => format!(
-            "no block of the addresses of ClaimNetwork {name} is on this node: see `kubectl get claimnetworks {name}`"
+    let see = format!("see `kubectl get claimnetworks {name}`");
+    Some(match (amounts.exhausted(), shared) {
+        (Some(attributes::ADDRESSES), Some(_)) => Unhealthy::new(
+            Reason::Exhausted,
+            format!("no block of the addresses of ClaimNetwork {name} is on this node: {see}"),
         ),
-        (Some(what), _) => format!("others hold all {what} of ClaimNetwork {name} on this node"),
+        (Some(what), _) => {
+            let message = format!("others hold all {what} of ClaimNetwork {name} on this node");
+            Unhealthy::new(Reason::Exhausted, message)
+        }
         (None, shared) => {
             shared.filter(is_full)?;
-            format!(
-                "all addresses of ClaimNetwork {name} on this node are in use, and no block is free: see \
-                 `kubectl get claimnetworks {name}`"
-            )
+            let message = format!(
+                "pods have all addresses of ClaimNetwork {name} on this node, and no block is free: {see}"
+            );
+            Unhealthy::new(Reason::Full, message)
         }
-    };
-    Some(Unhealthy::new(Reason::Exhausted, message))
+    })
 }
 
 /// Whether claims that ask for addresses of the ClaimNetwork can have its device without any that the node
@@ -396,7 +407,7 @@ mod tests {
                 Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: true };
             let (pool, _) = pool(from, |_, _| Some(addresses));
             let device = pool.devices.iter().find(|device| device.name == "net-m").expect("published");
-            taints(device) == ["netclaim.dev/exhausted"]
+            taints(device).join(" ").replace("netclaim.dev/", "")
         };
         let (name, network) = inventory.networks.iter_mut().next().expect("a network");
         network.addresses = Some(serde_json::from_value(spec).expect("addresses"));
@@ -413,8 +424,8 @@ mod tests {
             // Without a block, with one whose addresses are all in use, and with one more.
             [(&[][..], 0), (&held[..], 1), (&held[..], 2)].map(|(held, has)| tainted(&inventory, held, has))
         });
-        let short = [true, true, false];
-        assert_eq!(exhausted, [[true, false, false], short, short, short]);
+        let short = ["exhausted", "full", ""];
+        assert_eq!(exhausted, [["exhausted", "", ""], short, short, short]);
     }
 
     #[test]

@@ -13,12 +13,13 @@ use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_driver::links::Links;
 use netclaim_slices::{Pool, PublishStatus, Publisher, PublisherConfig, Scope, ServerFeatures};
 use tokio::sync::watch;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::addresses::{self, Users};
 use super::availability::Unavailable;
 use super::followers::Followers;
+use super::full::Full;
 use super::leases::Leases;
 use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
@@ -95,7 +96,7 @@ impl Devices {
         };
         let mut reporting = pin!(reporter.report_left_out(publisher.status()));
         let mut features: Option<ServerFeatures> = None;
-        let mut followers = Followers::default();
+        let (mut followers, mut full) = (Followers::default(), Full::default());
         let (mut foreign, mut look) = (ForeignUse::default(), tokio::time::interval(FOREIGN_USE_INTERVAL));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -105,15 +106,17 @@ impl Devices {
             );
             let owner = inputs.node_uid.borrow_and_update().as_ref().map(|uid| self.owner(uid.clone()));
             attached.borrow_and_update();
+            let mut settled = None;
             if let (Some(now), Some(features)) = (now, &features) {
                 // Watched before the look, so that no later change is missed.
                 leases.watch(&now, &journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
                 let counts = features.without_counters().is_none();
                 let look = self.look(now, unavailable, &attacher, counts, &mut followers);
-                let Some((pool, now_health)) = look.await else {
+                let Some((mut pool, now_health)) = look.await else {
                     return;
                 };
+                settled = full.settle(&mut pool, Instant::now());
                 let now_health: Report = now_health.into();
                 health.send_if_modified(|before| std::mem::replace(before, now_health.clone()) != now_health);
                 // The garbage collector would delete slices that no Node object owns.
@@ -136,6 +139,7 @@ impl Devices {
                 },
                 // Changes with every pod, but what is published seldom does.
                 _ = attached.changed() => tokio::time::sleep(GATHER).await,
+                () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => {}
                 () = leases.changed() => tokio::time::sleep(GATHER).await,
                 () = self.look_for_foreign_use(&mut foreign, &mut look, &inventory, &attacher) => {}
                 // Nothing is published before: an API server that drops counters would show devices together

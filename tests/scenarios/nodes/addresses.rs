@@ -204,7 +204,9 @@ pub fn a_pod_waits_until_an_address_is_free_on_any_node(test: &Test<'_>) -> Resu
 }
 
 fn is_exhausted(device: &Value) -> bool {
-    list(&device["taints"]).any(|taint| taint["key"] == "netclaim.dev/exhausted")
+    // A node without a block, or one whose addresses are all in use.
+    let keys = ["netclaim.dev/exhausted", "netclaim.dev/full"];
+    list(&device["taints"]).any(|taint| keys.iter().any(|key| taint["key"] == **key))
 }
 
 /// Addresses of a /24 without the gateway.

@@ -308,7 +308,7 @@ fn annotations_of_the_driver_are_those_of_the_pool_and_others_stay() {
         let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Pool { annotations: annotations.collect(), ..pool(0, 0..2) }
     };
-    server.publish(&with(&[("netclaim.dev/a", "1")]));
+    server.publish(&with(&[("netclaim.dev/a", "1"), ("example.com/not-ours", "1")]));
     let slice = server.slices.values_mut().next().unwrap();
     slice.metadata.annotations.get_or_insert_default().insert("example.com/b".into(), "2".into());
     assert_eq!(kinds(&server.publish(&with(&[("netclaim.dev/a", "1")]))), "");

@@ -191,10 +191,10 @@ fn a_node_gets_a_block_of_each_family() {
     let spec = json!({"ranges": [{"subnet": "10.20.0.0/24"}, {"subnet": "fd00::/64"}]});
     let mut lab = Lab::new(spec, &["a"]);
     let plan = lab.step();
-    assert_eq!(created(&plan), ["a 10.20.0.0/29", "a fd00::/122"]);
+    assert_eq!(created(&plan), ["a 10.20.0.0/29", "a fd00::/121"]);
     let totals = lab.plan().totals[&inline("storage")];
     assert_eq!((totals.size, totals.leased, totals.free), (253, 6, 247), "of the family with fewer");
-    assert_eq!(totals.block_size, BlockSize { ipv4: Some(29), ipv6: Some(122) });
+    assert_eq!(totals.block_size, BlockSize { ipv4: Some(29), ipv6: Some(121) });
 }
 
 #[test]
@@ -1048,6 +1048,6 @@ fn a_plan_for_5000_nodes_with_three_networks_leases_a_step_at_a_time() {
         assert_eq!(plan.create.len(), MAX_CREATES);
         assert_eq!(plan.supply[&network("storage")], Supply::Free);
     }
-    lab.block("blue.fd01-0-0-0-0-0-0-0-122").wanted = Some(70);
+    lab.block("blue.fd01-0-0-0-0-0-0-0-121").wanted = Some(140);
     assert_eq!(lab.step().create.len(), 1, "the node that asks for more gets one");
 }
