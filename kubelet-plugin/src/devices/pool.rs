@@ -783,13 +783,23 @@ mod tests {
     }
 
     #[test]
-    fn a_use_that_no_counter_knows_withholds_what_it_excludes() {
+    fn a_device_stays_what_its_pods_have_while_its_network_is_of_another_kind() {
         let mut inventory = by_default(&[("m", "macvlan"), ("v", "vlan")]);
         inventory.uplinks[0].is_listed = true;
-        let held = [held("net-m", &inventory)];
-        // Its ClaimNetwork is of another kind now, and the pod's interface is not.
+        let held = [held("net-m", &inventory), held("macvlan-eth1", &inventory)];
         inventory.networks.insert("m".parse().expect("a name"), network("ipvlan"));
-        assert_eq!(shown(&made(&inventory, &held).0), "+ net-m net-v macvlan-eth1 nic-eth2");
+        let (pool, health) = made(&inventory, &held);
+        assert_eq!(shown(&pool), "+ net-m! net-v nic-eth1 macvlan-eth1 ipvlan-eth1 nic-eth2");
+        let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
+        // Counters that are overdrawn would close all links.
+        assert!(fits(&pool, &[device("net-m"), device("macvlan-eth1")]));
+        assert!(!fits(&pool, &[device("net-m"), device("ipvlan-eth1")]));
+        assert_eq!(taints(device("net-m")), ["netclaim.dev/link-in-use"]);
+        assert!(health.iter().any(|health| health.device == "net-m" && health.unhealthy.is_some()));
+        assert_eq!(
+            shown(&made(&inventory, &[]).0),
+            "+ net-m net-v nic-eth1 macvlan-eth1 ipvlan-eth1 nic-eth2"
+        );
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Keeps devices of one link apart that exclude each other. Pure.
 //!
 //! * Where the node offers uses of a link that exclude each other, and the scheduler handles counters, the
-//!   devices of the link have counters. A use that no counter knows, because the device was something else
-//!   when its pod got it, withholds what it excludes.
+//!   devices of the link have counters.
 //! * Else, a link has one use at a time: what claims hold comes before ClaimNetworks, and ClaimNetworks
 //!   before bare links. A ClaimNetwork that what is held excludes is tainted, so that people see why it gets
 //!   no pods. Other devices are left out: nobody could use them anyway.
@@ -23,7 +22,7 @@ use crate::devices::held::Held;
 use crate::inventory::Inventory;
 
 /// How a device or an attachment uses its link.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 struct Use {
     link_use: Option<LinkUse>,
     vlan: Option<u32>,
@@ -73,15 +72,9 @@ pub(in crate::devices) fn keep_apart(
         let mut here: Vec<Candidate> =
             candidates.extract_if(.., |candidate| candidate.link.as_ref() == Some(&link)).collect();
         if counts && exclude_each_other(&here) {
-            let is_counted = |held: &&Held| {
-                let device = here.iter().find(|candidate| is_of(held, candidate));
-                device.is_some_and(|device| device.usage() == held.usage())
-            };
-            let uncounted: Vec<&Held> = held.iter().copied().filter(|held| !is_counted(held)).collect();
-            withhold(&mut here, &uncounted, &held);
             sets.extend(counters::consume(&mut here));
         } else {
-            withhold(&mut here, &held, &held);
+            withhold(&mut here, &held);
             keep_together(&mut here, &held);
         }
         candidates.extend(here);
@@ -97,19 +90,15 @@ fn exclude_each_other(candidates: &[Candidate]) -> bool {
     (0..).zip(&offered).any(|(n, one)| others(n).any(|other| one.usage().excludes(other.usage())))
 }
 
-fn is_of(held: &Held, candidate: &Candidate) -> bool {
-    held.device.as_ref() == Some(&candidate.device.name)
-}
-
 fn is_held(candidate: &Candidate, held: &[&Held]) -> bool {
-    held.iter().any(|held| is_of(held, candidate))
+    held.iter().any(|held| held.device.as_ref() == Some(&candidate.device.name))
 }
 
-/// Of the devices that nobody holds and `uses` exclude, taints ClaimNetworks and leaves out others.
-fn withhold(candidates: &mut Vec<Candidate>, uses: &[&Held], held: &[&Held]) {
+/// Of the devices that nobody holds and what is held excludes, taints ClaimNetworks and leaves out others.
+fn withhold(candidates: &mut Vec<Candidate>, held: &[&Held]) {
     candidates.retain_mut(|candidate| {
         let excludes = |held: &&&Held| held.usage().excludes(candidate.usage());
-        let Some(by) = uses.iter().find(excludes).filter(|_| !is_held(candidate, held)) else { return true };
+        let Some(by) = held.iter().find(excludes).filter(|_| !is_held(candidate, held)) else { return true };
         let device = by.device.as_deref().unwrap_or_default();
         let message = format!("the uplink is in another use, by a pod with device {device}");
         candidate.unhealthy.push(Unhealthy::new(Reason::LinkInUse, message));
