@@ -15,6 +15,9 @@ pub(super) struct Candidate {
     pub(super) link: Option<IfName>,
     /// The use of the link, where it excludes other uses.
     pub(super) link_use: Option<LinkUse>,
+    /// Whether its pods have it in a use of the link that its ClaimNetwork has no more. It stays that, for no
+    /// new pod, until they end.
+    pub(super) is_of_before: bool,
     /// Its VLAN id on the link.
     pub(super) vlan: Option<u32>,
     /// Whether the node offers it; else it is here because a claim holds it.

@@ -147,10 +147,7 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &I
             // One counter that is overdrawn makes the scheduler refuse all devices of the pool that count.
             Some(candidate) if candidate.link_use != one.link_use => {
                 candidate.link_use = one.link_use;
-                let message = format!(
-                    "pods have {name} in a use of its link that it has no more: it changes when they end"
-                );
-                candidate.unhealthy.push(Unhealthy::new(Reason::LinkInUse, message));
+                candidate.is_of_before = true;
             }
             Some(_) => {}
             None => candidates.push(candidate(name, one, inventory)),
@@ -230,6 +227,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
         link_use: held.link_use,
         vlan: held.vlan,
         is_offered: false,
+        is_of_before: false,
         unhealthy: unhealthy.into_iter().collect(),
         is_in_pod,
     }

@@ -100,6 +100,11 @@ pub(super) fn pool(
     });
     let health = health.collect();
     let devices = candidates.into_iter().map(|mut candidate| {
+        if candidate.is_of_before {
+            // Nothing that its pods suffer from.
+            let message = "pods have the device in a use of its link that its ClaimNetwork has no more";
+            candidate.unhealthy.push(Unhealthy::new(Reason::LinkInUse, message));
+        }
         published::taint(&mut candidate.device, &candidate.unhealthy);
         candidate.device
     });
@@ -197,6 +202,7 @@ fn uplink_device(uplink: &Uplink, link_use: LinkUse, shares: &Shares) -> Candida
         link_use: Some(link_use),
         vlan: None,
         is_offered: true,
+        is_of_before: false,
         unhealthy: link_unhealthy(uplink, Some(link_use), link_use == LinkUse::Nic).collect(),
         is_in_pod: false,
     }
@@ -272,6 +278,7 @@ fn network_device(
         link_use: spec.link_use(),
         vlan: spec.fixed_vlan(),
         is_offered: true,
+        is_of_before: false,
         unhealthy: uplink
             .into_iter()
             .flat_map(|uplink| link_unhealthy(uplink, spec.link_use(), spec.moves_link()))
@@ -795,7 +802,7 @@ mod tests {
         assert!(fits(&pool, &[device("net-m"), device("macvlan-eth1")]));
         assert!(!fits(&pool, &[device("net-m"), device("ipvlan-eth1")]));
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-in-use"]);
-        assert!(health.iter().any(|health| health.device == "net-m" && health.unhealthy.is_some()));
+        assert!(health.iter().all(|health| health.unhealthy.is_none()), "its pods suffer from nothing");
         assert_eq!(
             shown(&made(&inventory, &[]).0),
             "+ net-m net-v nic-eth1 macvlan-eth1 ipvlan-eth1 nic-eth2"
