@@ -116,7 +116,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
         test,
         "uplinkpolicies.netclaim.dev",
         &bad,
-        &[("PUBLISH", "Auto"), ("ACCEPTED", "False"), ("REASON", "Invalid"), ("NODES", "")],
+        &[("PUBLISH", "Auto"), ("ACCEPTED", "False"), ("REASON", "Invalid"), ("NODES", ""), ("LINKS", "")],
     )
 }
 

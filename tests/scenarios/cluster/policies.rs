@@ -29,6 +29,13 @@ pub fn a_policy_selects_uplinks_and_sets_their_attributes(test: &Test<'_>) -> Re
     })?;
     test.start_pod("p", &network)?;
     test.delete_pod("p")?;
+    for policy in [&never, &always] {
+        eventually(60, &format!("one link follows {policy}"), || {
+            let status = test.cluster.get(&["uplinkpolicy", policy])?["status"].clone();
+            ensure!(status["links"] == 1 && status["nodes"]["following"] == 1, "{status}");
+            Ok(())
+        })?;
+    }
     test.cluster.kubectl(&["delete", "uplinkpolicy", &never, &always])?;
     test.is_published("nic-eth76", |_| true)?;
     test.is_not_published("macvlan-odd76")
