@@ -1,10 +1,10 @@
 #!/bin/bash
 # lanes.sh: all tests of `make test`, side by side, because most of them wait for most of their time: those without a cluster, and the
 # scenarios on real clusters, two lanes on one node and one on three. Two cores are idle for half of the time with two clusters; with four,
-# scenarios fail for want of time. So there are three at a time, of two parts each where they are short; what measures time waits for the others, so it is last. Where there
-# are four cores or more, the lanes cluster and nodes have two parts, each with a cluster of its own: scenarios that run four at a time, and
-# those that run one by one. The clusters share nothing but the machine (see node/cluster.sh). Scenarios that measure time run beside nothing,
-# by the lock of target/quiet.lock (see harness/quiet.rs).
+# scenarios fail for want of time. So there are three at a time, of two parts each where they are short; what measures time waits for the
+# others, so it is last. Where there are four cores or more, the lanes cluster and nodes have two parts, each with a cluster of its own:
+# scenarios that run four at a time, and those that run one by one. The clusters share nothing but the machine (see node/cluster.sh).
+# Scenarios that measure time run beside nothing, by the lock of target/quiet.lock (see harness/quiet.rs).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
