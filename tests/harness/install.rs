@@ -90,7 +90,7 @@ impl Cluster {
             &format!("NETCLAIM_CNI_TIMEOUT={CNI_TIMEOUT}"),
             &format!("NETCLAIM_STATUS_PERIOD={STATUS_PERIOD}"),
             &format!("NETCLAIM_FAILPOINTS={FAILPOINTS}"),
-            "NETCLAIM_LOG=info,netclaim_driver=debug",
+            "NETCLAIM_LOG=info,netclaim_driver=debug,netclaim_nri=debug",
         ])
     }
 
