@@ -52,7 +52,7 @@ pub fn agent_and_controller_take_another_log_filter_without_a_restart(test: &Tes
         })
     };
     let literals = PROGRAMS.map(|(program, _)| {
-        format!("--from-literal={program}=info,netclaim_driver=debug,netclaim_nri=debug,netclaim_process=trace")
+        format!("--from-literal={program}=info,netclaim_driver=debug,netclaim_process=trace")
     });
     kubectl(&["create", "configmap", "netclaim-log", &literals[0], &literals[1]])?;
     let followed = logged("netclaim_process=trace");
