@@ -85,20 +85,21 @@ fn no_duplicates_on(
     Ok(owners)
 }
 
+/// Has the scheduler give each node as many of these pods.
+fn spread(mut pod: Value) -> Value {
+    pod["metadata"]["labels"] = json!({"app": "spread"});
+    pod["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "spread"}}}]);
+    pod
+}
+
 pub fn sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other(
     test: &Test<'_>,
 ) -> Result<()> {
     let ranges = json!([{"subnet": test.subnet(0)}, {"subnet": test.subnet6()}]);
     let network = network(test, json!({"ranges": ranges}), 3)?;
     let names: Vec<String> = (0..PODS).map(|n| format!("p{n}")).collect();
-    let spread = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"app": "spread"}}}]);
-    let pods = names.iter().map(|name| {
-        let mut pod = pod_of_template(name, "net");
-        pod["metadata"]["labels"] = json!({"app": "spread"});
-        pod["spec"]["topologySpreadConstraints"] = spread.clone();
-        pod
-    });
+    let pods = names.iter().map(|name| spread(pod_of_template(name, "net")));
     test.create([claim_template("net", &network)].into_iter().chain(pods))?;
     // Sixty pods at once take their time. None may take the minute after which a kubelet retries: addresses
     // that a node lacks keep pods Pending, and are no reason to refuse a claim.
@@ -216,36 +217,38 @@ pub fn a_range_is_used_up_to_its_last_address_and_no_pod_waits_on_a_node(test: &
     if !long() {
         return test.skip("it takes minutes: make test-faults");
     }
-    // Two networks for each pod: the nodes' own network has 47 addresses on each.
-    const PODS: usize = 125;
+    // Three networks for each pod: the nodes' own network has 47 addresses on each.
+    const PODS: usize = 78;
     let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
     let device = format!("net-{network}");
     let watch = test.cluster.watch_slices()?;
     let (begin, names): (_, Vec<String>) = (Instant::now(), (0..PODS).map(|n| format!("p{n}")).collect());
-    let mut two = claim_template("two", &network);
-    two["spec"]["spec"]["devices"]["requests"] =
-        ["a", "b"].map(|name| request(name, &network)).to_vec().into();
-    let pods = names.iter().map(|name| pod_of_template(name, "two"));
-    test.create([two, claim_template("net", &network)].into_iter().chain(pods))?;
+    let mut three = claim_template("three", &network);
+    three["spec"]["spec"]["devices"]["requests"] =
+        ["a", "b", "c"].map(|name| request(name, &network)).to_vec().into();
+    let pods = names.iter().map(|name| spread(pod_of_template(name, "three")));
+    test.create([three, claim_template("net", &network)].into_iter().chain(pods))?;
     test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=600s"])?;
     eprintln!(
-        "         {PODS} pods of two addresses on three nodes ran after {:.0} s",
+        "         {PODS} pods of three addresses on three nodes ran after {:.0} s",
         begin.elapsed().as_secs_f64()
     );
     test.no_claim_was_refused()?;
     let mut owners = no_duplicates(test, &names, 1)?;
-    for (address, pod) in no_duplicates_on(test, "net2", &names, 1)? {
-        ensure!(owners.insert(address.clone(), pod).is_none(), "{address} is in two pods");
+    for interface in ["net2", "net3"] {
+        for (address, pod) in no_duplicates_on(test, interface, &names, 1)? {
+            ensure!(owners.insert(address.clone(), pod).is_none(), "{address} is in two pods");
+        }
     }
     // Five more than there are addresses: each that is bound runs, and the others wait for a node.
-    let more: Vec<String> = (2 * PODS..RANGE + 5).map(|n| format!("p{n}")).collect();
+    let more: Vec<String> = (3 * PODS..RANGE + 5).map(|n| format!("p{n}")).collect();
     test.create(more.iter().map(|name| pod_of_template(name, "net")))?;
     let on_node =
         |name: &String| Ok::<_, anyhow::Error>(!test.get("pod", name)?["spec"]["nodeName"].is_null());
     eventually(120, "the last addresses are in use", || {
         let bound =
             more.iter().map(on_node).collect::<Result<Vec<_>>>()?.into_iter().filter(|bound| *bound).count();
-        ensure!(bound == RANGE - 2 * PODS, "{bound} pods have a node");
+        ensure!(bound == RANGE - 3 * PODS, "{bound} pods have a node");
         Ok(())
     })?;
     for name in more.iter().filter(|name| on_node(name).unwrap_or(true)) {
