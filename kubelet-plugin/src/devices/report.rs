@@ -27,7 +27,7 @@ impl PublishReporter {
         let note = obstacle.map(str::to_owned).or_else(|| server_features::note(server));
         let Some(note) = note else { return };
         tracing::warn!("{note}");
-        self.events.warn_node(self.node(), NodeEvent::ServerLacksFeatures, note);
+        self.warn_node(NodeEvent::ServerLacksFeatures, note);
     }
 
     /// Reports devices that are left out of the slices, until the publisher ends.
@@ -46,19 +46,25 @@ impl PublishReporter {
             if !now.is_subset(&known) {
                 let faults = now.iter().map(String::as_str).collect::<Vec<_>>().join("; ");
                 let note = format!("not published: {faults}");
-                self.events.warn_node(self.node(), NodeEvent::DeviceLeftOut, note);
+                self.warn_node(NodeEvent::DeviceLeftOut, note);
             }
             known = now;
         }
     }
 
-    fn node(&self) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(self.node.clone()),
-            uid: self.node_uid.borrow().clone(),
-            ..ObjectReference::default()
-        }
+    /// Warns on the Node once its UID is known: `kubectl describe node` shows no event without it.
+    fn warn_node(&self, reason: NodeEvent, note: String) {
+        let (events, name, mut uid) = (self.events.clone(), self.node.clone(), self.node_uid.clone());
+        tokio::spawn(async move {
+            let Ok(uid) = uid.wait_for(Option::is_some).await.map(|uid| uid.clone()) else { return };
+            let node = ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(name),
+                uid,
+                ..ObjectReference::default()
+            };
+            events.warn_node(node, reason, note);
+        });
     }
 }
