@@ -162,10 +162,12 @@ pub(crate) fn plan(
         restore_taint_times(&mut spec, &times);
         writes.push(match current.get(&slot) {
             Some(slice) => {
-                Write::Update(ResourceSlice { metadata: update_metadata(slice, config, pool), spec })
+                let metadata = with_ours(slice.metadata.clone(), config, pool);
+                Write::Update(ResourceSlice { metadata, spec })
             }
             None => {
-                Write::Create(ResourceSlice { metadata: new_metadata(names.name(slot), config, pool), spec })
+                let new = ObjectMeta { name: Some(names.name(slot)), ..ObjectMeta::default() };
+                Write::Create(ResourceSlice { metadata: with_ours(new, config, pool), spec })
             }
         });
     }
@@ -206,49 +208,36 @@ fn has_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool) ->
     let owned = |owner: &OwnerReference| {
         slice.metadata.owner_references.as_deref() == Some(std::slice::from_ref(owner))
     };
-    let annotations = slice.metadata.annotations.iter().flatten();
-    let of_driver = annotations.filter(|(name, _)| is_of_driver(config, name));
+    let none = BTreeMap::new();
+    let annotations = slice.metadata.annotations.as_ref().unwrap_or(&none);
     publisher_of(slice) == Some(config.publisher.as_str())
         && pool.owner.as_ref().is_none_or(owned)
-        && of_driver.eq(own_annotations(config, pool))
+        && of_driver(config, annotations).eq(of_driver(config, &pool.annotations))
 }
 
-fn own_annotations<'a>(
+/// Returns the annotations that are the publisher's.
+fn of_driver<'a>(
     config: &'a PublisherConfig,
-    pool: &'a Pool,
+    annotations: &'a BTreeMap<String, String>,
 ) -> impl Iterator<Item = (&'a String, &'a String)> {
-    pool.annotations.iter().filter(|(name, _)| is_of_driver(config, name))
+    annotations.iter().filter(|(name, _)| is_of_driver(config, name))
 }
 
-fn cloned<'a>(annotations: impl Iterator<Item = (&'a String, &'a String)>) -> BTreeMap<String, String> {
-    annotations.map(|(name, value)| (name.clone(), value.clone())).collect()
-}
-
-/// Whether an annotation is the publisher's.
 fn is_of_driver(config: &PublisherConfig, annotation: &str) -> bool {
     annotation.strip_prefix(config.driver.as_str()).is_some_and(|rest| rest.starts_with('/'))
 }
 
-fn new_metadata(name: String, config: &PublisherConfig, pool: &Pool) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name),
-        labels: Some([(PUBLISHER_LABEL.to_owned(), config.publisher.clone())].into()),
-        annotations: Some(cloned(own_annotations(config, pool)))
-            .filter(|annotations| !annotations.is_empty()),
-        owner_references: pool.owner.clone().map(|owner| vec![owner]),
-        ..ObjectMeta::default()
-    }
-}
-
-/// Keeps the metadata of others, and the `resourceVersion` that guards the update.
-fn update_metadata(slice: &ResourceSlice, config: &PublisherConfig, pool: &Pool) -> ObjectMeta {
-    let mut metadata = slice.metadata.clone();
+/// Adds what is the publisher's to the metadata of a slice, and keeps that of others, and the
+/// `resourceVersion` that guards an update.
+fn with_ours(mut metadata: ObjectMeta, config: &PublisherConfig, pool: &Pool) -> ObjectMeta {
     metadata.managed_fields = None;
     let labels = metadata.labels.get_or_insert_default();
     labels.insert(PUBLISHER_LABEL.to_owned(), config.publisher.clone());
-    let annotations = metadata.annotations.get_or_insert_default();
+    let mut annotations = metadata.annotations.take().unwrap_or_default();
     annotations.retain(|name, _| !is_of_driver(config, name));
-    annotations.extend(cloned(own_annotations(config, pool)));
+    annotations
+        .extend(of_driver(config, &pool.annotations).map(|(name, value)| (name.clone(), value.clone())));
+    metadata.annotations = Some(annotations).filter(|annotations| !annotations.is_empty());
     if let Some(owner) = &pool.owner {
         metadata.owner_references = Some(vec![owner.clone()]);
     }

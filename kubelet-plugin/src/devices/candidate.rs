@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::resource::v1::Device;
 use netclaim_api::network::{ClaimNetworkSpec, Scope};
-use netclaim_api::taints::Unhealthy;
+use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse, NetworkName};
 
 use crate::inventory::Inventory;
@@ -26,6 +26,14 @@ pub(super) struct Candidate {
     pub(super) unhealthy: Vec<Unhealthy>,
     /// Whether its link is in its pod. What new pods wait for is nothing that the pod suffers from then.
     pub(super) is_in_pod: bool,
+}
+
+impl Candidate {
+    /// Returns what its pods suffer from, if it is anything.
+    pub(super) fn ailment(&self) -> Option<String> {
+        let is_problem = |unhealthy: &&Unhealthy| Reason::is_problem(unhealthy.reason.key());
+        self.unhealthy.iter().find(is_problem).filter(|_| !self.is_in_pod).map(ToString::to_string)
+    }
 }
 
 /// Returns the ClaimNetworks that this node publishes; the controller publishes those of scope `Cluster`.

@@ -76,12 +76,14 @@ impl Held {
         }
     }
 
-    /// Returns the name that its link had, if the pod has taken it away from the node.
-    pub(crate) fn link_in_pod(&self, inventory: &Inventory) -> Option<String> {
-        let is_taken = self.link_use == Some(LinkUse::Nic) && !self.stays_on_node;
-        let link = self.link(inventory).filter(|_| is_taken)?;
-        let is_there = inventory.uplinks.iter().any(|uplink| uplink.name == link);
-        (!is_there).then(|| link.to_string())
+    /// Whether the pod has taken its link away from the node.
+    pub(crate) fn is_in_pod(&self, inventory: &Inventory) -> bool {
+        self.link_use == Some(LinkUse::Nic) && !self.stays_on_node && !self.link_is_there(inventory)
+    }
+
+    fn link_is_there(&self, inventory: &Inventory) -> bool {
+        let link = self.link(inventory);
+        inventory.uplinks.iter().any(|uplink| Some(&uplink.name) == link.as_ref())
     }
 
     /// Whether its claim takes one of the ClaimNetwork's addresses that the node hands out.
@@ -184,9 +186,8 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
     let published: BTreeMap<String, DeviceAttribute> = decoded.collect();
     let text = |key: &str| held.text(key).unwrap_or_default();
     let link = held.link(inventory);
-    let is_there = inventory.uplinks.iter().any(|uplink| Some(&uplink.name) == link.as_ref());
+    let (is_there, is_in_pod) = (held.link_is_there(inventory), held.is_in_pod(inventory));
     let is_whole = held.link_use == Some(LinkUse::Nic);
-    let is_in_pod = is_whole && !is_there && !held.stays_on_node;
     let unhealthy = match &held.network {
         Some(network) if is_in_pod && inventory.networks.contains_key(network) => {
             let message = format!("a pod has the whole uplink {}", text(attributes::UPLINK));

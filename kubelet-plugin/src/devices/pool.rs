@@ -92,11 +92,7 @@ pub(super) fn pool(
     let health = candidates.iter().map(|candidate| DeviceHealth {
         pool: node.to_owned(),
         device: candidate.device.name.clone(),
-        unhealthy: {
-            let is_problem = |unhealthy: &&Unhealthy| Reason::is_problem(unhealthy.reason.key());
-            let first = candidate.unhealthy.iter().find(is_problem);
-            first.filter(|_| !candidate.is_in_pod).map(ToString::to_string)
-        },
+        unhealthy: candidate.ailment(),
     });
     let health = health.collect();
     let devices = candidates.into_iter().map(|mut candidate| {

@@ -203,7 +203,8 @@ impl Devices {
         let (node, ours, reservations) =
             (self.node.clone(), attacher.sandbox_ids(), self.reservations.clone());
         let held = attacher.plans(|plan| Held::of(plan, &node));
-        let in_pods = held.iter().filter_map(|held| held.link_in_pod(&inventory)).collect();
+        let in_pods = held.iter().filter(|held| held.is_in_pod(&inventory));
+        let in_pods = in_pods.filter_map(|held| Some(held.link(&inventory)?.to_string())).collect();
         let annotations = followers.see(&inventory.followers, &in_pods);
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });

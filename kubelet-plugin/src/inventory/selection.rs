@@ -8,6 +8,7 @@ use netclaim_api::{IfName, NetworkName};
 
 use super::addresses::NodeAddresses;
 use super::uplink::Uplink;
+use super::uplinks::PolicyLinks;
 
 /// Plugins, and the kind of link that each makes. Of `tap` the kernel does not say beforehand.
 pub(crate) const KINDS: [(&str, &str); 8] = [
@@ -30,8 +31,8 @@ pub(crate) struct Inventory {
     pub(crate) uplinks: Vec<Uplink>,
     /// Why links that ClaimNetworks name are not uplinks, by name.
     pub(crate) withheld: BTreeMap<String, String>,
-    /// The names of the links that follow each UplinkPolicy of this node, without those that are in pods.
-    pub(crate) followers: BTreeMap<String, BTreeSet<String>>,
+    /// The links that follow each UplinkPolicy of this node, without those that are in pods.
+    pub(crate) followers: PolicyLinks,
     /// The kinds of links among [`KINDS`] that the kernel cannot make.
     pub(crate) lacking: BTreeSet<&'static str>,
     /// Valid ClaimNetworks whose node selector fits this node.

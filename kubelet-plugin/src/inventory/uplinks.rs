@@ -24,15 +24,21 @@ use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, l
 
 use super::uplink::{Provided, Stacked, Uplink};
 
-/// Returns the uplinks among the links of `snapshot`, ordered by index. `node_addresses` are those of the
-/// Node object, `policies` those of this node. `named` are the names that ClaimNetworks select uplinks by.
+/// The names of the links that follow each UplinkPolicy: the uplinks that it selects, and those that would be
+/// some, had a policy not withheld them.
+pub(crate) type PolicyLinks = BTreeMap<String, BTreeSet<String>>;
+
+/// Returns the uplinks among the links of `snapshot`, ordered by index, and the links that follow each
+/// policy. `node_addresses` are those of the Node object, `policies` those of this node. `named` are the
+/// names that ClaimNetworks select uplinks by.
 pub(crate) fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
     policies: &BTreeMap<String, UplinkPolicySpec>,
     provided: &BTreeMap<IfName, Provided>,
     named: &BTreeSet<&str>,
-) -> Vec<Uplink> {
+) -> (Vec<Uplink>, PolicyLinks) {
+    let mut followers: PolicyLinks = policies.keys().map(|name| (name.clone(), BTreeSet::new())).collect();
     let bridges: BTreeMap<u32, &str> = snapshot
         .links
         .iter()
@@ -40,14 +46,24 @@ pub(crate) fn uplinks(
         .map(|link| (link.index, link.name.as_str()))
         .collect();
     let uplink = |(link, class): (&Link, Result<(), NotUplink>)| {
+        let facts = OwnedFacts::of(link, snapshot);
+        let selecting = policies.iter().filter(|(_, policy)| policy.links.selects(&facts.borrowed()));
+        let (names, own): (Vec<&String>, Vec<&UplinkPolicySpec>) = selecting.unzip();
+        let mut follow = || {
+            for policy in &names {
+                followers.entry((*policy).clone()).or_default().insert(link.name.clone());
+            }
+        };
+        if own.iter().any(|policy| policy.publish == Publish::Never) {
+            class.is_ok().then(follow);
+            return None;
+        }
         // CNI cannot name every link that the kernel can.
         let name: IfName = link.name.parse().ok()?;
-        let facts = OwnedFacts::of(link, snapshot);
-        let own: Vec<&UplinkPolicySpec> =
-            policies.values().filter(|policy| policy.links.selects(&facts.borrowed())).collect();
         let bridge = link.master.and_then(|master| bridges.get(&master)).map(|bridge| (*bridge).to_owned());
         let Offer { modes, is_listed, when_named, carries } =
             offer(link, class, bridge.is_some(), named.iter().any(|name| link.is_named(name)), &own)?;
+        follow();
         let stacked = snapshot.stacked_on(link.index).map(Stacked::of).collect();
         let provided = provided.iter().find(|(of, _)| link.is_named(of.as_str()));
         let provided = provided.map(|(_, provided)| provided.clone()).unwrap_or_default();
@@ -71,31 +87,8 @@ pub(crate) fn uplinks(
             bandwidth,
         })
     };
-    classify(snapshot, node_addresses).filter_map(uplink).collect()
-}
-
-/// Returns the names of the links that follow each policy: the `uplinks` that it selects, and those that
-/// would be some, had a policy not withheld them.
-pub(crate) fn followers(
-    snapshot: &Snapshot,
-    node_addresses: &BTreeSet<IpAddr>,
-    policies: &BTreeMap<String, UplinkPolicySpec>,
-    uplinks: &[Uplink],
-) -> BTreeMap<String, BTreeSet<String>> {
-    let mut followers: BTreeMap<String, BTreeSet<String>> =
-        policies.keys().map(|name| (name.clone(), BTreeSet::new())).collect();
-    let is_uplink = |link: &Link| uplinks.iter().any(|uplink| uplink.link.index == link.index);
-    for (link, class) in classify(snapshot, node_addresses).filter(|_| !policies.is_empty()) {
-        let facts = OwnedFacts::of(link, snapshot);
-        let own = || policies.iter().filter(|(_, policy)| policy.links.selects(&facts.borrowed()));
-        let is_withheld = || class.is_ok() && own().any(|(_, policy)| policy.publish == Publish::Never);
-        if is_uplink(link) || is_withheld() {
-            own().for_each(|(name, _)| {
-                followers.entry(name.clone()).or_default().insert(link.name.clone());
-            });
-        }
-    }
-    followers
+    let uplinks = classify(snapshot, node_addresses).filter_map(uplink).collect();
+    (uplinks, followers)
 }
 
 /// Returns why links that ClaimNetworks name are not among the `uplinks`, by name. The text follows the
@@ -130,8 +123,8 @@ struct Offer {
     carries: Option<NodeTraffic>,
 }
 
-/// Returns the ways in which pods may use a link: no ways where only ClaimNetworks of its bridge can, `None`
-/// where nobody can.
+/// Returns the ways in which pods may use a link that no policy withholds: no ways where only ClaimNetworks
+/// of its bridge can, `None` where nobody can.
 fn offer(
     link: &Link,
     class: Result<(), NotUplink>,
@@ -139,9 +132,6 @@ fn offer(
     is_named: bool,
     policies: &[&UplinkPolicySpec],
 ) -> Option<Offer> {
-    if policies.iter().any(|policy| policy.publish == Publish::Never) {
-        return None;
-    }
     let always = policies.iter().any(|policy| policy.publish == Publish::Always);
     let to_share = BTreeSet::from([LinkUse::Macvlan, LinkUse::Ipvlan]);
     let mut all = to_share.clone();
@@ -250,6 +240,16 @@ mod tests {
         specs.into_iter().zip(0..).map(|(spec, n)| (format!("p{n}"), spec)).collect()
     }
 
+    fn uplinks(
+        snapshot: &Snapshot,
+        node_addresses: &BTreeSet<IpAddr>,
+        policies: &BTreeMap<String, UplinkPolicySpec>,
+        provided: &BTreeMap<IfName, Provided>,
+        named: &BTreeSet<&str>,
+    ) -> Vec<Uplink> {
+        super::uplinks(snapshot, node_addresses, policies, provided, named).0
+    }
+
     fn found(policy_specs: Value) -> Vec<Uplink> {
         uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new(), &BTreeSet::new())
     }
@@ -259,8 +259,8 @@ mod tests {
         let followers = |of_policies: Value| {
             let (snapshot, policies) = (snapshot(), policies(of_policies));
             let none = BTreeSet::new();
-            let uplinks = uplinks(&snapshot, &none, &policies, &BTreeMap::new(), &BTreeSet::new());
-            let followers = followers(&snapshot, &none, &policies, &uplinks);
+            let (_, followers) =
+                super::uplinks(&snapshot, &none, &policies, &BTreeMap::new(), &BTreeSet::new());
             followers.into_values().map(|links| links.len()).collect::<Vec<_>>()
         };
         let all = json!({"links": {"names": ["*"]}, "attributes": {"rack": {"string": "a"}}});

@@ -34,7 +34,7 @@ use super::objects::Objects;
 use super::policies::Policies;
 use super::providers::Providers;
 use super::selection::{Inventory, KINDS};
-use super::uplinks::{followers, uplinks, withheld};
+use super::uplinks::{uplinks, withheld};
 use crate::reports::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
@@ -93,9 +93,8 @@ impl NodeWatch {
                 ask_kernel(&self.links, &networks, &mut kinds).await;
                 let lacking = kinds.iter().filter(|(_, has)| !**has).map(|(kind, _)| *kind).collect();
                 let (provided, named) = (self.providers.provided(), named(&networks));
-                let uplinks = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
+                let (uplinks, followers) = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
                 let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
-                let followers = followers(snapshot, &node.addresses, &in_force, &uplinks);
                 let labels = node.labels.clone();
                 let (blocks, scarce) = (self.blocks.borrow_and_update().clone(), scarce(all_networks));
                 let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
