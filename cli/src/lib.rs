@@ -43,6 +43,7 @@ mod mock;
 mod print;
 mod printable;
 pub mod proxy;
+mod slices;
 pub mod status;
 mod table;
 pub mod template_slices;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use k8s_openapi::api::resource::v1::Device;
 use kube::ResourceExt as _;
 use netclaim_allocation::{Unfit, nodes_in_words, taint_rules, unfit};
 use netclaim_api::addresses::{AddressPool, AddressTotals};
@@ -24,6 +24,7 @@ use crate::claimed;
 use crate::colour::{Colours, Mark};
 use crate::components::{AGENT, CONTROLLER, is_named, is_ready};
 use crate::printable::printable;
+use crate::slices::newest;
 use crate::table::{Cell, table};
 
 /// The status of netclaim on a cluster.
@@ -210,19 +211,8 @@ pub(super) fn held(snapshot: &Snapshot) -> BTreeMap<(&str, &str), Held> {
 
 /// The devices of the newest generation of each pool.
 pub(super) fn published(snapshot: &Snapshot) -> Vec<Published<'_>> {
-    let slices: &[ResourceSlice] = &snapshot.slices;
     let rules = snapshot.rules.as_deref().unwrap_or_default();
-    let mut newest: BTreeMap<&str, i64> = BTreeMap::new();
-    for slice in slices {
-        let pool = &slice.spec.pool;
-        let generation = newest.entry(&pool.name).or_insert(pool.generation);
-        *generation = pool.generation.max(*generation);
-    }
-    let current = slices.iter().filter(|slice| {
-        let pool = &slice.spec.pool;
-        newest.get(pool.name.as_str()) == Some(&pool.generation)
-    });
-    current
+    newest(&snapshot.slices)
         .flat_map(|slice| {
             let (node, pool) = (slice.spec.node_name.as_deref(), slice.spec.pool.name.as_str());
             let devices = slice.spec.devices.iter().flatten();
@@ -646,6 +636,7 @@ mod tests {
 
     use super::*;
     use crate::components::NAME;
+    use k8s_openapi::api::resource::v1::ResourceSlice;
 
     fn network(name: &str, spec: Value, accepted: Value) -> ClaimNetwork {
         let mut all = json!({"cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan"}]}});

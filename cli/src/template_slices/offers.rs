@@ -6,6 +6,7 @@ use k8s_openapi::api::resource::v1::{CounterSet, Device, ResourceSlice};
 use netclaim_allocation::nodes_in_words;
 
 use super::error::TemplateError;
+use crate::slices::newest;
 
 /// The most names of nodes in a sentence.
 pub(super) const SHOWN_NODES: usize = 3;
@@ -39,7 +40,7 @@ impl<'a> Offer<'a> {
 /// Returns the nodes that have all of the devices, by name.
 pub(super) fn offers<'a>(slices: &'a [ResourceSlice], devices: &BTreeSet<String>) -> Vec<Offer<'a>> {
     let mut by_node: BTreeMap<&str, BTreeMap<&str, Vec<&ResourceSlice>>> = BTreeMap::new();
-    for slice in slices {
+    for slice in newest(slices) {
         let Some(node) = slice.spec.node_name.as_deref() else { continue };
         by_node.entry(node).or_default().entry(&slice.spec.pool.name).or_default().push(slice);
     }
@@ -49,9 +50,7 @@ pub(super) fn offers<'a>(slices: &'a [ResourceSlice], devices: &BTreeSet<String>
 
 fn offer<'a>(node: &'a str, pools: BTreeMap<&'a str, Vec<&'a ResourceSlice>>) -> Offer<'a> {
     let mut offer = Offer { node, devices: BTreeMap::new(), counters: BTreeMap::new(), is_complete: true };
-    for mut slices in pools.into_values() {
-        let generation = slices.iter().map(|slice| slice.spec.pool.generation).max();
-        slices.retain(|slice| Some(slice.spec.pool.generation) == generation);
+    for slices in pools.into_values() {
         let devices = || slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
         if devices().next().is_none() {
             continue;
