@@ -5,8 +5,7 @@
 //! one pool, which is complete but for the time between two writes, and none if it never offered anything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::BufReader;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -15,10 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, SLICES};
+use crate::cluster::Cluster;
 use crate::objects::{list, text};
 use crate::process::Running;
 use crate::wait::eventually;
+use crate::watch::slice_events;
 
 /// How long two writes may take on a machine with much to do.
 const TWO_WRITES: Duration = Duration::from_secs(2);
@@ -67,15 +67,10 @@ impl NodePools {
         std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
                 let mut command = Command::new(&program);
-                command
-                    .env("KUBECONFIG", &config)
-                    .args(["get", "resourceslices", "--watch", "--output-watch-events", "-o", "json"])
-                    .args(SLICES)
-                    .stderr(std::process::Stdio::null());
-                if let Ok((running, stdout)) = Running::piped(&mut command) {
+                command.env("KUBECONFIG", &config).stderr(Stdio::null());
+                if let Ok((running, events)) = slice_events(&mut command) {
                     *kubectl.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
-                    let events = serde_json::Deserializer::from_reader(BufReader::new(stdout));
-                    for event in events.into_iter::<Value>().map_while(Result::ok) {
+                    for event in events {
                         seen.lock().unwrap_or_else(PoisonError::into_inner).take(&event);
                     }
                 }

@@ -90,6 +90,15 @@ impl SliceEvent {
     }
 }
 
+/// Starts a watch of netclaim's slices by this kubectl, and returns its events as they come, from those of
+/// the slices that exist.
+pub(crate) fn slice_events(kubectl: &mut Command) -> Result<(Running, impl Iterator<Item = Value> + use<>)> {
+    kubectl.args(["get", "resourceslices", "--watch", "--output-watch-events", "-o", "json"]).args(SLICES);
+    let (kubectl, stdout) = Running::piped(kubectl)?;
+    let events = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Value>();
+    Ok((kubectl, events.map_while(Result::ok)))
+}
+
 /// A watch of netclaim's slices.
 pub struct SliceWatch {
     _kubectl: Running,
@@ -100,15 +109,10 @@ impl SliceWatch {
     pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
         let mut unseen: BTreeSet<String> =
             cluster.slices()?.iter().map(|slice| text(&slice["metadata"]["name"])).collect();
-        let mut kubectl = cluster.kubectl_command();
-        kubectl
-            .args(["get", "resourceslices", "--watch", "--output-watch-events", "-o", "json"])
-            .args(SLICES);
-        let (kubectl, stdout) = Running::piped(&mut kubectl)?;
+        let (kubectl, seen) = slice_events(&mut cluster.kubectl_command())?;
         let (sender, events) = mpsc::channel();
         std::thread::spawn(move || {
-            let events = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Value>();
-            for mut event in events.map_while(Result::ok) {
+            for mut event in seen {
                 let deleted = event["type"] == "DELETED";
                 let event = SliceEvent { at: Instant::now(), deleted, slice: event["object"].take() };
                 if sender.send(event).is_err() {
