@@ -112,7 +112,9 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 	cargo test --release --package netclaim-tests --test scale --locked -- addresses
 
 # These measure: what they measure is what is released.
-test-released test-density test-scale bench bench-starts bench-peers: export NETCLAIM_PROFILE := release
+test-released test-density test-scale bench bench-starts bench-node bench-ab bench-peers: export NETCLAIM_PROFILE := release
+# Without fail points, and with users' times.
+bench-starts bench-node bench-ab bench-peers: export NETCLAIM_AS_RELEASED := 1
 
 .PHONY: test-all
 test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-stacks test-multus test-crates ## make test, and then what takes longer (root)
@@ -152,6 +154,18 @@ bench: tools ## The CNI runtime, libcni and bare plugins side by side; from link
 bench-starts: tools ## How fast pods start beside plain ones, one by one and at once, beside slow plugins (root; 10 minutes)
 	tests/node/build.sh
 	cargo test --workspace --test starts --locked -- own::
+
+.PHONY: bench-node
+bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, and of pods on a node with 800 attachments (root; 45 minutes)
+	tests/node/build.sh
+	cargo test --workspace --test starts --locked -- a_pod_costs
+	cargo test --workspace --test starts --locked -- an_idle_node
+
+.PHONY: bench-ab
+bench-ab: tools ## Revision FROM and this tree start pods in turns; fails if this tree is worse (root; NETCLAIM_BENCH_ROUNDS=4)
+	tests/node/build.sh
+	NETCLAIM_BENCH_FROM=$(or $(FROM),$(error make bench-ab FROM=REVISION)) \
+	  cargo test --workspace --test starts --locked -- an_earlier_version
 
 .PHONY: bench-peers
 bench-peers: tools ## Plain pods, Multus, DRANET and netclaim on one node in turns (root; 20 minutes; NETCLAIM_BENCH_ROUNDS=3)

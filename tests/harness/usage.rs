@@ -1,6 +1,7 @@
-//! The memory, descriptors and CPU time of a process, from `/proc`.
+//! The memory, descriptors and CPU time of a process, from `/proc`, and the CPU time of cgroups.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -48,5 +49,43 @@ impl Usage {
             cpu: millis(user + system),
             programs: millis(of_user + of_system),
         })
+    }
+}
+
+/// A cgroup of the hierarchy that counts CPU time. It counts what has ended in it, too.
+#[derive(Clone, Debug)]
+pub struct CpuGroup(PathBuf);
+
+impl CpuGroup {
+    /// The cgroup that a process is in.
+    pub fn of(pid: i32) -> Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        // cgroups(7): ID:CONTROLLERS:PATH, without controllers in version 2.
+        let lines: Vec<_> = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':')).collect();
+        let counts = |(controllers, _): &&(&str, &str)| controllers.split(',').any(|name| name == "cpuacct");
+        let found = lines.iter().find(counts).or_else(|| lines.iter().find(|(names, _)| names.is_empty()));
+        let (controllers, path) = found.with_context(|| format!("{pid} is in no cgroup: {text}"))?;
+        Ok(Self(Path::new("/sys/fs/cgroup").join(controllers).join(path.trim_start_matches('/'))))
+    }
+
+    /// The cgroup that this one is in.
+    pub fn parent(&self) -> Self {
+        Self(self.0.parent().unwrap_or(&self.0).to_owned())
+    }
+
+    /// A cgroup in this one.
+    pub fn child(&self, name: &str) -> Self {
+        Self(self.0.join(name))
+    }
+
+    /// The CPU time in microseconds of everything that was ever in it, or in a cgroup in it.
+    pub fn cpu(&self) -> Result<u64> {
+        if let Ok(nanos) = fs::read_to_string(self.0.join("cpuacct.usage")) {
+            return Ok(nanos.trim().parse::<u64>()? / 1000);
+        }
+        let path = self.0.join("cpu.stat");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+        Ok(micros.with_context(|| format!("no usage_usec in {}", path.display()))?.trim().parse()?)
     }
 }

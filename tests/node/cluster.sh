@@ -174,8 +174,31 @@ svc_define() {
   chmod +x "$dir/cmd/$name"
 }
 
+# enter_cgroups PATH: puts this shell into a cgroup below the cluster's, where its processes are found and their CPU time is
+# counted.
+enter_cgroups() {
+  local c tracker
+  tracker=$(cgroup_tracker)
+  for c in $(cgroup_dirs); do
+    [[ $c == "$tracker" || $c == *cpuacct* ]] || continue
+    mkdir -p "$c/$1"
+    echo "$BASHPID" >"$c/$1/cgroup.procs"
+  done
+}
+
+# cpus_of SERVICE: the processors of a service of a pinned cluster: the first half of them for the control plane, and the
+# others for the nodes.
+cpus_of() {
+  local all half
+  all=$(nproc --all) half=$((all / 2))
+  case $1 in
+  wire | etcd | apiserver | kcm | scheduler) echo "0-$((half - 1))" ;;
+  *) echo "$half-$((all - 1))" ;;
+  esac
+}
+
 svc_start() {
-  local name=$1 pid enter=() number=${1##*[a-z]} group
+  local name=$1 pid enter=() number=${1##*[a-z]} group cpus=()
   ! svc_pid "$name" >/dev/null || return 0
   group=node${number:-0}/services
   case $name in
@@ -185,11 +208,12 @@ svc_start() {
   node*) enter=(unshare --mount --net --propagation private) ;;
   *) enter=(nsenter --target "$(svc_pid "node$number")" --mount --net --) ;;
   esac
+  [[ ! -e $dir/pinned ]] || cpus=(taskset --cpu-list "$(cpus_of "$name")")
   (
-    echo "$BASHPID" >"$(cgroup_tracker)/$group/cgroup.procs"
+    enter_cgroups "$group/$name"
     # The node does not inherit the user's environment: runc would use a folder of the login session, and the components
     # the user's HTTP proxy.
-    exec env -i PATH="$PATH" HOME=/root setsid "${enter[@]}" "$dir/cmd/$name"
+    exec env -i PATH="$PATH" HOME=/root setsid "${cpus[@]}" "${enter[@]}" "$dir/cmd/$name"
   ) >>"$dir/log/$name.log" 2>&1 </dev/null &
   pid=$!
   disown

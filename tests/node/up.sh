@@ -10,7 +10,8 @@
 # NETCLAIM_NODES is the number of nodes of a new cluster (1..8, default 1); they are node0, node1 and so on. NETCLAIM_SLOT
 # chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_STACK chooses the address families of a new
 # cluster (see cluster.sh), NETCLAIM_RUNTIME its container runtime (see runtime.sh), NETCLAIM_KUBERNETES its version (see
-# use_kubernetes in lib.sh). With NETCLAIM_API_ONLY=1 only etcd and the API server start, for objects of nodes that do not
+# use_kubernetes in lib.sh). With NETCLAIM_PINNED=1 the control plane has the first half of the machine's processors and the
+# nodes have the other half. With NETCLAIM_API_ONLY=1 only etcd and the API server start, for objects of nodes that do not
 # exist; svc.sh starts others.
 set -euo pipefail
 # shellcheck source=cluster.sh
@@ -95,7 +96,10 @@ make_cgroups() {
   fi
   for c in $(cgroup_dirs); do
     make_cgroup "$c"
-    for ((n = 0; n < nodes; n++)); do make_cgroup "$c/node$n"; done
+    for ((n = 0; n < nodes; n++)); do
+      make_cgroup "$c/node$n"
+      pin_node "$c/node$n"
+    done
   done
 }
 
@@ -112,6 +116,16 @@ make_cgroup() {
     for f in cpuset.mems cpuset.cpus; do
       [[ ! -e $c/$f || -n $(<"$c/$f") ]] || cat "${c%/*}/$f" >"$c/$f"
     done
+  done
+}
+
+# pin_node FOLDER: gives a node's cgroup the processors of the nodes: the runtime lets a container run on all of its cgroup's.
+pin_node() {
+  local f
+  [[ -e $dir/pinned ]] || return 0
+  # Version 1 lets no cgroup have less than its child.
+  for f in "$1"/{services/,}cpuset.cpus; do
+    [[ ! -e $f ]] || cpus_of kubelet >"$f"
   done
 }
 
@@ -198,6 +212,7 @@ failSwapOn: false
 cgroupDriver: cgroupfs
 cgroupRoot: /$cgroup/$node
 enforceNodeAllocatable: []
+maxPods: 250
 containerRuntimeEndpoint: unix://$runtime_socket
 volumePluginDir: /var/lib/kubelet/volumeplugins
 clusterDomain: cluster.local
@@ -270,6 +285,7 @@ if [[ -z ${running:-} ]]; then
   mkdir -p "$dir"/{cmd,pid,log}
   echo "$runtime" >"$dir/runtime"
   echo "$kubernetes" >"$dir/kubernetes"
+  [[ -z ${NETCLAIM_PINNED:-} ]] || touch "$dir/pinned"
   echo "==> starting a cluster in $dir (slot $slot, nodes: $nodes)" >&2
   make_cgroups
   svc_define wire sleep infinity

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::Result;
-use netclaim_tests::objects::claim_template;
-use netclaim_tests::{AGENT_USER, Test};
+use anyhow::{Result, ensure};
+use netclaim_tests::objects::{claim_template, list};
+use netclaim_tests::{AGENT_USER, SYSTEM, Test, eventually, project};
 use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
@@ -72,12 +72,12 @@ pub fn addresses_left(test: &Test<'_>, network: &str) -> Result<Vec<PathBuf>> {
     Ok(left.map(|(lease, _)| node.path("/var/lib/cni/networks").join(lease)).collect())
 }
 
-/// Pods with the runtime's own network only.
-pub struct Plain;
+/// Pods with the runtime's own network only, under the name that says what else the node has.
+pub struct Plain(pub &'static str);
 
 impl Contestant for Plain {
     fn name(&self) -> &'static str {
-        "plain"
+        self.0
     }
 
     fn dress(&self, _pod: &mut Value) {}
@@ -88,31 +88,73 @@ impl Contestant for Plain {
 }
 
 /// netclaim's agent and its parent, with a macvlan ClaimNetwork.
-pub struct Netclaim<'a>(&'a Test<'a>);
+pub struct Netclaim<'a> {
+    test: &'a Test<'a>,
+    name: &'static str,
+    template: &'static str,
+}
 
 impl<'a> Netclaim<'a> {
     /// Creates the ClaimNetwork, its class and the template of claims, unless they exist.
     pub fn new(test: &'a Test<'a>) -> Result<Self> {
+        Self::named(test, "netclaim")
+    }
+
+    /// As [`Self::new`], with another name in tables.
+    pub fn named(test: &'a Test<'a>, name: &'static str) -> Result<Self> {
         let class = test.name(TEMPLATE);
         if test.get("resourceclaimtemplate", TEMPLATE).is_err() {
             test.create([claim_template(TEMPLATE, &test.macvlan(TEMPLATE)?)])?;
         }
         test.is_published(&format!("net-{class}"), |device| device["taints"].is_null())?;
-        Ok(Self(test))
+        Ok(Self { test, name, template: TEMPLATE })
+    }
+
+    /// As [`Self::new`], with claims of a template that is there.
+    pub fn of_template(test: &'a Test<'a>, template: &'static str) -> Self {
+        Self { test, name: "netclaim", template }
+    }
+}
+
+/// What of netclaim slows requests of others at the API server.
+const POLICIES: [&str; 2] = ["deploy/manifests/policies.yaml", "deploy/manifests/namespaces-policy.yaml"];
+
+/// Has netclaim run, or nothing of it but its definitions, objects and slices: no agent, so that no NRI
+/// plugin is connected to the runtime, no controller and no admission policy.
+pub fn netclaim_runs(test: &Test<'_>, yes: bool) -> Result<()> {
+    let cluster = test.cluster;
+    let policies = POLICIES.map(|file| project(file).to_string_lossy().into_owned());
+    let [slices, namespaces] = &policies;
+    if yes {
+        cluster.kubectl(&["apply", "-f", slices, "-f", namespaces])?;
+        cluster.scale_controller(1)?;
+        cluster.agent_back()?;
+        cluster.controller_ready()
+    } else {
+        if cluster.agent_pid().is_ok() {
+            cluster.agent_away()?;
+        }
+        cluster.scale_controller(0)?;
+        cluster.kubectl(&["delete", "--ignore-not-found", "-f", slices, "-f", namespaces])?;
+        eventually(60, "no controller runs", || {
+            let pods = cluster.get(&["pods", "-n", SYSTEM])?;
+            ensure!(list(&pods["items"]).next().is_none(), "a pod of netclaim is there");
+            Ok(())
+        })
     }
 }
 
 impl Contestant for Netclaim<'_> {
     fn name(&self) -> &'static str {
-        "netclaim"
+        self.name
     }
 
     fn dress(&self, pod: &mut Value) {
-        claim_from_template(pod, TEMPLATE);
+        claim_from_template(pod, self.template);
     }
 
     fn daemons(&self) -> Result<Vec<i32>> {
-        Ok(vec![self.0.cluster.agent_pid()?, self.0.cluster.parent_pid()?])
+        Ok(vec![self.test.cluster.agent_pid()?, self.test.cluster.parent_pid()?])
     }
 
     fn user(&self) -> Option<&str> {
@@ -120,21 +162,21 @@ impl Contestant for Netclaim<'_> {
     }
 
     fn kill(&self) -> Result<()> {
-        self.0.cluster.agent_away()
+        self.test.cluster.agent_away()
     }
 
     fn restart(&self) -> Result<()> {
-        self.0.cluster.agent_back()
+        self.test.cluster.agent_back()
     }
 
     /// The kubelet waits longer and longer before it starts a container again, and the harness counts that.
     fn recover(&self) -> Result<()> {
-        self.0.cluster.delete_agent_pod()?;
-        self.0.cluster.agent_ready()
+        self.test.cluster.delete_agent_pod()?;
+        self.test.cluster.agent_ready()
     }
 
     fn left(&self) -> Result<usize> {
-        Ok(addresses_left(self.0, &format!("netclaim-{}", self.0.name(TEMPLATE)))?.len())
+        Ok(addresses_left(self.test, &format!("netclaim-{}", self.test.name(TEMPLATE)))?.len())
     }
 }
 

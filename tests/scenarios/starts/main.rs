@@ -8,14 +8,16 @@
 //!
 //! | module | what it has | run by |
 //! |---|---|---|
-//! | [`own`] | netclaim beside plain pods; slow plugins, and an agent that is away | `make bench-starts` |
+//! | [`own`] | netclaim beside plain pods, with and without netclaim on the node; slow plugins, and an agent that is away | `make bench-starts` |
 //! | [`peers`] | plain pods, Multus, DRANET and netclaim in turns | `make bench-peers` |
 //! | [`contestants`], [`multus`], [`dranet`], [`daemon`] | who takes part | |
 //! | [`measure`] | what is measured of each | |
 //! | [`pods`], [`timeline`] | when a pod starts, and where the time goes | |
 //! | [`faults`] | what becomes of pods when something dies, stops or restarts | `make bench-peers` |
 //! | [`moving`], [`whereabouts`] | workloads move from Multus to netclaim, with both on one node | `make test-multus` |
-//! | [`samples`], [`picture`] | numbers, tables and the picture | |
+//! | [`large`] | a node with many attachments, and an idle one | `make bench-node` |
+//! | [`versions`] | an earlier version and this one in turns | `make bench-ab` |
+//! | [`samples`], [`interval`], [`goals`], [`picture`] | numbers, tables and the picture | |
 
 use std::process::ExitCode;
 
@@ -25,6 +27,9 @@ mod contestants;
 mod daemon;
 mod dranet;
 mod faults;
+mod goals;
+mod interval;
+mod large;
 mod measure;
 mod moving;
 mod multus;
@@ -34,11 +39,14 @@ mod picture;
 mod pods;
 mod samples;
 mod timeline;
+mod versions;
 mod whereabouts;
 
+use large::*;
 use moving::*;
 use own::*;
 use peers::*;
+use versions::*;
 
 fn main() -> ExitCode {
     suite::run(scenarios![
@@ -47,6 +55,9 @@ fn main() -> ExitCode {
             plain_pods_start_beside_a_slow_add,
             pods_that_never_restart_wait_for_a_slow_add,
             pods_start_when_the_agent_is_back,
+            a_pod_costs_as_much_on_a_full_node_as_on_an_empty_one,
+            an_idle_node_uses_little_cpu,
+            an_earlier_version_and_this_one_start_pods_in_turns,
             the_peers_start_pods_in_turns,
             the_peers_come_back_after_a_pod_was_created,
             the_peers_survive_faults,

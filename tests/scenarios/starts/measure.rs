@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::objects::pod;
-use netclaim_tests::{Test, Usage};
+use netclaim_tests::{CpuGroup, Test, Usage};
 use serde_json::{Value, json};
 
 use crate::contestants::Contestant;
@@ -21,14 +21,16 @@ pub const ONE_BARE: &str = "one by one, no volumes";
 pub const TOKENS: &str = "at once, token volumes";
 /// Starts at once, of pods without volumes.
 pub const NO_VOLUMES: &str = "at once, no volumes";
+/// All kinds of starts.
+pub const KINDS: [&str; 4] = [ONE_BARE, NO_VOLUMES, ONE_TOKENS, TOKENS];
 /// The ends of pods that are deleted at once.
 pub const GONE: &str = "deleted at once: gone ms";
 /// Longer than the kubelet takes for its next look at a pod by itself, 60 to 90 s.
 pub const PATIENCE: Duration = Duration::from_secs(150);
 /// The user that creates and deletes the pods.
 const OURSELVES: &str = "admin";
-/// What every contestant makes work.
-const CONTROL_PLANE: [&str; 4] = ["etcd", "apiserver", "kcm", "scheduler"];
+/// What every contestant makes work, beside the API server.
+const CONTROL_PLANE: [&str; 3] = ["etcd", "kcm", "scheduler"];
 
 /// The slowest pod of each burst of a kind.
 pub fn slowest_of(kind: &str) -> String {
@@ -128,13 +130,18 @@ impl Turn<'_> {
         self.end(&started)
     }
 
-    /// Starts and ends pods in every way, and adds what that costs.
-    pub fn everything(&mut self, count: usize) -> Result<()> {
+    /// Starts and ends pods of these kinds, and adds what that costs.
+    pub fn measure(&mut self, kinds: &[&str], count: usize) -> Result<()> {
         self.warm_up()?;
-        self.with_costs(4 * count, |turn| {
-            for tokens in [false, true] {
-                turn.one_by_one(count, tokens)?;
-                turn.at_once(count, tokens)?;
+        self.with_costs(kinds.len() * count, |turn| {
+            for kind in kinds {
+                match *kind {
+                    ONE_BARE => turn.one_by_one(count, false)?,
+                    ONE_TOKENS => turn.one_by_one(count, true)?,
+                    NO_VOLUMES => turn.at_once(count, false)?,
+                    TOKENS => turn.at_once(count, true)?,
+                    other => bail!("no kind of start {other:?}: {}", KINDS.join("; ")),
+                }
             }
             Ok(())
         })
@@ -146,16 +153,9 @@ impl Turn<'_> {
         let logs = Logs::from_now(self.test)?;
         work(self)?;
         let after = Costs::now(self)?;
-        let each = |of: OfCosts| of(&after).saturating_sub(of(&before)) as f64 / lives as f64;
-        let times: [(&str, OfCosts); 5] = [
-            ("CPU of its processes ms", |costs| costs.own),
-            ("CPU of plugins ms", |costs| costs.programs),
-            ("CPU of containerd and its plugins ms", |costs| costs.runtime),
-            ("CPU of the kubelet ms", |costs| costs.kubelet),
-            ("CPU of the control plane ms", |costs| costs.control_plane),
-        ];
-        for (what, of) in times {
-            self.add(what, "pod", each(of));
+        for (what, of) in COSTS {
+            let millis = of(&after).saturating_sub(of(&before)) as f64 / 1000.0;
+            self.add(what, "pod", millis / lives as f64);
         }
         for (when, costs) in [("before", &before), ("after", &after)] {
             self.add(&format!("memory {when} MiB"), "all", costs.rss as f64 / 1024.0);
@@ -172,18 +172,41 @@ impl Turn<'_> {
     }
 }
 
-/// One of the CPU times.
-type OfCosts = fn(&Costs) -> u64;
+pub const CPU_OWN: &str = "CPU of its processes ms";
+pub const CPU_PLUGINS: &str = "CPU of plugins ms";
+pub const CPU_CONTAINERD: &str = "CPU of containerd ms";
+/// What containerd starts: shims, runc with its hooks, and the plugins of the pod's own network. A shim is no
+/// child of containerd, so that only the cgroup has them all.
+pub const CPU_STARTED: &str = "CPU of shims, runc, hooks and primary CNI ms";
+pub const CPU_KUBELET: &str = "CPU of the kubelet ms";
+pub const CPU_NODE: &str = "CPU of the node's parts ms";
+pub const CPU_API_SERVER: &str = "CPU of the API server ms";
+pub const CPU_CONTROL_PLANE: &str = "CPU of the rest of the control plane ms";
 
-/// CPU time in milliseconds and memory in KiB.
+/// The CPU times for a pod's life, each in microseconds.
+const COSTS: [(&str, fn(&Costs) -> u64); 8] = [
+    (CPU_OWN, |costs| costs.own),
+    (CPU_PLUGINS, |costs| costs.programs),
+    (CPU_CONTAINERD, |costs| costs.containerd),
+    (CPU_STARTED, |costs| costs.runtime.saturating_sub(costs.containerd)),
+    (CPU_KUBELET, |costs| costs.kubelet),
+    (CPU_NODE, |costs| costs.runtime + costs.kubelet + costs.own + costs.programs),
+    (CPU_API_SERVER, |costs| costs.api_server),
+    (CPU_CONTROL_PLANE, |costs| costs.control_plane),
+];
+
+/// CPU time in microseconds and memory in KiB.
 #[derive(Default)]
 struct Costs {
     own: u64,
     programs: u64,
     rss: u64,
     anonymous: u64,
+    /// Of the runtime's cgroup.
     runtime: u64,
+    containerd: u64,
     kubelet: u64,
+    api_server: u64,
     control_plane: u64,
 }
 
@@ -193,18 +216,20 @@ impl Costs {
         let daemons = turn.who.daemons()?;
         for pid in &daemons {
             let usage = Usage::of(*pid)?;
-            costs.own += usage.cpu;
+            costs.own += usage.cpu * 1000;
             costs.rss += usage.rss;
             costs.anonymous += usage.anonymous;
             // netclaim's agent is a child of its parent, and counts once.
-            costs.programs += usage.programs;
+            costs.programs += usage.programs * 1000;
         }
-        let of_service = |name: &str| Usage::of(turn.test.cluster.service_pid(name)?);
-        let runtime = of_service("runtime")?;
-        costs.runtime = runtime.cpu + runtime.programs;
-        costs.kubelet = of_service("kubelet")?.cpu;
+        let cluster = turn.test.cluster;
+        let of_service = |name: &str| CpuGroup::of(cluster.service_pid(name)?)?.cpu();
+        costs.runtime = of_service("runtime")?;
+        costs.containerd = Usage::of(cluster.service_pid("runtime")?)?.cpu * 1000;
+        costs.kubelet = of_service("kubelet")?;
+        costs.api_server = of_service("apiserver")?;
         for name in CONTROL_PLANE {
-            costs.control_plane += of_service(name)?.cpu;
+            costs.control_plane += of_service(name)?;
         }
         Ok(costs)
     }

@@ -9,8 +9,12 @@ use netclaim_tests::Test;
 use netclaim_tests::objects::{pod, text};
 use serde_json::{Value, json};
 
-use crate::contestants::{Contestant, Netclaim, Plain, claim_from_template};
-use crate::measure::{GONE, NO_VOLUMES, ONE_BARE, ONE_TOKENS, PATIENCE, TOKENS, Turn, setting, slowest_of};
+use crate::contestants::{Contestant, Netclaim, Plain, claim_from_template, netclaim_runs};
+use crate::goals::{WHO, goals};
+use crate::measure::{
+    CPU_API_SERVER, CPU_CONTAINERD, CPU_CONTROL_PLANE, CPU_KUBELET, CPU_NODE, CPU_OWN, CPU_PLUGINS,
+    CPU_STARTED, GONE, KINDS, NO_VOLUMES, ONE_BARE, PATIENCE, TOKENS, Turn, setting, slowest_of,
+};
 use crate::picture::{self, Panel};
 use crate::pods::{Pods, Started};
 use crate::samples::{Samples, table};
@@ -35,37 +39,63 @@ pub fn rounds(default: usize) -> Result<usize> {
     setting("NETCLAIM_BENCH_ROUNDS", default)
 }
 
+/// The kinds of starts to measure, by `$NETCLAIM_BENCH_KINDS`: all by default, or those that begin so, such
+/// as `one by one`.
+pub fn kinds() -> Vec<&'static str> {
+    let wanted = std::env::var("NETCLAIM_BENCH_KINDS").unwrap_or_default();
+    KINDS.into_iter().filter(|kind| kind.starts_with(&wanted)).collect()
+}
+
+/// Has the agent log when an ADD begins and ends, which the marks need.
+pub fn log_marks(test: &Test<'_>) -> Result<()> {
+    test.cluster.set_agent_env(&["NETCLAIM_LOG=info,netclaim_driver=debug"])?;
+    test.cluster.agent_ready()
+}
+
 pub fn pods_with_a_claim_start_beside_plain_pods(test: &Test<'_>) -> Result<()> {
     let mut samples = Samples::new("starts", "starts")?;
     let pods = Pods::of(test)?;
-    let netclaim = Netclaim::new(test)?;
-    let all: [&dyn Contestant; 2] = [&Plain, &netclaim];
-    let count = count()?;
+    log_marks(test)?;
+    let (kinds, count) = (kinds(), count()?);
+    let pinned = test.cluster.dir().join("pinned").exists();
     for _ in 0..rounds(3)? {
         let round = samples.next_round();
-        for who in all {
-            Turn { test, pods: &pods, samples: &mut samples, who, round }.everything(count)?;
+        let mut order = WHO;
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for name in order {
+            netclaim_runs(test, name != "without")?;
+            let who: Box<dyn Contestant> = match name {
+                "netclaim" => Box::new(Netclaim::new(test)?),
+                name => Box::new(Plain(name)),
+            };
+            eprintln!("         round {round}: {name}");
+            Turn { test, pods: &pods, samples: &mut samples, who: &*who, round }.measure(&kinds, count)?;
             samples.save()?;
         }
     }
-    summarize(test, &samples, &["plain", "netclaim"], &[])
+    netclaim_runs(test, true)?;
+    let others = pinned.then(|| "control plane and node on processors of their own".to_owned());
+    summarize(test, &samples, &WHO, others.as_slice())?;
+    samples.publish("goals.md", &goals(&samples, pinned))
 }
 
 /// Milliseconds by which the slowest pod of a burst may be later than the slowest plain one.
 const LATE: f64 = 500.0;
 
 /// Counts the bursts with a claim whose slowest pod was not late, and says so.
-fn bursts_in_time(samples: &Samples) -> String {
+fn bursts_in_time(samples: &Samples, base: &str) -> String {
     let of_kind = |kind: &str| {
         let slowest = |who: &str| samples.by_round(who, &slowest_of(kind));
-        let (plain, with) = (slowest("plain"), slowest("netclaim"));
-        let pairs = with.iter().filter_map(|(round, with)| Some((with, plain.get(round)?)));
-        let in_time = pairs.filter(|(with, plain)| **with <= **plain + LATE).count();
+        let (base, with) = (slowest(base), slowest("netclaim"));
+        let pairs = with.iter().filter_map(|(round, with)| Some((with, base.get(round)?)));
+        let in_time = pairs.filter(|(with, base)| **with <= **base + LATE).count();
         format!("{kind}: {in_time} of {}", with.len())
     };
     let kinds = [NO_VOLUMES, TOKENS].map(of_kind).join("; ");
     format!(
-        "\nBursts whose slowest netclaim pod started at most {LATE} ms after the slowest plain one: {kinds}\n"
+        "\nBursts whose slowest netclaim pod started at most {LATE} ms after the slowest one of `{base}`: {kinds}\n"
     )
 }
 
@@ -97,7 +127,7 @@ pub fn summarize(test: &Test<'_>, samples: &Samples, who: &[&str], others: &[Str
     };
     let number = who.first().map_or(0, |who| samples.values(who, &format!("{ONE_BARE} ms")).len());
     let mut rows = Vec::new();
-    for kind in [ONE_BARE, ONE_TOKENS, NO_VOLUMES, TOKENS] {
+    for kind in KINDS {
         rows.push(row(&format!("{kind}: create to Running, ms"), &|who| {
             samples.cell(who, &format!("{kind} ms"))
         }));
@@ -113,20 +143,21 @@ pub fn summarize(test: &Test<'_>, samples: &Samples, who: &[&str], others: &[Str
             ["memory before MiB", "of it anonymous before MiB"].as_slice(),
         ),
         ("the same after the pods", &["memory after MiB", "of it anonymous after MiB"]),
+        ("CPU for a pod's life: its processes; plugins, ms", &[CPU_OWN, CPU_PLUGINS]),
         (
-            "CPU for a pod's life: its processes; plugins, ms",
-            &["CPU of its processes ms", "CPU of plugins ms"],
+            "containerd; shims, runc, hooks, primary CNI; kubelet, ms",
+            &[CPU_CONTAINERD, CPU_STARTED, CPU_KUBELET],
         ),
         (
-            "containerd with its plugins; kubelet; control plane, ms",
-            &["CPU of containerd and its plugins ms", "CPU of the kubelet ms", "CPU of the control plane ms"],
+            "all of the node's parts; API server; rest of the control plane, ms",
+            &[CPU_NODE, CPU_API_SERVER, CPU_CONTROL_PLANE],
         ),
         ("API requests for a pod's life: its own; all", &["requests of its own", "requests of all"]),
     ] {
         rows.push(row(title, &|who| samples.medians(who, whats)));
     }
     let mut page = format!("{}\n\n{}", conditions(test, number, others)?, table(&head, rows));
-    page += &bursts_in_time(samples);
+    page += &who.first().map(|base| bursts_in_time(samples, base)).unwrap_or_default();
     for kind in [ONE_BARE, NO_VOLUMES] {
         page += &format!("\n{kind}: median of each mark, ms after the request\n\n");
         page += &table(&head, picture::rows(samples, kind, who));

@@ -8,7 +8,7 @@ use crate::contestants::{Contestant, Netclaim, Plain};
 use crate::daemon::{Programs, versions};
 use crate::dranet::Dranet;
 use crate::faults::faults_table;
-use crate::measure::Turn;
+use crate::measure::{KINDS, Turn};
 use crate::multus::Multus;
 use crate::own::{away, away_table, count, rounds, summarize};
 use crate::pods::Pods;
@@ -38,7 +38,7 @@ fn in_turns(
             test.cluster.agent_away()?;
         }
         match who {
-            "plain" => turn(samples, &Plain)?,
+            "plain" => turn(samples, &Plain("plain"))?,
             "multus" => turn(samples, &Multus::new(test, &programs, &logs)?)?,
             // A link that comes back from a pod is not published again at once.
             "dranet" => turn(samples, &Dranet::new(test, &programs, 2 * count()?, &logs)?)?,
@@ -57,7 +57,7 @@ pub fn the_peers_start_pods_in_turns(test: &Test<'_>) -> Result<()> {
     for _ in 0..rounds(2)? {
         let round = samples.next_round();
         in_turns(test, &mut samples, round, &ALL, |samples, who| {
-            Turn { test, pods: &pods, samples, who, round }.everything(count)
+            Turn { test, pods: &pods, samples, who, round }.measure(&KINDS, count)
         })?;
     }
     summarize(test, &samples, &ALL, &versions()?)

@@ -105,6 +105,14 @@ impl Samples {
         percentile(&self.values(who, what), 50)
     }
 
+    /// The median of one kind in one round.
+    pub fn median_of_round(&self, who: &str, what: &str, round: usize) -> Option<f64> {
+        let is_of = |sample: &&Sample| sample.round == round && sample.who == who && sample.what == what;
+        let mut values: Vec<f64> = self.all.iter().filter(is_of).map(|sample| sample.value).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        percentile(&values, 50)
+    }
+
     /// A cell of a table: `p50 / p90 / p99` of milliseconds.
     pub fn cell(&self, who: &str, what: &str) -> String {
         let values = self.values(who, what);

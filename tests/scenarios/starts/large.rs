@@ -1,0 +1,153 @@
+//! What a node costs that has much: ClaimNetworks that nobody uses now, and attachments that rest.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use netclaim_tests::objects::{claim_template, class_of_network, network, pod};
+use netclaim_tests::{CpuGroup, Test};
+use serde_json::{Value, json};
+
+use crate::contestants::Netclaim;
+use crate::measure::{
+    CPU_CONTAINERD, CPU_KUBELET, CPU_OWN, CPU_PLUGINS, CPU_STARTED, ONE_BARE, PATIENCE, Turn, setting,
+};
+use crate::own::count;
+use crate::pods::Pods;
+use crate::samples::{Samples, short, table};
+
+/// Networks of each pod that rests.
+const NETWORKS: usize = 4;
+/// Resting pods that are created together.
+const TOGETHER: usize = 20;
+/// ClaimNetworks of the node, in the order in which they are added.
+const OFFERED: [usize; 3] = [NETWORKS, 10, 50];
+/// The time in which what has just changed settles.
+const SETTLED: Duration = Duration::from_secs(20);
+
+/// Resting pods in all, in the order in which they are added.
+fn resting() -> Result<Vec<usize>> {
+    let most = setting("NETCLAIM_BENCH_RESTING", 200)?;
+    Ok(vec![0, most / 2, most])
+}
+
+/// Pods that have a network of each template, and stay.
+struct Resting<'a> {
+    test: &'a Test<'a>,
+    pods: &'a Pods,
+    there: usize,
+}
+
+impl<'a> Resting<'a> {
+    fn new(test: &'a Test<'a>, pods: &'a Pods) -> Result<Self> {
+        for name in templates() {
+            let class = test.macvlan(name)?;
+            test.create([claim_template(&format!("rest-{name}"), &class)])?;
+            test.is_published(&format!("net-{class}"), |device| device["taints"].is_null())?;
+        }
+        Ok(Self { test, pods, there: 0 })
+    }
+
+    /// Adds pods until there are so many; returns the seconds that this took.
+    fn grow(&mut self, to: usize) -> Result<f64> {
+        let begin = std::time::Instant::now();
+        while self.there < to {
+            let until = to.min(self.there + TOGETHER);
+            let new: Vec<Value> = (self.there..until).map(resting_pod).collect();
+            self.pods.start(&new, PATIENCE)?;
+            self.there = until;
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    fn end(self) -> Result<()> {
+        let names: Vec<String> = (0..self.there).map(|n| format!("rest-{n}")).collect();
+        names.chunks(TOGETHER).try_for_each(|names| self.pods.delete(names).map(drop))?;
+        self.test.node_has_leases(0)
+    }
+}
+
+/// `a` to `d`, whose ClaimNetworks have different subnets.
+fn templates() -> [&'static str; NETWORKS] {
+    ["a", "b", "c", "d"]
+}
+
+fn resting_pod(n: usize) -> Value {
+    let mut pod = pod(&format!("rest-{n}"), &templates());
+    for claim in pod["spec"]["resourceClaims"].as_array_mut().into_iter().flatten() {
+        let template = format!("rest-{}", claim["name"].as_str().unwrap_or_default());
+        *claim = json!({"name": claim["name"], "resourceClaimTemplateName": template});
+    }
+    pod
+}
+
+pub fn a_pod_costs_as_much_on_a_full_node_as_on_an_empty_one(test: &Test<'_>) -> Result<()> {
+    let mut samples = Samples::new("starts", "full")?;
+    let pods = Pods::of(test)?;
+    let mut rest = Resting::new(test, &pods)?;
+    let netclaim = Netclaim::of_template(test, "rest-a");
+    let mut rows = Vec::new();
+    for there in resting()? {
+        let took = rest.grow(there)?;
+        let round = samples.next_round();
+        let mut turn = Turn { test, pods: &pods, samples: &mut samples, who: &netclaim, round };
+        turn.measure(&[ONE_BARE], count()?)?;
+        samples.save()?;
+        let of_round = |what: &str| samples.by_round("netclaim", what).get(&round).copied();
+        let start = samples.median_of_round("netclaim", &format!("{ONE_BARE} ms"), round);
+        let costs = [CPU_OWN, CPU_PLUGINS, CPU_CONTAINERD, CPU_STARTED, CPU_KUBELET].map(of_round);
+        let cells = [start].into_iter().chain(costs).map(|cell| cell.map_or_else(|| "–".to_owned(), short));
+        let head = [format!("{there}"), format!("{}", there * NETWORKS), short(took)];
+        rows.push(head.into_iter().chain(cells).collect());
+    }
+    rest.end()?;
+    let head = [
+        "pods there",
+        "attachments",
+        "s to add them",
+        "one by one p50, ms",
+        "agent, ms",
+        "plugins",
+        "containerd",
+        "shims, runc, hooks, CNI",
+        "kubelet",
+    ];
+    samples.publish("table.md", &table(&head, rows))
+}
+
+pub fn an_idle_node_uses_little_cpu(test: &Test<'_>) -> Result<()> {
+    let mut samples = Samples::new("starts", "idle")?;
+    let pods = Pods::of(test)?;
+    let time = Duration::from_secs(setting("NETCLAIM_BENCH_IDLE", 240)? as u64);
+    let most = setting("NETCLAIM_BENCH_RESTING", 200)?;
+    let mut rest = Resting::new(test, &pods)?;
+    let mut rows = Vec::new();
+    let mut offered = NETWORKS;
+    for (networks, resting) in OFFERED.map(|networks| (networks, 0)).into_iter().chain([(50, most)]) {
+        for n in offered..networks {
+            let name = test.name(&format!("idle{n}"));
+            let network = network(&name, "macvlan", "eth1", &format!("10.200.{n}.0/24"));
+            test.create([network, class_of_network(&name, &name)])?;
+            test.is_published(&format!("net-{name}"), |device| device["taints"].is_null())?;
+            offered = n + 1;
+        }
+        rest.grow(resting)?;
+        std::thread::sleep(SETTLED);
+        let group = agent_group(test)?;
+        let before = group.cpu()?;
+        std::thread::sleep(time);
+        let share = (group.cpu()? - before) as f64 / time.as_micros() as f64 * 100.0;
+        let round = samples.next_round();
+        samples.add(round, "netclaim", "idle: % of a processor", &format!("{networks}/{resting}"), share);
+        samples.save()?;
+        rows.push(vec![networks.to_string(), (resting * NETWORKS).to_string(), format!("{share:.3}")]);
+    }
+    rest.end()?;
+    let what = format!("% of a processor in {} s: agent, parent, plugins (goal: 0.2)", time.as_secs());
+    let head = ["ClaimNetworks", "attachments", what.as_str()];
+    samples.publish("table.md", &table(&head, rows))
+}
+
+/// The cgroup of the agent's pod: agent, parent and the plugins that the agent runs.
+fn agent_group(test: &Test<'_>) -> Result<CpuGroup> {
+    CpuGroup::of(test.cluster.parent_pid()?).context("the agent's cgroup")
+}
