@@ -10,6 +10,7 @@ use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigEr
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
+use crate::api_connection;
 use crate::time_limits::TimeLimits;
 
 /// Why the API server cannot be reached.
@@ -61,7 +62,10 @@ pub fn client(config: Config) -> kube::Result<Client> {
 }
 
 pub(crate) fn client_within(config: Config, limits: TimeLimits) -> kube::Result<Client> {
-    Ok(ClientBuilder::try_from(config)?.with_layer(&limits).build())
+    Ok(match api_connection::builder(&config)? {
+        Some(builder) => builder.with_layer(&limits).build(),
+        None => ClientBuilder::try_from(config)?.with_layer(&limits).build(),
+    })
 }
 
 /// How long the API server may take to answer a request that nobody waits for longer.

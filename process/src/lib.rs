@@ -14,6 +14,7 @@
 //! * Once a [`Stop`] exists, neither signal ends the process by itself.
 //! * TLS comes from rustls with ring, the only provider that is built in.
 
+mod api_connection;
 pub mod connections;
 pub mod files;
 pub mod http;
