@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, OptionFuture};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::Api;
+use kube::{Api, Client};
 use netclaim_api::NetworkName;
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::ClaimNetworkSpec;
@@ -26,6 +26,7 @@ use netclaim_driver::attach::{Attach, Attacher, CniPlugins, Failure};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use super::claim::{Claim, ReadError, reserved_for};
@@ -227,6 +228,18 @@ fn pauses() -> ExponentialBuilder {
         .with_total_delay(Some(PATIENCE.saturating_sub(READ_TIMEOUT)))
 }
 
+/// A claim's text that is being read.
+type ReadAhead = AbortOnDropHandle<Result<String, ReadError>>;
+
+/// Reads a claim's object.
+async fn text_of(client: Client, claim: ClaimRef) -> Result<String, ReadError> {
+    let url = Api::<ResourceClaim>::namespaced(client.clone(), &claim.namespace).resource_url().to_owned();
+    let object = || format!("ResourceClaim {}/{}", claim.namespace, claim.name);
+    let request = kube::core::Request::new(url).get(&claim.name, &kube::api::GetParams::default());
+    let request = request.map_err(|source| ReadError::Request { object: object(), source })?;
+    answer(client.request_text(request), object).await
+}
+
 impl<N: Plugins> NodeResources for NodeAgent<N> {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
         Failpoint::PrepareAsked.reach();
@@ -238,12 +251,14 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         let calls: Vec<_> = claims.iter().map(|claim| self.spans.prepare_call(claim, claims.len())).collect();
         let mut results: Vec<Result<Vec<PreparedDevice>, CallFailure>> =
             claims.iter().map(|_| Err(CallFailure(String::new()))).collect();
+        let mut texts: Vec<_> = claims.iter().map(|claim| self.read_ahead(claim)).collect();
         for index in order {
             let (Some(claim), Some(result)) = (claims.get(index), results.get_mut(index)) else {
                 continue;
             };
             let span = self.spans.preparing(claim);
-            let prepared = self.prepare_one(claim).instrument(span.clone());
+            let text = texts.get_mut(index).and_then(Option::take);
+            let prepared = self.prepare_one(claim, text).instrument(span.clone());
             *result = match tokio::time::timeout_at(deadline, prepared).await {
                 Ok(result) => result.map_err(|error| CallFailure::of(&error)),
                 Err(_) => Err(CallFailure::of(&PrepareError::Late { node: self.node_name.clone() })),
@@ -284,14 +299,28 @@ impl<N: Plugins> Mend for NodeAgent<N> {
 }
 
 impl<N: Plugins> NodeAgent<N> {
-    async fn prepare_one(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, PrepareError> {
+    async fn prepare_one(
+        &self,
+        claim: &ClaimRef,
+        text: Option<ReadAhead>,
+    ) -> Result<Vec<PreparedDevice>, PrepareError> {
         let call = self.calls.begin(&claim.uid);
         let known = self.attacher.plans_of(&claim.uid);
         if known.is_empty() {
             // Before the plans are journalled: the pod's task reports them at once.
             self.spans.prepared(claim);
         }
-        self.prepare_from(claim, known, &call).await
+        self.prepare_from(claim, known, text, &call).await
+    }
+
+    /// Reads a new claim while the claims before it are prepared. What is read after the kubelet's call has
+    /// begun is what the kubelet has seen, or newer.
+    fn read_ahead(&self, claim: &ClaimRef) -> Option<ReadAhead> {
+        if !self.attacher.plans_of(&claim.uid).is_empty() {
+            return None;
+        }
+        let text = text_of(self.client.clone(), claim.clone());
+        Some(AbortOnDropHandle::new(tokio::spawn(text.in_current_span())))
     }
 
     /// Claims by name whose pod has ended without an Unprepare, each with the pod's UID. The kubelet asks for
@@ -333,7 +362,7 @@ impl<N: Plugins> NodeAgent<N> {
             return Ok(false);
         }
         let span = self.spans.preparing(&claim);
-        let prepared = self.prepare_from(&claim, known, &call).instrument(span.clone());
+        let prepared = self.prepare_from(&claim, known, None, &call).instrument(span.clone());
         // As long as a Prepare: the node of a lease that no plan names is cleared later.
         let prepared = match tokio::time::timeout(PATIENCE, prepared).await {
             Ok(prepared) => prepared,
@@ -348,6 +377,7 @@ impl<N: Plugins> NodeAgent<N> {
         &self,
         claim: &ClaimRef,
         mut known: Vec<Plan>,
+        text: Option<ReadAhead>,
         call: &UnderWay<'_>,
     ) -> Result<Vec<PreparedDevice>, PrepareError> {
         if let Some(first) = known.first() {
@@ -369,7 +399,7 @@ impl<N: Plugins> NodeAgent<N> {
         }
         let read = |text: &str, uid: &str| Claim::read(text, uid, &self.driver);
         let span = spans::reading(claim);
-        let claim = self.read(claim, read).instrument(span.clone()).await.inspect_err(|error| {
+        let claim = self.read(claim, text, read).instrument(span.clone()).await.inspect_err(|error| {
             failed(&span, error);
             self.report(error);
         })?;
@@ -525,13 +555,23 @@ impl<N: Plugins> NodeAgent<N> {
         }
     }
 
-    /// Reads the claim until it is what the kubelet has seen.
+    /// Reads the claim until it is what the kubelet has seen; the first time, that is what was read ahead.
     async fn read<T>(
         &self,
         claim: &ClaimRef,
+        ahead: Option<ReadAhead>,
         understand: impl Fn(&str, &str) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        let read = || self.read_once(claim, &understand);
+        let (mut ahead, understand) = (ahead, &understand);
+        let read = || {
+            let ahead = ahead.take();
+            async move {
+                let Some(Ok(text)) = OptionFuture::from(ahead).await else {
+                    return self.read_once(claim, understand).await;
+                };
+                understand(&text?, &claim.uid)
+            }
+        };
         read.retry(pauses()).when(|error| !matches!(error, ReadError::Refused(_))).await
     }
 
@@ -540,13 +580,7 @@ impl<N: Plugins> NodeAgent<N> {
         claim: &ClaimRef,
         understand: impl Fn(&str, &str) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        let url =
-            Api::<ResourceClaim>::namespaced(self.client.clone(), &claim.namespace).resource_url().to_owned();
-        let object = || format!("ResourceClaim {}/{}", claim.namespace, claim.name);
-        let request = kube::core::Request::new(url).get(&claim.name, &kube::api::GetParams::default());
-        let request = request.map_err(|source| ReadError::Request { object: object(), source })?;
-        let text = answer(self.client.request_text(request), object).await?;
-        understand(&text, &claim.uid)
+        understand(&text_of(self.client.clone(), claim.clone()).await?, &claim.uid)
     }
 
     /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be
@@ -922,22 +956,35 @@ mod tests {
     /// A fake of the API server: ResourceClaims by path.
     type Claims = Arc<Mutex<HashMap<String, Value>>>;
 
+    /// The key of how many requests the API server waits for before it answers the first.
+    const TOGETHER: &str = "answered together";
+
+    async fn answer_to(request: Request<Body>, claims: &Claims) -> Response<Body> {
+        if request.method() == http::Method::POST {
+            let (head, body) = request.into_parts();
+            let posted = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
+            claims.lock().unwrap().insert(format!("posted to {}", head.uri.path()), posted);
+            return Response::new(Body::from(b"{}".to_vec()));
+        }
+        let claim = claims.lock().unwrap().get(request.uri().path()).cloned();
+        let missing = || json!({"kind": "Status", "status": "Failure", "code": 404});
+        let status = if claim.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
+        let body = claim.unwrap_or_else(missing).to_string().into_bytes();
+        Response::builder().status(status).body(Body::from(body)).unwrap()
+    }
+
     fn api_server(claims: Claims) -> kube::Client {
         let (service, mut requests) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         tokio::spawn(async move {
-            while let Some((request, answer)) = requests.next_request().await {
-                if request.method() == http::Method::POST {
-                    let (head, body) = request.into_parts();
-                    let posted = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
-                    claims.lock().unwrap().insert(format!("posted to {}", head.uri.path()), posted);
-                    answer.send_response(Response::new(Body::from(b"{}".to_vec())));
-                    continue;
+            while let Some(first) = requests.next_request().await {
+                let together = claims.lock().unwrap().get(TOGETHER).and_then(Value::as_u64).unwrap_or(1);
+                let mut waiting = vec![first];
+                while (waiting.len() as u64) < together {
+                    waiting.extend(requests.next_request().await);
                 }
-                let claim = claims.lock().unwrap().get(request.uri().path()).cloned();
-                let missing = || json!({"kind": "Status", "status": "Failure", "code": 404});
-                let status = if claim.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
-                let body = claim.unwrap_or_else(missing).to_string().into_bytes();
-                answer.send_response(Response::builder().status(status).body(Body::from(body)).unwrap());
+                for (request, answer) in waiting {
+                    answer.send_response(answer_to(request, &claims).await);
+                }
             }
         });
         kube::Client::new(service, "default")
@@ -1094,6 +1141,18 @@ mod tests {
                 namespace: "default".into(),
                 network: SandboxNetwork::Unknown,
             });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_claims_of_a_pod_are_read_at_once() {
+        let agent = Agent::new();
+        let claims = ["a", "b", "c"].map(|name| agent.claim(name, "macvlan-eth1", &["pod"]));
+        agent.claims.lock().unwrap().insert(TOGETHER.into(), json!(claims.len()));
+        let prepared = agent.node.prepare(claims.to_vec()).await;
+        assert!(prepared.iter().all(Result::is_ok), "{prepared:?}");
+        for claim in &claims {
+            assert_eq!(agent.pods(claim), ["pod"]);
         }
     }
 
