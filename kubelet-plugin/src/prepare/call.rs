@@ -827,8 +827,8 @@ impl<N: Plugins> NodeAgent<N> {
             cdi_devices,
             share_id: device.share_id.clone(),
         };
-        // The kubelet shows one health for each first CDI device, so it is the request's and not the claim's.
-        let attached = plans.iter().map(|plan| device(&plan.owner.device, self.gate.specs().devices(plan)));
+        let attached =
+            plans.iter().map(|plan| device(&plan.owner.device, vec![self.gate.specs().device(plan)]));
         attached.chain(observed.iter().map(|observed| device(observed, Vec::new()))).collect()
     }
 
