@@ -145,10 +145,13 @@ fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
 	@driver/fuzz/fuzz.sh
 
 .PHONY: bench
-bench: tools ## The CNI runtime, libcni and bare plugins side by side; from link to slice (root; 15 minutes; BENCH_ROUNDS=16)
+bench: tools ## The CNI runtime beside libcni, from link to slice, starts, and the table of goals (root; 40 minutes; BENCH_ROUNDS=16)
 	@tests/bench/bench.sh
 	tests/node/build.sh
 	cargo test --release --package netclaim-tests --test scale --locked -- latency
+	NETCLAIM_AS_RELEASED=1 cargo test --workspace --test starts --locked -- pods_with_a_claim_start
+	@# Control plane and node on processors of their own.
+	NETCLAIM_AS_RELEASED=1 NETCLAIM_PINNED=1 cargo test --workspace --test starts --locked -- pods_with_a_claim_start
 
 .PHONY: bench-starts
 bench-starts: tools ## How fast pods start beside plain ones, one by one and at once, beside slow plugins (root; 10 minutes)
@@ -158,6 +161,7 @@ bench-starts: tools ## How fast pods start beside plain ones, one by one and at 
 .PHONY: bench-node
 bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, and of pods on a node with 800 attachments (root; 45 minutes)
 	tests/node/build.sh
+	cargo test --workspace --test starts --locked -- the_hook
 	cargo test --workspace --test starts --locked -- a_pod_costs
 	cargo test --workspace --test starts --locked -- an_idle_node
 
