@@ -22,9 +22,13 @@ pub(crate) fn foreign(
     ours: &BTreeSet<String>,
     reservations: &Reservations,
 ) -> BTreeSet<IpAddr> {
-    // Without a directory no address is taken.
-    let taken = dirs.iter().flat_map(|dir| reservations.read(dir).unwrap_or_default());
-    taken.filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
+    let mut foreign = BTreeSet::new();
+    for dir in dirs {
+        // Without a directory no address is taken.
+        let taken = reservations.read(dir).unwrap_or_default();
+        foreign.extend(taken.iter().filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip));
+    }
+    foreign
 }
 
 /// Returns the directories in which `host-local` may keep leases of a ClaimNetwork with `addresses`: under
