@@ -1,6 +1,7 @@
 //! What the reference plugins (github.com/containernetworking/plugins, release 1.9.1) and netclaim's own look at
 //! in STATUS and CHECK, by their source.
 
+use crate::config::NetworkList;
 use crate::names::PluginType;
 use crate::validate::BANDWIDTH_PLUGIN;
 
@@ -31,4 +32,22 @@ pub const STATUS_LOOKS_AT_NOTHING: [&str; 19] = [
 /// Whether STATUS of the plugin looks at nothing: see [`STATUS_LOOKS_AT_NOTHING`].
 pub fn status_looks_at_nothing(plugin: &PluginType) -> bool {
     STATUS_LOOKS_AT_NOTHING.contains(&plugin.as_str())
+}
+
+/// Plugins whose CHECK looks at nothing but the interface, its addresses and its routes, at that the link below
+/// is there, and at what their IPAM plugin has noted. `bridge` also looks at the host's side, and the chained
+/// ones at what they have set.
+const CHECK_LOOKS_AT_INTERFACE: [&str; 8] =
+    ["dummy", "host-device", "ipvlan", "macvlan", "ptp", "sbr", "tap", "vlan"];
+
+/// IPAM plugins whose CHECK looks at nothing but the result and their file of the address.
+const CHECK_LOOKS_AT_LEASE: [&str; 2] = ["host-local", "static"];
+
+/// Whether CHECK of a chain looks at nothing but the interface in the pod, its addresses, its routes and the
+/// leases of `host-local`.
+pub fn check_looks_at_interface(list: &NetworkList) -> bool {
+    list.plugins().all(|plugin| {
+        CHECK_LOOKS_AT_INTERFACE.contains(&plugin.plugin_type().as_str())
+            && plugin.ipam().is_none_or(|ipam| CHECK_LOOKS_AT_LEASE.contains(&ipam.as_str()))
+    })
 }

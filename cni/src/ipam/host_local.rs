@@ -201,6 +201,14 @@ pub fn default_reservations_dir(network: &str) -> PathBuf {
     Path::new(DEFAULT_DATA_DIR).join(network)
 }
 
+/// Returns the container that an address of a network's directory is reserved for.
+///
+/// # Errors
+/// The address is not reserved, or its file cannot be read.
+pub fn holder(dir: &Path, ip: IpAddr) -> io::Result<String> {
+    Ok(read_file(&dir.join(ip.to_string()), ip)?.container_id)
+}
+
 /// The reservations in a network's directory, sorted. There are none if the directory does not exist.
 ///
 /// Taken without the plugin's lock. A reservation that comes or goes meanwhile may be in the list or not.
@@ -346,9 +354,13 @@ fn read(entry: &DirEntry, ip: IpAddr, before: Option<&Directory>) -> io::Result<
     {
         return Ok((version, same.clone()));
     }
+    Ok((version, read_file(&entry.path(), ip)?))
+}
+
+fn read_file(path: &Path, ip: IpAddr) -> io::Result<Reservation> {
     let mut text = Vec::new();
-    File::open(entry.path())?.take(MAX_RESERVATION).read_to_end(&mut text)?;
-    Ok((version, reservation(ip, &String::from_utf8_lossy(&text))))
+    File::open(path)?.take(MAX_RESERVATION).read_to_end(&mut text)?;
+    Ok(reservation(ip, &String::from_utf8_lossy(&text)))
 }
 
 pub(crate) fn reservation(ip: IpAddr, text: &str) -> Reservation {
@@ -539,6 +551,8 @@ mod tests {
             ]
         );
         assert_eq!(reservations(&dir.path().join("none")).unwrap(), []);
+        let holder = |ip: &str| holder(dir.path(), ip.parse().unwrap()).ok();
+        assert_eq!((holder("fd00::2").as_deref(), holder("10.0.0.4")), (Some("c2"), None));
     }
 
     #[test]

@@ -196,7 +196,8 @@ impl Checks {
         };
         check.answered = Some(now);
         // What has become due meanwhile stays: the answer may be of before.
-        check.due = check.due.or(interval.map(|interval| now + interval.mul_f64(0.8 + 0.4 * chance)));
+        let next = interval.map(|interval| now + interval.mul_f64(0.8 + 0.4 * chance));
+        check.due = check.due.or(next);
         let stands = |(before, since): &(Unhealthy, Instant)| {
             unhealthy.as_ref().is_some_and(|now| now.reason == before.reason)
                 && now < *since + MESSAGE_LIFETIME
