@@ -61,7 +61,10 @@ pub(crate) fn journalled_dirs(
 pub(crate) fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Lists {
     let mut lists = Lists::new();
     attacher.plans(|plan| {
-        lists.entry(plan.network.clone()).or_default().insert(plan.spec.conflist.name().to_string());
+        let name = plan.spec.conflist.name().as_str();
+        if !lists.get(&plan.network).is_some_and(|known| known.contains(name)) {
+            lists.entry(plan.network.clone()).or_default().insert(name.to_owned());
+        }
     });
     lists
 }
