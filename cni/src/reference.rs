@@ -1,12 +1,12 @@
-//! What the reference plugins (github.com/containernetworking/plugins, release 1.9.1) and netclaim's own look at
-//! in STATUS and CHECK, by their source.
+//! What the reference plugins (github.com/containernetworking/plugins, release 1.9.1) and netclaim's own
+//! look at in STATUS and CHECK, by their source.
 
 use crate::config::NetworkList;
 use crate::names::PluginType;
 use crate::validate::BANDWIDTH_PLUGIN;
 
-/// Plugins whose STATUS looks at nothing but its configuration and the STATUS of its IPAM plugin: their answer
-/// stays the same. Some of them have no STATUS, which is a yes: the library that they use gives it.
+/// Plugins whose STATUS looks at nothing but its configuration and the STATUS of its IPAM plugin: their
+/// answer stays the same. Some of them have no STATUS, which is a yes: the library that they use gives it.
 pub const STATUS_LOOKS_AT_NOTHING: [&str; 19] = [
     BANDWIDTH_PLUGIN,
     "bandwidth",
@@ -34,9 +34,9 @@ pub fn status_looks_at_nothing(plugin: &PluginType) -> bool {
     STATUS_LOOKS_AT_NOTHING.contains(&plugin.as_str())
 }
 
-/// Plugins whose CHECK looks at nothing but the interface, its addresses and its routes, at that the link below
-/// is there, and at what their IPAM plugin has noted. `bridge` also looks at the host's side, and the chained
-/// ones at what they have set.
+/// Plugins whose CHECK looks at nothing but the interface, its addresses and routes, the link below, and what
+/// their IPAM plugin has noted. `bridge` also looks at the host's side, and chained ones at what they have
+/// set.
 const CHECK_LOOKS_AT_INTERFACE: [&str; 8] =
     ["dummy", "host-device", "ipvlan", "macvlan", "ptp", "sbr", "tap", "vlan"];
 

@@ -219,8 +219,8 @@ pub fn reservations(dir: &Path) -> io::Result<Vec<Reservation>> {
     Reservations::default().read(dir).map(|found| found.to_vec())
 }
 
-/// Reads [`reservations`] again and again: a file once as long as it is the same, and none in a directory that
-/// is the same. Clones share what they know.
+/// Reads [`reservations`] again and again: a file once as long as it is the same, and none in a directory
+/// that is the same. Clones share what they know.
 #[derive(Clone, Debug, Default)]
 pub struct Reservations(Arc<Mutex<HashMap<PathBuf, Arc<Directory>>>>);
 

@@ -251,8 +251,8 @@ pub trait Attach: Send + Sync + 'static {
         result: &CniResult,
     ) -> impl Future<Output = Checked> + Send;
 
-    /// Whether all that CHECK would look at is as the ADD with `result` has made it, by a look that is cheaper
-    /// than CHECK. False where it would look at more, or something is unknown.
+    /// Whether all that CHECK would look at is as the ADD with `result` has made it, by a look that is
+    /// cheaper than CHECK. False where it would look at more, or something is unknown.
     fn is_as_made(
         &self,
         _spec: &Spec,

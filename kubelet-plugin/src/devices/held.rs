@@ -110,8 +110,8 @@ fn text<'a>(attributes: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     attributes.get(key)?.get("string")?.as_str()
 }
 
-/// Returns the current name of the link of a device with these attributes. It is found by PCI address and MAC,
-/// because links are renamed.
+/// Returns the current name of the link of a device with these attributes. It is found by PCI address and
+/// MAC, because links are renamed.
 pub(crate) fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) -> Option<IfName> {
     let (pci, mac) = (text(attributes, attributes::PCI_BUS_ID), text(attributes, attributes::MAC));
     let is_it = |link: &netclaim_driver::links::Link| {
@@ -121,8 +121,8 @@ pub(crate) fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) ->
     found.map(|uplink| uplink.name.clone()).or_else(|| text(attributes, attributes::UPLINK)?.parse().ok())
 }
 
-/// Returns what [`settled`] needs to know of a plan on the node of this name. The whole [`Held`] is many times as
-/// expensive, and each Prepare needs this of all attachments.
+/// Returns what [`settled`] needs to know of a plan on the node of this name. The whole [`Held`] is many
+/// times as expensive, and each Prepare needs this of all attachments.
 pub(crate) fn on_link(plan: &Plan, node: &str, inventory: &Inventory) -> Option<(NetworkName, IfName)> {
     let device = &plan.owner.device;
     match device.device.parse() {

@@ -1,5 +1,5 @@
-//! Whether an interface is as its plugins have made it, by one look into the pod: a CHECK is a process for each
-//! plugin.
+//! Whether an interface is as its plugins have made it, by one look into the pod: a CHECK is a process for
+//! each plugin.
 //!
 //! A difference is no finding: plugins have views of their own, and CHECK decides.
 
@@ -28,9 +28,9 @@ struct Found {
     gateway: Option<IpAddr>,
 }
 
-/// Whether all that CHECK of the chain would look at is as in `result`: the interface is there and up, with its
-/// MAC and MTU, and has its addresses and routes; and `host-local` knows the container. False for chains whose
-/// CHECK looks at more, and where something is unknown.
+/// Whether all that CHECK of the chain would look at is as in `result`: the interface is there and up, with
+/// its MAC and MTU, and has its addresses and routes; and `host-local` knows the container. False for chains
+/// whose CHECK looks at more, and where something is unknown.
 pub(super) async fn is_as_made(spec: &Spec, sandbox: &Sandbox, result: &CniResult) -> bool {
     let list = &spec.conflist;
     if !reference::check_looks_at_interface(list) || list.disable_check() {
@@ -67,7 +67,8 @@ fn is_in(route: &Route, found: &[Found]) -> bool {
     found.iter().any(|found| found.dst == route.dst && (route.gw.is_none() || found.gateway == route.gw))
 }
 
-/// Whether each `host-local` of the chain has given one of the addresses to the container, as its CHECK wants it.
+/// Whether each `host-local` of the chain has given one of the addresses to the container, as its CHECK wants
+/// it.
 fn has_leases(list: &NetworkList, container: &ContainerId, ips: &[IpNet]) -> bool {
     list.plugins().filter(|plugin| plugin.ipam().is_some_and(|ipam| ipam.as_str() == HOST_LOCAL)).all(
         |plugin| {

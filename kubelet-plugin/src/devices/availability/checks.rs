@@ -66,8 +66,8 @@ impl Check {
 }
 
 impl Checks {
-    /// Asks plugins after `period`, and after up to [`MAX_PERIODS`] of them while they say yes; never where it
-    /// is zero.
+    /// Asks plugins after `period`, and after up to [`MAX_PERIODS`] of them while they say yes; never where
+    /// it is zero.
     pub(super) fn new(period: Duration) -> Self {
         Self { period, by_network: BTreeMap::new() }
     }
@@ -116,8 +116,8 @@ impl Checks {
         self.by_network.keys()
     }
 
-    /// Looks for every plugin by `find`, which returns a message about one that is not installed. Plugins that
-    /// are other files than before are asked at once.
+    /// Looks for every plugin by `find`, which returns a message about one that is not installed. Plugins
+    /// that are other files than before are asked at once.
     pub(super) fn look_for_plugins(
         &mut self,
         mut find: impl FnMut(&PluginType) -> Result<Program, String>,
