@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::pods::owner::{Owner, Plan, PodState, Record};
 use futures::future::BoxFuture;
+use netclaim_api::NetworkName;
 use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation, Revised, Traced};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
@@ -19,7 +20,7 @@ use super::metadata_files::MetadataFiles;
 use crate::args::Args;
 use crate::gate::metadata::RequestKey;
 use crate::reports::Update;
-use crate::reports::metrics::NetworkMetrics;
+use crate::reports::metrics::{NetworkMetrics, network_of};
 use crate::reports::spans::Spans;
 
 /// Why an agent cannot take over the gate.
@@ -135,6 +136,7 @@ pub(crate) struct GateKeeper {
     metrics: NetworkMetrics,
     spans: Arc<Spans>,
     reviser: OnceLock<Arc<dyn Revise>>,
+    failed_adds: OnceLock<mpsc::UnboundedSender<NetworkName>>,
 }
 
 impl GateKeeper {
@@ -174,6 +176,7 @@ impl GateKeeper {
             metrics,
             spans: Arc::default(),
             reviser: OnceLock::new(),
+            failed_adds: OnceLock::new(),
         };
         for (uid, desired) in pods {
             let state = states.get(uid.as_str()).cloned().unwrap_or_default();
@@ -198,6 +201,11 @@ impl GateKeeper {
     /// ADD.
     pub(crate) fn revise_by(&self, reviser: Arc<dyn Revise>) {
         let _ = self.reviser.set(reviser);
+    }
+
+    /// Names the ClaimNetwork of each ADD that fails, from now on.
+    pub(crate) fn report_failed_adds(&self, failed_adds: mpsc::UnboundedSender<NetworkName>) {
+        let _ = self.failed_adds.set(failed_adds);
     }
 
     /// The CDI specs of pods.
@@ -326,6 +334,11 @@ impl Observer for GateKeeper {
 
     fn ended(&self, plan: &Plan, operation: Operation, end: End, took: Duration) {
         self.metrics.operation(plan, operation, end, took);
+        if let (Operation::Add, End::Failed, Some(failed_adds), Some(network)) =
+            (operation, end, self.failed_adds.get(), network_of(plan))
+        {
+            let _ = failed_adds.send(network);
+        }
     }
 }
 
@@ -352,6 +365,24 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn the_network_of_an_add_that_failed_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &[]);
+        let (sender, mut failed) = mpsc::unbounded_channel();
+        keeper.report_failed_adds(sender);
+        let mut plan = crate::fixtures::plan("a");
+        plan.owner.device.device = "net-lab".to_owned();
+        for (operation, end) in
+            [(Operation::Add, End::Succeeded), (Operation::Add, End::CutShort), (Operation::Del, End::Failed)]
+        {
+            keeper.ended(&plan, operation, end, Duration::ZERO);
+        }
+        assert!(failed.try_recv().is_err());
+        keeper.ended(&plan, Operation::Add, End::Failed, Duration::ZERO);
+        assert_eq!(failed.try_recv().ok().map(|name| name.to_string()).as_deref(), Some("lab"));
     }
 
     #[tokio::test]
