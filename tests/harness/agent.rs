@@ -1,5 +1,6 @@
 //! netclaim's own programs on a cluster: the agent and the controller die, go away and come back.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
@@ -30,6 +31,11 @@ impl Cluster {
     /// The process of the first node's agent, a child of the container's first process.
     pub fn agent_pid(&self) -> Result<i32> {
         agent_pid(&self.agent_container()?)
+    }
+
+    /// A program of the agent's image. It is static, and so it runs on this machine too.
+    pub fn image_program(&self, name: &str) -> Result<PathBuf> {
+        Ok(PathBuf::from(format!("/proc/{}/root/usr/bin/{name}", self.agent_pid()?)))
     }
 
     /// The process that holds the agent's sockets.
