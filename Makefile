@@ -112,9 +112,9 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 	cargo test --release --package netclaim-tests --test scale --locked -- addresses
 
 # These measure: what they measure is what is released.
-test-released test-density test-scale bench bench-starts bench-node bench-ab bench-peers: export NETCLAIM_PROFILE := release
+test-released test-density test-scale bench bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_PROFILE := release
 # Without fail points, and with users' times.
-bench-starts bench-node bench-ab bench-peers: export NETCLAIM_AS_RELEASED := 1
+bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_AS_RELEASED := 1
 
 .PHONY: test-all
 test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-stacks test-multus test-crates ## make test, and then what takes longer (root)
@@ -145,10 +145,13 @@ fuzz: ## Each parser under libFuzzer for FUZZ_SECONDS (60); needs a C++ compiler
 	@driver/fuzz/fuzz.sh
 
 .PHONY: bench
-bench: tools ## The CNI runtime, libcni and bare plugins side by side; from link to slice (root; 15 minutes; BENCH_ROUNDS=16)
+bench: tools ## The CNI runtime beside libcni, from link to slice, starts, and the table of goals (root; 40 minutes; BENCH_ROUNDS=16)
 	@tests/bench/bench.sh
 	tests/node/build.sh
 	cargo test --release --package netclaim-tests --test scale --locked -- latency
+	NETCLAIM_AS_RELEASED=1 cargo test --workspace --test starts --locked -- pods_with_a_claim_start
+	@# Control plane and node on processors of their own.
+	NETCLAIM_AS_RELEASED=1 NETCLAIM_PINNED=1 cargo test --workspace --test starts --locked -- pods_with_a_claim_start
 
 .PHONY: bench-starts
 bench-starts: tools ## How fast pods start beside plain ones, one by one and at once, beside slow plugins (root; 10 minutes)
@@ -158,8 +161,14 @@ bench-starts: tools ## How fast pods start beside plain ones, one by one and at 
 .PHONY: bench-node
 bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, and of pods on a node with 800 attachments (root; 45 minutes)
 	tests/node/build.sh
+	cargo test --workspace --test starts --locked -- the_hook
 	cargo test --workspace --test starts --locked -- a_pod_costs
 	cargo test --workspace --test starts --locked -- an_idle_node
+
+.PHONY: bench-addresses
+bench-addresses: tools ## 45 Deployments with as many pods as addresses are created, restarted and deleted on three nodes (root; 10 minutes)
+	tests/node/build.sh
+	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- as_many_pods_as_addresses
 
 .PHONY: bench-ab
 bench-ab: tools ## Revision FROM and this tree start pods in turns; fails if this tree is worse (root; NETCLAIM_BENCH_ROUNDS=4)

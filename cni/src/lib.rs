@@ -57,6 +57,7 @@ mod json;
 pub mod keys;
 pub mod names;
 pub mod placeholder;
+pub mod reference;
 mod request;
 mod result;
 #[cfg(feature = "runtime")]

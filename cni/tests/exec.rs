@@ -415,7 +415,7 @@ async fn plugins_are_found_in_order_and_must_be_executable_files() {
     fs::write(first.path().join("b"), "").unwrap();
     let runtime = Runtime::new(vec![first.path().to_owned(), second.path().to_owned()]).unwrap();
     for name in ["a", "b"] {
-        assert_eq!(runtime.find(&name.parse().unwrap()).unwrap(), second.path().join(name));
+        assert_eq!(runtime.find(&name.parse().unwrap()).unwrap().path, second.path().join(name));
     }
     let error = first.runtime().find(&"b".parse().unwrap()).unwrap_err();
     let ErrorKind::NotFound { not_executable, .. } = error.kind() else { panic!("{error:?}") };

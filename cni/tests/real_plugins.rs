@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use netclaim_cni::ipam::host_local::{HostLocal, reservations};
-use netclaim_cni::{Error, ErrorKind, Retry, SpecVersion, ValidAttachment};
+use netclaim_cni::reference::STATUS_LOOKS_AT_NOTHING;
+use netclaim_cni::{BANDWIDTH_PLUGIN, Error, ErrorKind, Retry, SpecVersion, ValidAttachment};
 use serde_json::json;
 
 use plugin_host::{LONG, Netns, attachment, on_a_host};
@@ -21,6 +22,23 @@ use plugin_host::{LONG, Netns, attachment, on_a_host};
 /// The plugin gives this error the same code as every other.
 fn has_no_address_left(error: &Error) -> bool {
     error.reported().is_some_and(|error| error.to_string().contains("no IP addresses available"))
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn plugins_whose_status_looks_at_nothing_are_ready_without_what_an_add_needs() {
+    on_a_host(&[], async |host| {
+        let plugins = STATUS_LOOKS_AT_NOTHING.into_iter().filter(|plugin| *plugin != BANDWIDTH_PLUGIN);
+        // Neither a link, nor a daemon, nor free addresses.
+        for (plugin, ipam) in
+            plugins.flat_map(|plugin| ["host-local", "static", "dhcp"].map(|ipam| (plugin, ipam)))
+        {
+            let list = host.list("n", json!([{"type": plugin, "master": "none", "ipam": {"type": ipam}}]));
+            host.runtime.find_all(&list).unwrap();
+            let status = host.runtime.status(&list, LONG).await;
+            assert!(status.is_ok(), "{plugin} with {ipam}: {status:?}");
+        }
+    });
 }
 
 #[test]

@@ -148,6 +148,61 @@ fn a_check_finds_what_is_missing_and_what_is_there_again() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_look_finds_each_difference_that_a_check_may_find() {
+    on_a_host(&[], async |host| {
+        let mut ipam = host.ipam(json!([[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]));
+        ipam["routes"] =
+            json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "10.77.0.0/16", "gw": "10.9.0.1"}]);
+        let plugins = json!({"plugins": [{"type": "ptp", "ipam": ipam}]});
+        let (network, spec, netns) = (network(&host), spec(&host, "netclaim-n", plugins), Netns::new());
+        let sandbox = sandbox(&netns);
+        let result = network.add(&spec, &sandbox).await.unwrap();
+        let lease = |ip: &str| host.data.path().join("netclaim-n").join(ip);
+        let is_as_made = async || network.is_as_made(&spec, &sandbox, &result).await;
+        assert!(is_as_made().await, "{}", netns.contents());
+        assert_eq!(network.check(&spec, &sandbox, &result).await, Checked::Fine);
+
+        let mac = result.interface_of(&attachment("s1", &netns)).unwrap().mac.clone().unwrap();
+        for (break_it, fix) in [
+            ("address del 10.9.0.2/24 dev net1", "address add 10.9.0.2/24 dev net1"),
+            ("route del 10.77.0.0/16", "route add 10.77.0.0/16 via 10.9.0.1 dev net1"),
+            ("-6 route del default", "-6 route add default via fd09::1 dev net1"),
+            ("link set net1 address 02:00:00:00:00:77", &format!("link set net1 address {mac}")),
+        ] {
+            netns.inside(|| run(&format!("ip {break_it}")));
+            assert!(!is_as_made().await, "{break_it}");
+            netns.inside(|| run(&format!("ip {fix}")));
+            if break_it.starts_with("address") {
+                // They went with the address.
+                netns.inside(|| {
+                    run("ip route replace 10.9.0.1 dev net1 scope link");
+                    run("ip route replace default via 10.9.0.1 dev net1");
+                    run("ip route replace 10.77.0.0/16 via 10.9.0.1 dev net1");
+                });
+            }
+            assert!(is_as_made().await, "{fix}: {}", netns.contents());
+        }
+        fs::remove_file(lease("10.9.0.2")).unwrap();
+        assert!(is_as_made().await, "a check is content with the other address");
+        fs::write(lease("fd09::2"), "another\r\nnet1").unwrap();
+        assert!(!is_as_made().await);
+        assert!(matches!(network.check(&spec, &sandbox, &result).await, Checked::Failed(_)));
+        fs::write(lease("fd09::2"), "s1\r\nnet1").unwrap();
+        assert!(is_as_made().await);
+
+        let mut list: Value = serde_json::from_str(spec.conflist.raw()).unwrap();
+        list["plugins"].as_array_mut().unwrap().push(json!({"type": "tuning"}));
+        let tuned = Spec { conflist: parsed(&list), ..spec.clone() };
+        assert!(!network.is_as_made(&tuned, &sandbox, &result).await, "its CHECK looks at more");
+        netns.inside(|| run("ip link set net1 down"));
+        assert!(!is_as_made().await);
+        netns.inside(|| run("ip link del net1"));
+        assert!(!is_as_made().await);
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_check_that_cannot_be_made_says_nothing() {
     on_a_host(&[], async |host| {
         let (network, spec, netns) = (network(&host), spec(&host, "netclaim-n", json!({})), Netns::new());

@@ -73,8 +73,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CHECK_PERIOD", default_value = "300", value_parser = interval)]
     pub check_period: Duration,
 
-    /// How often the agent asks the plugins of each network whether they can serve a pod (CNI STATUS), in
-    /// seconds; 0: never
+    /// After what time the agent asks the plugins of each network again whether they can serve a pod (CNI
+    /// STATUS), in seconds; up to 20 times as long while they say yes; 0: never
     #[arg(long, env = "NETCLAIM_STATUS_PERIOD", default_value = "30", value_parser = interval)]
     pub status_period: Duration,
 

@@ -202,9 +202,19 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     async fn check(&self) {
         let Some(mut schedule) = schedule(self.intervals.check) else { return };
         loop {
-            let (pod, key) = turn(&mut schedule, || attached(&self.attacher.pods())).await;
+            let (pod, key) = turn(&mut schedule, || self.attached()).await;
             self.check_one(&pod, &key).await;
         }
+    }
+
+    /// Returns the attachments that can be checked, each by its pod's UID and its key.
+    fn attached(&self) -> BTreeSet<(String, String)> {
+        let mut attached = BTreeSet::new();
+        self.attacher.for_each_pod(|state| {
+            let of_pod = state.records.iter().filter(|record| matches!(record.phase, Phase::Attached { .. }));
+            attached.extend(of_pod.map(|record| (record.plan.owner.pod.uid.clone(), record.key())));
+        });
+        attached
     }
 
     /// Checks attachments at once whose link is gone from the node or was made again.
@@ -255,7 +265,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
         let mut orphans = Orphans::new(self.intervals.orphan_after);
         loop {
             let pod_uid = turn(&mut schedule, || {
-                let pods = self.attacher.pods().into_keys().collect();
+                let pods = self.attacher.pod_uids();
                 orphans.keep(&pods);
                 pods
             });
@@ -298,13 +308,6 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
 fn unknown(reserved: &[Reservation], live: &HashSet<String>, known: &BTreeSet<String>) -> BTreeSet<String> {
     let is_unknown = |of: &&Reservation| live.contains(&of.container_id) && !known.contains(&of.container_id);
     reserved.iter().filter(is_unknown).map(|of| of.ip.to_string()).collect()
-}
-
-/// Returns the attachments that can be checked, each by its pod's UID and its key.
-fn attached(pods: &BTreeMap<String, PodState>) -> BTreeSet<(String, String)> {
-    let records = pods.iter().flat_map(|(uid, state)| state.records.iter().map(move |record| (uid, record)));
-    let attached = records.filter(|(_, record)| matches!(record.phase, Phase::Attached { .. }));
-    attached.map(|(uid, record)| (uid.clone(), record.key())).collect()
 }
 
 /// Returns a schedule; `None` when the interval is zero.

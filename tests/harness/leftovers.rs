@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::command::output;
 use crate::node::{Node, Unfinished, mounts, names};
+use crate::objects::list;
 use crate::process::{command_line, pids};
 
 /// Folders where the runtime and the kubelet mount things. Network namespaces are checked one by one.
@@ -99,9 +100,13 @@ impl Node {
             }
         }
         let of_request = |file: &str| file.split('_').next().unwrap_or_default().to_owned();
-        for name in names(&self.path("/run/cdi"))? {
-            let claim = name.strip_prefix("netclaim.dev-claim_").map(claim_of);
-            if claim.is_none_or(|claim| !claims.contains(&claim)) {
+        let specs = self.path("/run/cdi");
+        for name in names(&specs)? {
+            // The agent may have removed it since.
+            let Ok(text) = fs::read(specs.join(&name)) else { continue };
+            let spec: Value = serde_json::from_slice(&text).unwrap_or_default();
+            let mut devices = list(&spec["devices"]).filter_map(|device| device["name"].as_str());
+            if !devices.any(|device| claims.contains(&of_request(device))) {
                 left.push(format!("CDI spec {name}"));
             }
         }

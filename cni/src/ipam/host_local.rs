@@ -5,12 +5,13 @@
 //! STATUS tells them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File, Metadata};
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -200,6 +201,14 @@ pub fn default_reservations_dir(network: &str) -> PathBuf {
     Path::new(DEFAULT_DATA_DIR).join(network)
 }
 
+/// Returns the container that an address of a network's directory is reserved for.
+///
+/// # Errors
+/// The address is not reserved, or its file cannot be read.
+pub fn holder(dir: &Path, ip: IpAddr) -> io::Result<String> {
+    Ok(read_file(&dir.join(ip.to_string()), ip)?.container_id)
+}
+
 /// The reservations in a network's directory, sorted. There are none if the directory does not exist.
 ///
 /// Taken without the plugin's lock. A reservation that comes or goes meanwhile may be in the list or not.
@@ -207,24 +216,37 @@ pub fn default_reservations_dir(network: &str) -> PathBuf {
 /// # Errors
 /// The directory or a file in it cannot be read.
 pub fn reservations(dir: &Path) -> io::Result<Vec<Reservation>> {
-    Reservations::default().read(dir)
+    Reservations::default().read(dir).map(|found| found.to_vec())
 }
 
-/// Reads [`reservations`] again and again, each file once as long as it is the same. Clones share what they
-/// know.
+/// Reads [`reservations`] again and again: a file once as long as it is the same, and none in a directory
+/// that is the same. Clones share what they know.
 #[derive(Clone, Debug, Default)]
-pub struct Reservations(Arc<Mutex<HashMap<PathBuf, HashMap<IpAddr, Known>>>>);
+pub struct Reservations(Arc<Mutex<HashMap<PathBuf, Arc<Directory>>>>);
 
-/// What a file has said.
-#[derive(Clone, Debug)]
-struct Known {
+/// How old the last change must be for a later one to have another time: kernels stamp changes by their tick,
+/// 10 ms at most.
+const TICKS: Duration = Duration::from_millis(20);
+
+/// How long an unchanged directory stands for its files: somebody may write into one, which is no change of
+/// the directory.
+const LIFETIME: Duration = Duration::from_secs(60);
+
+/// A directory when it was read.
+#[derive(Debug)]
+struct Directory {
     version: FileVersion,
-    reservation: Reservation,
+    /// By the addresses that the files are named after: the file, and its place in `reservations`.
+    files: HashMap<IpAddr, (FileVersion, usize)>,
+    reservations: Arc<[Reservation]>,
+    /// Until when nothing has changed if `version` is the same.
+    trusted_until: Option<Instant>,
 }
 
 /// A file in a state: it is read again when one of these differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileVersion {
+    device: u64,
     inode: u64,
     size: u64,
     /// Seconds and nanoseconds of the last change. The plugin writes a file once, as soon as it has created
@@ -232,55 +254,113 @@ struct FileVersion {
     changed: (i64, i64),
 }
 
+impl FileVersion {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Whether a change after `now` has another time.
+    fn is_settled(&self, now: SystemTime) -> bool {
+        let (seconds, nanoseconds) = self.changed;
+        let since = |number: i64| u64::try_from(number).unwrap_or_default();
+        let changed =
+            Duration::from_secs(since(seconds)).saturating_add(Duration::from_nanos(since(nanoseconds)));
+        let changed = UNIX_EPOCH.checked_add(changed);
+        changed.is_some_and(|changed| now.duration_since(changed).is_ok_and(|age| age >= TICKS))
+    }
+}
+
 impl Reservations {
     /// Returns the reservations in a network's directory, as [`reservations`] does.
     ///
     /// # Errors
     /// The directory or a file in it cannot be read.
-    pub fn read(&self, dir: &Path) -> io::Result<Vec<Reservation>> {
-        let entries = match fs::read_dir(dir) {
+    pub fn read(&self, dir: &Path) -> io::Result<Arc<[Reservation]>> {
+        // Taken before the names: a directory that changes meanwhile is read again.
+        let version = match fs::metadata(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.lock().remove(dir);
-                return Ok(Vec::new());
+                return Ok(Arc::default());
             }
-            entries => entries?,
+            metadata => FileVersion::of(&metadata?),
         };
-        let mut before = self.lock().remove(dir).unwrap_or_default();
-        let mut now = HashMap::new();
-        for entry in entries {
-            let entry = entry?;
-            let Some(ip) = entry.file_name().to_str().and_then(|name| name.parse::<IpAddr>().ok()) else {
-                continue; // The lock and the notes on the last address are kept in the same place.
-            };
-            match read(&dir.join(entry.file_name()), ip, before.remove(&ip)) {
-                Ok(known) => now.insert(ip, known),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
+        // Others may read at the same time: what is known stays in the map for them.
+        let before = self.lock().get(dir).cloned();
+        if let Some(before) = &before
+            && before.version == version
+            && before.trusted_until.is_some_and(|until| Instant::now() < until)
+        {
+            return Ok(Arc::clone(&before.reservations));
         }
-        let mut found: Vec<Reservation> = now.values().map(|known| known.reservation.clone()).collect();
-        found.sort();
-        self.lock().insert(dir.to_owned(), now);
+        let now = Directory::read(dir, version, before.as_deref())?;
+        let found = Arc::clone(&now.reservations);
+        self.lock().insert(dir.to_owned(), Arc::new(now));
         Ok(found)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, HashMap<IpAddr, Known>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<Directory>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads a file, unless it is in the state in which it was `before`.
-fn read(path: &Path, ip: IpAddr, before: Option<Known>) -> io::Result<Known> {
-    let metadata = fs::metadata(path)?;
-    let changed = (metadata.ctime(), metadata.ctime_nsec());
-    // Taken before the content: a file that changes meanwhile is read again.
-    let version = FileVersion { inode: metadata.ino(), size: metadata.size(), changed };
-    if let Some(same) = before.filter(|before| before.version == version) {
-        return Ok(same);
+impl Directory {
+    /// Reads the directory, but only the files that are not as they were `before`.
+    fn read(dir: &Path, version: FileVersion, before: Option<&Self>) -> io::Result<Self> {
+        let (started, clock) = (Instant::now(), SystemTime::now());
+        let mut found: Vec<(IpAddr, FileVersion, Reservation)> = Vec::new();
+        let entries = match fs::read_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            entries => Some(entries?),
+        };
+        for entry in entries.into_iter().flatten() {
+            let entry = entry?;
+            let Some(ip) = entry.file_name().to_str().and_then(|name| name.parse::<IpAddr>().ok()) else {
+                continue; // The lock and the notes on the last address are kept in the same place.
+            };
+            match read(&entry, ip, before) {
+                Ok((version, reservation)) => found.push((ip, version, reservation)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            }
+        }
+        found.sort_unstable_by(|(_, _, a), (_, _, b)| a.cmp(b));
+        // A file that names no container was only created until here.
+        let is_settled = |(_, version, reservation): &(_, FileVersion, Reservation)| {
+            version.is_settled(clock) && !reservation.container_id.is_empty()
+        };
+        let is_settled = version.is_settled(clock) && found.iter().all(is_settled);
+        let files = found.iter().enumerate().map(|(place, (ip, version, _))| (*ip, (*version, place)));
+        Ok(Self {
+            version,
+            files: files.collect(),
+            reservations: found.into_iter().map(|(_, _, reservation)| reservation).collect(),
+            trusted_until: is_settled.then(|| started + LIFETIME),
+        })
     }
+}
+
+/// Reads a file, unless it is in the state in which it was `before`.
+fn read(entry: &DirEntry, ip: IpAddr, before: Option<&Directory>) -> io::Result<(FileVersion, Reservation)> {
+    // Taken before the content: a file that changes meanwhile is read again.
+    let version = FileVersion::of(&entry.metadata()?);
+    if let Some(before) = before
+        && let Some((_, place)) = before.files.get(&ip).filter(|(before, _)| *before == version)
+        && let Some(same) = before.reservations.get(*place)
+    {
+        return Ok((version, same.clone()));
+    }
+    Ok((version, read_file(&entry.path(), ip)?))
+}
+
+fn read_file(path: &Path, ip: IpAddr) -> io::Result<Reservation> {
     let mut text = Vec::new();
     File::open(path)?.take(MAX_RESERVATION).read_to_end(&mut text)?;
-    Ok(Known { version, reservation: reservation(ip, &String::from_utf8_lossy(&text)) })
+    Ok(reservation(ip, &String::from_utf8_lossy(&text)))
 }
 
 pub(crate) fn reservation(ip: IpAddr, text: &str) -> Reservation {
@@ -376,6 +456,8 @@ fn address(number: u128, subnet: &IpNet) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn capacity(ipam: &str) -> u128 {
@@ -469,6 +551,8 @@ mod tests {
             ]
         );
         assert_eq!(reservations(&dir.path().join("none")).unwrap(), []);
+        let holder = |ip: &str| holder(dir.path(), ip.parse().unwrap()).ok();
+        assert_eq!((holder("fd00::2").as_deref(), holder("10.0.0.4")), (Some("c2"), None));
     }
 
     #[test]
@@ -477,7 +561,8 @@ mod tests {
         let file = dir.path().join("10.0.0.2");
         let (known, others) = (Reservations::default(), Reservations::default());
         let holders = |reservations: &Reservations| -> Vec<String> {
-            reservations.read(dir.path()).unwrap().into_iter().map(|found| found.container_id).collect()
+            let found = reservations.read(dir.path()).unwrap();
+            found.iter().map(|found| found.container_id.clone()).collect()
         };
         // Only created, or written by half.
         fs::write(&file, "").unwrap();
@@ -494,6 +579,72 @@ mod tests {
         assert_eq!(holders(&known), ["c2"]);
         fs::remove_dir_all(dir.path()).unwrap();
         assert_eq!((holders(&known), holders(&others)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_directory_that_is_the_same_is_not_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = Reservations::default();
+        let read = || known.read(dir.path()).unwrap();
+        fs::write(dir.path().join("10.0.0.2"), "c1").unwrap();
+        assert!(!Arc::ptr_eq(&read(), &read()), "a file that is new may still be written");
+        std::thread::sleep(2 * TICKS);
+        let first = read();
+        assert!(
+            Arc::ptr_eq(&first, &read()) && Arc::ptr_eq(&first, &known.clone().read(dir.path()).unwrap())
+        );
+        fs::write(dir.path().join("10.0.0.3"), "").unwrap();
+        std::thread::sleep(2 * TICKS);
+        assert_eq!(read().len(), 2);
+        assert!(!Arc::ptr_eq(&read(), &read()), "a file without a container is written yet");
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Change {
+        Reserve(u8, u8),
+        Release(u8),
+        Remove,
+        Wait,
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        prop_oneof![
+            6 => (0..4u8, 0..3u8).prop_map(|(ip, container)| Change::Reserve(ip, container)),
+            6 => (0..4u8).prop_map(Change::Release),
+            1 => Just(Change::Remove),
+            2 => Just(Change::Wait),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn what_is_known_of_a_directory_is_what_a_first_reading_finds(
+            changes in proptest::collection::vec((change(), any::<bool>()), 1..24),
+        ) {
+            let root = tempfile::tempdir().unwrap();
+            let dir = root.path().join("n");
+            let known = Reservations::default();
+            for (change, is_read) in changes {
+                match change {
+                    Change::Reserve(ip, container) => {
+                        let _ = fs::create_dir(&dir);
+                        let file = dir.join(format!("10.0.0.{ip}"));
+                        if !file.exists() {
+                            // Of other lengths: an inode may be used again within a tick.
+                            fs::write(file, "c".repeat(container.into())).unwrap();
+                        }
+                    }
+                    Change::Release(ip) => drop(fs::remove_file(dir.join(format!("10.0.0.{ip}")))),
+                    Change::Remove => drop(fs::remove_dir_all(&dir)),
+                    Change::Wait => std::thread::sleep(2 * TICKS),
+                }
+                if is_read {
+                    prop_assert_eq!(known.read(&dir).unwrap().to_vec(), reservations(&dir).unwrap());
+                }
+            }
+        }
     }
 
     #[test]

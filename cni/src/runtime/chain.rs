@@ -16,7 +16,7 @@ use super::cache::AddOutcome;
 use super::deadline::Deadline;
 use super::error::{AddError, CallPhase, Context, Effect, Error, ErrorKind, Stopped};
 use super::exec::{self, Ended};
-use super::known_versions::KnownVersions;
+use super::known_versions::{Fingerprint, KnownVersions, Program};
 use super::launcher::{Launcher, MountNamespaceError};
 use super::locks::{AttachmentGuard, Locks};
 use super::namespace_gone;
@@ -176,7 +176,7 @@ impl Runtime {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] with the directories searched.
-    pub fn find(&self, plugin: &PluginType) -> Result<PathBuf, Error> {
+    pub fn find(&self, plugin: &PluginType) -> Result<Program, Error> {
         self.search(&Context::lookup(plugin))
     }
 
@@ -444,12 +444,14 @@ impl Runtime {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    pub(super) fn search(&self, context: &Context) -> Result<PathBuf, Error> {
+    pub(super) fn search(&self, context: &Context) -> Result<Program, Error> {
         let mut not_executable = None;
         for dir in &self.bin_dirs {
             let path = dir.join(context.plugin.as_str());
             match self.launcher.metadata(&path) {
-                Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => return Ok(path),
+                Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => {
+                    return Ok(Program { path, file: Fingerprint::of(&file) });
+                }
                 Ok(file) if file.is_file() && not_executable.is_none() => not_executable = Some(path),
                 _ => {}
             }
@@ -494,7 +496,7 @@ impl Runtime {
         deadline: Deadline,
         lock: Option<Arc<AttachmentGuard>>,
     ) -> Result<(Reply, String), Error> {
-        let path = self.search(context)?;
+        let path = self.search(context)?.path;
         let run = self.observed.run(&context.plugin, request.verb);
         let Ended { outcome, stderr } =
             exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use crate::version::SpecVersion;
@@ -13,22 +13,31 @@ use crate::version::SpecVersion;
 pub(super) struct KnownVersions(Mutex<HashMap<PathBuf, (Fingerprint, BTreeSet<SpecVersion>)>>);
 
 impl KnownVersions {
-    /// The versions of the binary at `path`; `file` is its current metadata.
-    pub(super) fn of(&self, path: &Path, file: &Metadata) -> Option<BTreeSet<SpecVersion>> {
+    /// The versions of the binary, if it is the one that was asked.
+    pub(super) fn of(&self, program: &Program) -> Option<BTreeSet<SpecVersion>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (fingerprint, versions) = known.get(path)?;
-        (*fingerprint == Fingerprint::of(file)).then(|| versions.clone())
+        let (file, versions) = known.get(&program.path)?;
+        (*file == program.file).then(|| versions.clone())
     }
 
-    pub(super) fn insert(&self, path: PathBuf, file: &Metadata, versions: BTreeSet<SpecVersion>) {
+    pub(super) fn insert(&self, program: Program, versions: BTreeSet<SpecVersion>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(path, (Fingerprint::of(file), versions));
+        known.insert(program.path, (program.file, versions));
     }
 }
 
+/// An installed plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Which file it is.
+    pub file: Fingerprint,
+}
+
 /// Tells an installed binary from the one that replaces it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fingerprint {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint {
     device: u64,
     inode: u64,
     size: u64,
@@ -36,7 +45,7 @@ struct Fingerprint {
 }
 
 impl Fingerprint {
-    fn of(file: &Metadata) -> Self {
+    pub(super) fn of(file: &Metadata) -> Self {
         let modified = (file.mtime(), file.mtime_nsec());
         Self { device: file.dev(), inode: file.ino(), size: file.size(), modified }
     }

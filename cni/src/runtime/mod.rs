@@ -26,6 +26,7 @@ pub use chain::{BinDirError, OfAdd, Runtime};
 pub use error::{AddError, CallPhase, Effect, EffectState, Error, ErrorKind, PluginError, Retry, Stopped};
 pub use exec::{DRAIN_AFTER_EXIT, STDERR_TAIL, TERM_GRACE, close_inherited_descriptors};
 pub use file_locks::FileLock;
+pub use known_versions::{Fingerprint, Program};
 pub use launcher::MountNamespaceError;
 pub use reply::STDOUT_LIMIT;
 pub use runs::{RunEnd, RunObserver};

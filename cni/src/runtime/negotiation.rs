@@ -23,9 +23,8 @@ impl Runtime {
     /// The binary is missing, fails, takes longer than ten seconds or gives no usable answer.
     pub async fn versions(&self, plugin: &PluginType) -> Result<BTreeSet<SpecVersion>, Error> {
         let context = Context { verb: Some(Verb::Version), ..Context::lookup(plugin) };
-        let path = self.search(&context)?;
-        let file = self.launcher.metadata(&path).ok();
-        if let Some(versions) = file.as_ref().and_then(|file| self.versions.of(&path, file)) {
+        let program = self.search(&context)?;
+        if let Some(versions) = self.versions.of(&program) {
             return Ok(versions);
         }
         let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE), None).await;
@@ -37,9 +36,7 @@ impl Runtime {
             }
             Err(error) => return Err(error),
         };
-        if let Some(file) = file {
-            self.versions.insert(path, &file, versions.clone());
-        }
+        self.versions.insert(program, versions.clone());
         Ok(versions)
     }
 

@@ -210,6 +210,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.lock().by_uid.iter().map(|(uid, handle)| (uid.clone(), handle.state.borrow().clone())).collect()
     }
 
+    /// Returns the UID of every pod that has a journalled attachment.
+    pub fn pod_uids(&self) -> BTreeSet<String> {
+        self.lock().by_uid.keys().cloned().collect()
+    }
+
     /// Whether `holds` returns true for any pod that has a journalled attachment.
     pub fn any_pod(&self, mut holds: impl FnMut(&str, &PodState<O::Owner>) -> bool) -> bool {
         self.lock().by_uid.iter().any(|(uid, handle)| holds(uid, &handle.state.borrow()))

@@ -251,6 +251,17 @@ pub trait Attach: Send + Sync + 'static {
         result: &CniResult,
     ) -> impl Future<Output = Checked> + Send;
 
+    /// Whether all that CHECK would look at is as the ADD with `result` has made it, by a look that is
+    /// cheaper than CHECK. False where it would look at more, or something is unknown.
+    fn is_as_made(
+        &self,
+        _spec: &Spec,
+        _sandbox: &Sandbox,
+        _result: &CniResult,
+    ) -> impl Future<Output = bool> + Send {
+        std::future::ready(false)
+    }
+
     /// Returns the networks of which something is kept on disk beside the journal, by name.
     fn networks_on_disk(&self) -> impl Future<Output = BTreeMap<ListName, Spec>> + Send {
         std::future::ready(BTreeMap::new())

@@ -75,7 +75,12 @@ pub(super) struct Pod<A, O: Observer> {
     /// The callers that wait for the end of a release, by group.
     waiting: Vec<(String, oneshot::Sender<Result<(), Failure>>)>,
     checks: Vec<(String, oneshot::Sender<Checked>)>,
+    /// When the plugins last found an attachment to be fine, by key.
+    found_fine: HashMap<String, Instant>,
 }
+
+/// How long a look into the pod may stand for a CHECK by the plugins that has found everything to be fine.
+const CHECK_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// What is wrong with an interface whose host link has another index than at the ADD.
 pub(super) const MADE_AGAIN: &str =
@@ -116,6 +121,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             observe_again: None,
             waiting: Vec::new(),
             checks: Vec::new(),
+            found_fine: HashMap::new(),
         }
     }
 
@@ -445,6 +451,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
 
     async fn added(&mut self, key: &str, result: CniResult, index_in_pod: Option<u32>) {
         let Some(mut record) = self.record(key).cloned() else { return };
+        self.found_fine.remove(key);
         Failpoint::Added.reach();
         if !self.advance(&mut record, Event::Added(result)) {
             return;
@@ -647,15 +654,28 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let Phase::Attached { sandbox, result } = record.phase.clone() else { return };
         let span = span(&record.plan, &sandbox.id, &Traced::default());
         let (attach, plan) = (Arc::clone(&self.attach), Arc::clone(&record.plan));
+        // Plugins decide where something was wrong or their answer is old, and where the link was made again.
+        let may_look = record.check.is_none()
+            && self.found_fine.get(key).is_some_and(|at| at.elapsed() < CHECK_LIFETIME)
+            && (record.host_link.is_none() || self.attach.host_link(&plan.spec) == record.host_link);
+        let check = async move {
+            if may_look && attach.is_as_made(&plan.spec, &sandbox, &result).await {
+                return (Checked::Fine, false);
+            }
+            (attach.check(&plan.spec, &sandbox, &result).await, true)
+        };
         let operation = async move {
             tokio::select! {
-                checked = attach.check(&plan.spec, &sandbox, &result) => Some((checked, reply)),
+                checked = check => Some((checked, reply)),
                 // The caller is gone: the agent ends.
                 () = reply.closed() => None,
             }
         };
         let ended = self.attend(operation.instrument(span), commands, Self::is_settled).await;
-        let Ended::Done(Some((mut checked, reply))) = ended else { return };
+        let Ended::Done(Some(((mut checked, is_by_plugins), reply))) = ended else { return };
+        if checked == Checked::Fine && is_by_plugins {
+            self.found_fine.insert(key.to_owned(), Instant::now());
+        }
         let now = record.host_link.and_then(|_| self.attach.host_link(&record.plan.spec));
         // What a plugin finds to be fine is fine. Without a CHECK, the index decides.
         if checked != Checked::Fine && now != record.host_link && now.is_some() {

@@ -43,6 +43,8 @@ struct Plugins {
     link: Mutex<Option<HostLink>>,
     /// Index of the link that an ADD makes its interface on.
     host_link: Mutex<Option<u32>>,
+    /// Whether a look finds everything as it was made.
+    is_as_made: Mutex<bool>,
     called: Notify,
     /// What becomes of the next DEL.
     left: Mutex<Option<DelOutcome>>,
@@ -103,6 +105,10 @@ impl Attach for Plugins {
             Err(failure) if matches!(script, Some(Script::MakeNothing)) => Checked::Unknown(failure.message),
             Err(failure) => Checked::Failed(failure.message),
         }
+    }
+
+    async fn is_as_made(&self, _: &Spec, _: &Sandbox, _: &CniResult) -> bool {
+        *self.is_as_made.lock().unwrap()
     }
 
     async fn collect(
@@ -842,6 +848,42 @@ async fn an_attachment_fails_its_check_when_its_link_was_made_again() {
     node.up("s2");
     node.until("open", open("s2")).await;
     assert_eq!(displaced(&node), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_stands_for_a_check_for_an_hour_while_everything_is_as_it_was() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    let is_as_made = |is: bool| *node.plugins.is_as_made.lock().unwrap() = is;
+    let link = |index| *node.plugins.host_link.lock().unwrap() = index;
+    let check = async || {
+        let before = node.plugins.calls().len();
+        let checked = node.attacher.check(POD, "a-uid.0").await.unwrap();
+        (checked, node.plugins.calls().len() - before)
+    };
+    link(Some(4));
+    is_as_made(true);
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    assert_eq!(check().await, (Checked::Fine, 1), "no plugin has said so yet");
+    assert_eq!(check().await, (Checked::Fine, 0));
+    tokio::time::advance(Duration::from_secs(3599)).await;
+    assert_eq!(check().await, (Checked::Fine, 0));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(check().await, (Checked::Fine, 1));
+    // Something differs, and then a plugin has found something.
+    is_as_made(false);
+    node.plugins.check.lock().unwrap().push_back(Script::Fail);
+    assert_eq!(check().await, (Checked::Failed("no".into()), 1));
+    is_as_made(true);
+    assert_eq!(check().await, (Checked::Fine, 1));
+    assert_eq!(check().await, (Checked::Fine, 0));
+    link(Some(9));
+    assert_eq!(check().await, (Checked::Fine, 1), "the link was made again");
+    // A new sandbox has a new interface.
+    link(Some(4));
+    node.up("s2");
+    node.until("open", open("s2")).await;
+    assert_eq!(check().await, (Checked::Fine, 1));
 }
 
 #[tokio::test(start_paused = true)]

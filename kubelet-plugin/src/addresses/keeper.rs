@@ -457,7 +457,7 @@ async fn reservation_in(
             let dir = default_reservations_dir(list);
             match reservations.read(&dir) {
                 Ok(found) => {
-                    let inside = found.into_iter().find(|reservation| all.contains(reservation.ip));
+                    let inside = found.iter().find(|reservation| all.contains(reservation.ip));
                     inside.map(|reservation| dir.join(reservation.ip.to_string()))
                 }
                 Err(_) => Some(dir),

@@ -22,9 +22,13 @@ pub(crate) fn foreign(
     ours: &BTreeSet<String>,
     reservations: &Reservations,
 ) -> BTreeSet<IpAddr> {
-    // Without a directory no address is taken.
-    let taken = dirs.iter().flat_map(|dir| reservations.read(dir).unwrap_or_default());
-    taken.filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip).collect()
+    let mut foreign = BTreeSet::new();
+    for dir in dirs {
+        // Without a directory no address is taken.
+        let taken = reservations.read(dir).unwrap_or_default();
+        foreign.extend(taken.iter().filter(|r| !ours.contains(&r.container_id)).map(|r| r.ip));
+    }
+    foreign
 }
 
 /// Returns the directories in which `host-local` may keep leases of a ClaimNetwork with `addresses`: under
@@ -57,7 +61,10 @@ pub(crate) fn journalled_dirs(
 pub(crate) fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Lists {
     let mut lists = Lists::new();
     attacher.plans(|plan| {
-        lists.entry(plan.network.clone()).or_default().insert(plan.spec.conflist.name().to_string());
+        let name = plan.spec.conflist.name().as_str();
+        if !lists.get(&plan.network).is_some_and(|known| known.contains(name)) {
+            lists.entry(plan.network.clone()).or_default().insert(name.to_owned());
+        }
     });
     lists
 }

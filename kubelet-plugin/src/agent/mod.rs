@@ -216,9 +216,11 @@ impl Agent {
             metrics: self.metrics.networks.clone(),
             of_plugins: self.metrics.plugins.clone(),
         };
+        let (failed_adds_sender, failed_adds) = mpsc::unbounded_channel();
+        self.gate.report_failed_adds(failed_adds_sender);
         self.parts.start_until_cancelled(
             "checking the availability of ClaimNetworks",
-            availability.watch(inventory.clone(), unavailable_sender),
+            availability.watch(inventory.clone(), failed_adds, unavailable_sender),
         );
         let labels = NodeLabels {
             client: self.client.clone(),

@@ -91,18 +91,45 @@ impl Held {
         self.network.as_ref() == Some(network) && !self.takes_no_address
     }
 
-    /// Returns the current name of its link, which is found by PCI address and MAC because links are renamed.
+    /// Returns the current name of its link.
     pub(crate) fn link(&self, inventory: &Inventory) -> Option<IfName> {
-        let (pci, mac) = (self.text(attributes::PCI_BUS_ID), self.text(attributes::MAC));
-        let is_it = |link: &netclaim_driver::links::Link| {
-            pci.is_some() && link.pci_bus_id.as_deref() == pci && link.mac.as_deref() == mac
-        };
-        let found = inventory.uplinks.iter().find(|uplink| is_it(&uplink.link));
-        found.map(|uplink| uplink.name.clone()).or_else(|| self.text(attributes::UPLINK)?.parse().ok())
+        link_of(&self.attributes, inventory)
+    }
+
+    /// Returns its ClaimNetwork, where the device is in the node's pool, and its link.
+    pub(super) fn on_link(&self, inventory: &Inventory) -> Option<(NetworkName, IfName)> {
+        self.device.as_ref().and(Some((self.network.clone()?, self.link(inventory)?)))
     }
 
     fn text(&self, key: &str) -> Option<&str> {
-        self.attributes.get(key)?.get("string")?.as_str()
+        text(&self.attributes, key)
+    }
+}
+
+fn text<'a>(attributes: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    attributes.get(key)?.get("string")?.as_str()
+}
+
+/// Returns the current name of the link of a device with these attributes. It is found by PCI address and
+/// MAC, because links are renamed.
+pub(crate) fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) -> Option<IfName> {
+    let (pci, mac) = (text(attributes, attributes::PCI_BUS_ID), text(attributes, attributes::MAC));
+    let is_it = |link: &netclaim_driver::links::Link| {
+        pci.is_some() && link.pci_bus_id.as_deref() == pci && link.mac.as_deref() == mac
+    };
+    let found = inventory.uplinks.iter().find(|uplink| is_it(&uplink.link));
+    found.map(|uplink| uplink.name.clone()).or_else(|| text(attributes, attributes::UPLINK)?.parse().ok())
+}
+
+/// Returns what [`settled`] needs to know of a plan on the node of this name. The whole [`Held`] is many
+/// times as expensive, and each Prepare needs this of all attachments.
+pub(crate) fn on_link(plan: &Plan, node: &str, inventory: &Inventory) -> Option<(NetworkName, IfName)> {
+    let device = &plan.owner.device;
+    match device.device.parse() {
+        Ok(DeviceName::Network(network)) if device.pool == node => {
+            Some((network, link_of(&plan.owner.attributes, inventory)?))
+        }
+        _ => None,
     }
 }
 
@@ -116,23 +143,27 @@ pub(crate) fn id_of(plan: &Plan) -> Option<Segment> {
 }
 
 /// Returns the inventory with each held ClaimNetwork on the link of its attachments.
-pub(crate) fn settled(inventory: &Arc<Inventory>, held: &[Held]) -> Arc<Inventory> {
+pub(crate) fn settled(
+    inventory: &Arc<Inventory>,
+    held: impl IntoIterator<Item = (NetworkName, IfName)>,
+) -> Arc<Inventory> {
     let mut settled = Arc::clone(inventory);
-    let mut links: BTreeMap<&NetworkName, Vec<IfName>> = BTreeMap::new();
-    for held in held.iter().filter(|held| held.device.is_some()) {
-        if let (Some(network), Some(link)) = (&held.network, held.link(inventory)) {
-            links.entry(network).or_default().push(link);
+    let mut links: BTreeMap<NetworkName, Vec<IfName>> = BTreeMap::new();
+    for (network, link) in held {
+        let links = links.entry(network).or_default();
+        if !links.contains(&link) {
+            links.push(link);
         }
     }
     for (network, links) in links {
-        let Some(spec) = inventory.networks.get(network).filter(|spec| spec.uplink.is_some()) else {
+        let Some(spec) = inventory.networks.get(&network).filter(|spec| spec.uplink.is_some()) else {
             continue;
         };
         let chosen = inventory.uplink_of(spec).map(|uplink| &uplink.name);
         let Some(first) = links.first().filter(|_| chosen.is_none_or(|name| !links.contains(name))) else {
             continue;
         };
-        if let Some(spec) = Arc::make_mut(&mut settled).networks.get_mut(network) {
+        if let Some(spec) = Arc::make_mut(&mut settled).networks.get_mut(&network) {
             spec.uplink = Some(UplinkSelector { links: vec![first.clone()], ..UplinkSelector::default() });
         }
     }

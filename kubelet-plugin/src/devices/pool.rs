@@ -48,7 +48,7 @@ pub(super) fn pool(
     addresses: impl Fn(&NetworkName, &ClaimNetworkSpec) -> Option<u64>,
 ) -> (Pool, Vec<DeviceHealth>) {
     let Sources { node, inventory: wanted, unavailable, held, counts } = from;
-    let inventory = &*settled(wanted, held);
+    let inventory = &*settled(wanted, held.iter().filter_map(|held| held.on_link(wanted)));
     let sharing::Amounts { bandwidth, segments } = sharing::Amounts::of(inventory, held);
     let mut candidates: Vec<Candidate> = Vec::new();
     for (name, spec) in networks(inventory) {
@@ -336,7 +336,10 @@ mod tests {
             plan.spec.conflist = conflist(spec.cni["plugins"].clone());
         }
         plan.owner.attributes = attributes(device, with);
-        Held::of(&plan, "n")
+        let held = Held::of(&plan, "n");
+        assert_eq!(held::on_link(&plan, "n", with), held.on_link(with), "the short way finds the same");
+        assert_eq!(held::on_link(&plan, "m", with), Held::of(&plan, "m").on_link(with));
+        held
     }
 
     /// The VLAN network of this id on `eth1`.

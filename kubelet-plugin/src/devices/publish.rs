@@ -20,6 +20,7 @@ use super::addresses::{self, Users};
 use super::availability::Unavailable;
 use super::followers::Followers;
 use super::full::Full;
+use super::held::link_of;
 use super::leases::Leases;
 use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
@@ -182,7 +183,7 @@ impl Devices {
             };
             let Some(inventory) = inventory.borrow().clone() else { continue };
             // Read after the look: a claim that was prepared meanwhile is not a foreign use.
-            let held = attacher.plans(|plan| Held::of(plan, &self.node).link(&inventory));
+            let held = attacher.plans(|plan| link_of(&plan.owner.attributes, &inventory));
             let held: BTreeSet<_> = held.into_iter().flatten().collect();
             let on = inventory.uplinks.iter().filter(|uplink| held.contains(&uplink.name));
             if foreign.update(addresses, &on.map(|uplink| uplink.link.index).collect()) {

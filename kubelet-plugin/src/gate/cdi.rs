@@ -1,27 +1,27 @@
-//! CDI specs of claims: one file each, from when it is known how the pod's containers wait to the claim's
-//! release.
+//! CDI specs of pods: one file each, from when it is known how the pod's containers wait to the end of its
+//! sandbox.
 //!
 //! ```text
-//! CDI_DIR/DRIVER-claim_CLAIM-UID.json
-//!   device DRIVER/claim=CLAIM-UID             the gate
+//! CDI_DIR/DRIVER-pod_POD-UID.json
+//!   for each container with a device of it    the gate
 //!   device DRIVER/claim=CLAIM-UID_REQUEST     mounts the request's metadata file
 //! ```
 //!
 //! containerd and CRI-O read all files of the directory again whenever one is renamed or removed in it, which
-//! takes 0.1 ms for each. So a claim has one file, and most claims cause two such events: its file comes and
-//! goes.
+//! takes 0.1 ms for each. So a pod has one file for all of its claims, and most pods cause two such events:
+//! the file comes and goes. A container that names several claims has one hook.
 //!
 //! Source of the format: CDI specification 0.5.0.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::pods::owner::{Plan, Record};
-use serde_json::{Value, json};
+use crate::pods::owner::{ObjectRef, Plan, Record};
+use serde_json::json;
 
 use crate::gate::metadata::RequestKey;
 use crate::gate::metadata_files::Mount;
@@ -42,38 +42,25 @@ pub(crate) enum Form {
     Hook,
 }
 
-/// The content of a claim's spec.
+/// The content of a pod's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spec {
     /// What it does to containers.
     pub(crate) form: Form,
-    /// The pod that the claim is for. The kubelet prepares a claim once, for its first pod, and gives the
-    /// next pod the same device without another call.
-    pub(crate) pod_uid: String,
-    /// Why the hook refuses the containers of another pod.
+    /// Why the hook refuses the containers of another pod. The kubelet prepares a claim once, for its first
+    /// pod, and gives the next pod the same devices without another call.
     pub(crate) refusal: String,
-    /// The files of its requests.
+    /// The files of the requests of its claims.
     pub(crate) mounts: Arc<BTreeMap<RequestKey, Mount>>,
 }
 
-/// Returns the specs of the claims of a pod's `records`, by the claims' UIDs. `mount` is the file of a plan's
+/// Returns the spec of a pod with these `records`; none for a pod without. `mount` is the file of a plan's
 /// request.
-pub(crate) fn specs_of(
-    records: &[Record],
-    form: Form,
-    mount: impl Fn(&Plan) -> Mount,
-) -> BTreeMap<String, Spec> {
-    let mut specs = BTreeMap::new();
-    for Record { plan, .. } in records {
-        let spec = specs.entry(plan.owner.claim.uid.clone()).or_insert_with(|| Spec {
-            form,
-            pod_uid: plan.owner.pod.uid.clone(),
-            refusal: of_another_pod(plan),
-            mounts: Arc::default(),
-        });
-        Arc::make_mut(&mut spec.mounts).insert(RequestKey::of(plan), mount(plan));
-    }
-    specs
+pub(crate) fn spec_of(records: &[Record], form: Form, mount: impl Fn(&Plan) -> Mount) -> Option<Spec> {
+    let pod = &records.first()?.plan.owner.pod;
+    let claims: BTreeSet<String> = records.iter().map(|record| record.plan.owner.claim.to_string()).collect();
+    let mounts = records.iter().map(|Record { plan, .. }| (RequestKey::of(plan), mount(plan)));
+    Some(Spec { form, refusal: attached_to(&claims, pod), mounts: Arc::new(mounts.collect()) })
 }
 
 /// A path that does not exist. The runtime's message for [`Form::Shut`] is `failed to stat CDI host device
@@ -122,11 +109,10 @@ impl CdiSpecs {
         &self.hook
     }
 
-    /// Returns the fully qualified names of the devices of a plan, for the answer to NodePrepareResources:
-    /// its request's file and its claim's gate.
-    pub(crate) fn devices(&self, plan: &Plan) -> Vec<String> {
-        let name = |device: &str| format!("{}/claim={device}", self.driver);
-        vec![name(&RequestKey::of(plan).to_string()), name(&plan.owner.claim.uid)]
+    /// Returns the fully qualified name of the device of a plan, for the answer to NodePrepareResources: its
+    /// request's file, behind the pod's gate.
+    pub(crate) fn device(&self, plan: &Plan) -> String {
+        format!("{}/claim={}", self.driver, RequestKey::of(plan))
     }
 
     /// Returns the UID of the claim that a device is for; `None` for devices of other drivers.
@@ -136,13 +122,13 @@ impl CdiSpecs {
         name.split('_').next()
     }
 
-    /// Writes the spec of a claim, atomically.
+    /// Writes the spec of a pod, atomically.
     ///
     /// # Errors
     /// When the spec is not on disk afterwards.
-    pub(crate) fn write(&self, claim_uid: &str, spec: &Spec) -> io::Result<()> {
+    pub(crate) fn write(&self, pod_uid: &str, spec: &Spec) -> io::Result<()> {
         let mut args = self.hook.args();
-        args.extend([spec.pod_uid.clone(), spec.refusal.clone()]);
+        args.extend([pod_uid.to_owned(), spec.refusal.clone()]);
         let gate = match spec.form {
             Form::Shut => json!({"deviceNodes": [{
                 "path": "/dev/netclaim",
@@ -155,43 +141,41 @@ impl CdiSpecs {
                 "timeout": HOOK_TIMEOUT.as_secs(),
             }]}),
         };
-        let device = |name: &str, edits: Value| json!({"name": name, "containerEdits": edits});
-        let mount = |(key, mount): (&RequestKey, &Mount)| {
-            let Mount { host_path, container_path } = mount;
+        let device = |(key, Mount { host_path, container_path }): (&RequestKey, &Mount)| {
             let mount =
                 json!({"hostPath": host_path, "containerPath": container_path, "options": ["ro", "bind"]});
-            device(&key.to_string(), json!({"mounts": [mount]}))
+            json!({"name": key.to_string(), "containerEdits": {"mounts": [mount]}})
         };
-        let devices = std::iter::once(device(claim_uid, gate)).chain(spec.mounts.iter().map(mount));
         let spec = json!({
             "cdiVersion": "0.5.0",
             "kind": format!("{}/claim", self.driver),
-            "devices": devices.collect::<Vec<_>>(),
+            "containerEdits": gate,
+            "devices": spec.mounts.iter().map(device).collect::<Vec<_>>(),
         });
-        files::replace(&self.path(claim_uid), &spec.to_string())
+        files::replace(&self.path(pod_uid), &spec.to_string())
     }
 
-    /// Removes the spec of a claim, if it exists.
+    /// Removes the spec of a pod, if it exists.
     ///
     /// # Errors
     /// When the spec exists afterwards.
-    pub(crate) fn remove(&self, claim_uid: &str) -> io::Result<()> {
-        files::remove(&self.path(claim_uid))
+    pub(crate) fn remove(&self, pod_uid: &str) -> io::Result<()> {
+        files::remove(&self.path(pod_uid))
     }
 
-    /// Returns the UIDs of the claims that have a spec.
+    /// Returns the UIDs of the pods that have a spec.
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub(crate) fn claims(&self) -> io::Result<Vec<String>> {
+    pub(crate) fn pods(&self) -> io::Result<Vec<String>> {
         let prefix = self.prefix();
-        let mut claims = Vec::new();
+        let mut pods = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let name = entry?.file_name();
-            let claim = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".json"));
-            claims.extend(claim.map(str::to_owned));
+            let pod = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".json"));
+            pods.extend(pod.map(str::to_owned));
         }
-        Ok(claims)
+        Ok(pods)
     }
 
     /// Removes what an agent that died was writing.
@@ -213,20 +197,26 @@ impl CdiSpecs {
     }
 
     fn prefix(&self) -> String {
-        format!("{}-claim_", self.driver)
+        format!("{}-pod_", self.driver)
     }
 
-    fn path(&self, claim_uid: &str) -> PathBuf {
-        self.dir.join(format!("{}{claim_uid}.json", self.prefix()))
+    fn path(&self, pod_uid: &str) -> PathBuf {
+        self.dir.join(format!("{}{pod_uid}.json", self.prefix()))
     }
 }
 
 /// Explains why no other pod can use the claim.
 pub(crate) fn of_another_pod(plan: &Plan) -> String {
+    attached_to(&[plan.owner.claim.to_string()].into(), &plan.owner.pod)
+}
+
+fn attached_to(claims: &BTreeSet<String>, pod: &ObjectRef) -> String {
+    let (claims, count) = (claims.iter().map(String::as_str).collect::<Vec<_>>().join(" and "), claims.len());
+    let (s, are) = if count == 1 { ("", "is") } else { ("s", "are") };
     format!(
-        "ResourceClaim {} is attached to pod {}: an attachment belongs to one pod, so wait until that pod has ended, or give \
-         each pod its own claim, for example by resourceClaimTemplateName",
-        plan.owner.claim, plan.owner.pod.name
+        "ResourceClaim{s} {claims} {are} attached to pod {}: an attachment belongs to one pod, so wait until that pod has \
+         ended, or give each pod its own claim, for example by resourceClaimTemplateName",
+        pod.name
     )
 }
 
@@ -245,32 +235,42 @@ mod tests {
         fs::write(dir.path().join("other.json"), "{}").expect("written");
         let record = record("u1", Phase::Planned);
         let mount = |_: &Plan| Mount { host_path: "/f".into(), container_path: "/in/f".into() };
-        let spec = |form| specs_of(std::slice::from_ref(&record), form, mount).remove("u1").expect("a spec");
-        specs.write("u1", &spec(Form::Shut)).expect("written");
-        specs.write("u1", &spec(Form::Hook)).expect("written over");
-        assert_eq!(specs.claims().expect("a list"), ["u1"]);
-        let text = fs::read_to_string(dir.path().join("netclaim.dev-claim_u1.json")).expect("read");
+        let spec = |form| spec_of(std::slice::from_ref(&record), form, mount).expect("a spec");
+        specs.write("p", &spec(Form::Shut)).expect("written");
+        specs.write("p", &spec(Form::Hook)).expect("written over");
+        assert_eq!(specs.pods().expect("a list"), ["p"]);
+        let text = fs::read_to_string(dir.path().join("netclaim.dev-pod_p.json")).expect("read");
         let spec: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(
-            spec["devices"][0]["containerEdits"]["hooks"][0]["args"],
+            spec["containerEdits"]["hooks"][0]["args"],
             json!(["netclaim-hook", "/s", "/m", "p", of_another_pod(&record.plan)])
         );
-        let file = &spec["devices"][1];
-        assert_eq!(specs.devices(&record.plan), ["netclaim.dev/claim=u1_net", "netclaim.dev/claim=u1"]);
+        let file = &spec["devices"][0];
+        assert_eq!(specs.device(&record.plan), "netclaim.dev/claim=u1_net");
         assert_eq!((&spec["kind"], &file["name"]), (&json!("netclaim.dev/claim"), &json!("u1_net")));
         assert_eq!(file["containerEdits"]["mounts"][0]["hostPath"], "/f");
-        specs.remove("u1").expect("removed");
-        specs.remove("u1").expect("removed again");
-        assert!(specs.claims().expect("a list").is_empty());
+        specs.remove("p").expect("removed");
+        specs.remove("p").expect("removed again");
+        assert!(specs.pods().expect("a list").is_empty());
+    }
+
+    #[test]
+    fn a_refused_container_reads_which_claims_are_the_other_pods() {
+        let records = ["a", "b"].map(|claim| record(claim, Phase::Planned));
+        let mount = |_: &Plan| Mount { host_path: "/f".into(), container_path: "/in/f".into() };
+        let refusal = |records: &[Record]| spec_of(records, Form::Hook, mount).expect("a spec").refusal;
+        assert_eq!(refusal(&records[..1]), of_another_pod(&records[0].plan));
+        let names = records.each_ref().map(|record| record.plan.owner.claim.to_string());
+        assert!(
+            refusal(&records).starts_with(&format!("ResourceClaims {} are attached", names.join(" and ")))
+        );
     }
 
     #[test]
     fn a_device_of_another_driver_is_for_no_claim() {
         let hook = HookCommand { path: "/h".into(), socket: "/s".into(), markers: "/m".into() };
         let specs = CdiSpecs { dir: "/".into(), driver: "netclaim.dev".into(), hook };
-        for device in specs.devices(&record("u1", Phase::Planned).plan) {
-            assert_eq!(specs.claim_of(&device), Some("u1"));
-        }
+        assert_eq!(specs.claim_of(&specs.device(&record("u1", Phase::Planned).plan)), Some("u1"));
         assert_eq!(specs.claim_of("netclaim.dev.example.org/claim=u1"), None);
         assert_eq!(specs.claim_of("nvidia.com/gpu=0"), None);
     }

@@ -1,7 +1,7 @@
 //! Keeps CDI specs, metadata files and markers in step with the attachments, and passes changes on to the
 //! status writer.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use crate::pods::owner::{Owner, Plan, PodState, Record};
 use futures::future::BoxFuture;
+use netclaim_api::NetworkName;
 use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation, Revised, Traced};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
 
-use super::cdi::{CdiSpecs, Form, HookCommand, Spec, specs_of};
+use super::cdi::{CdiSpecs, Form, HookCommand, Spec, spec_of};
 use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::args::Args;
 use crate::gate::metadata::RequestKey;
 use crate::reports::Update;
-use crate::reports::metrics::NetworkMetrics;
+use crate::reports::metrics::{NetworkMetrics, network_of};
 use crate::reports::spans::Spans;
 
 /// Why an agent cannot take over the gate.
@@ -37,7 +38,7 @@ pub(crate) enum GateError {
 
 /// The files that hold and inform containers.
 pub(crate) struct GateFiles {
-    /// CDI specs of claims.
+    /// CDI specs of pods.
     pub(crate) specs: CdiSpecs,
     pub(crate) metadata: MetadataFiles,
     pub(crate) markers: Markers,
@@ -64,9 +65,9 @@ impl GateFiles {
 
     /// Removes the files that none of `pods` has.
     fn remove_others(&self, pods: &HashMap<String, OnDisk>) -> io::Result<()> {
-        for claim in self.specs.claims()? {
-            if !pods.values().any(|on_disk| on_disk.specs.contains_key(&claim)) {
-                self.specs.remove(&claim)?;
+        for pod in self.specs.pods()? {
+            if pods.get(&pod).is_none_or(|on_disk| on_disk.spec.is_none()) {
+                self.specs.remove(&pod)?;
             }
         }
         self.specs.remove_unfinished()?;
@@ -74,43 +75,39 @@ impl GateFiles {
         self.markers.retain(&pods.values().filter_map(|on_disk| on_disk.marker.clone()).collect())
     }
 
-    /// Returns the specs of a pod's claims, but for their form; none without a sandbox.
-    fn claims(&self, state: &PodState) -> BTreeMap<String, Spec> {
+    /// Returns a pod's spec, but for its form; none without a sandbox.
+    fn spec(&self, state: &PodState) -> Option<Spec> {
         let records = if state.sandbox.is_some() { state.records.as_slice() } else { &[] };
-        specs_of(records, Form::Shut, |plan| self.metadata.mount(plan))
+        spec_of(records, Form::Shut, |plan| self.metadata.mount(plan))
     }
 
-    /// Returns the files for a pod in `state` with these `claims` whose containers wait like this. While that
-    /// is undecided there is no spec, and the runtime refuses them: most pods are attached before it asks for
+    /// Returns the files for a pod in `state` with this `spec` whose containers wait like this. While that is
+    /// undecided there is no spec, and the runtime refuses them: most pods are attached before it asks for
     /// one.
-    fn desired(state: &PodState, claims: &BTreeMap<String, Spec>, waits: Option<Form>) -> OnDisk {
+    fn desired(state: &PodState, spec: Option<&Spec>, waits: Option<Form>) -> OnDisk {
         let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
         let open = state.sandbox.as_ref().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
         let form = if open.is_some() { Some(Form::Hook) } else { waits };
-        let specs = form.map(|form| in_form(claims, form).collect()).unwrap_or_default();
-        OnDisk { metadata, specs, marker: open.map(|sandbox| sandbox.id.clone()) }
+        let spec = spec.zip(form).map(|(spec, form)| Spec { form, ..spec.clone() });
+        OnDisk { metadata, spec, marker: open.map(|sandbox| sandbox.id.clone()) }
     }
 
     /// Writes all `desired` files of a pod in `state`.
-    fn write(&self, state: &PodState, desired: &OnDisk) -> io::Result<()> {
+    fn write(&self, pod_uid: &str, state: &PodState, desired: &OnDisk) -> io::Result<()> {
         state.records.iter().try_for_each(|record| self.metadata.provide(&record.plan))?;
         if state.sandbox.is_some() {
             self.metadata.write_all(&state.records)?;
         }
         desired.marker.iter().try_for_each(|sandbox| self.markers.set(sandbox))?;
-        desired.specs.iter().try_for_each(|(claim, spec)| self.specs.write(claim, spec))
+        desired.spec.iter().try_for_each(|spec| self.specs.write(pod_uid, spec))
     }
-}
-
-fn in_form(claims: &BTreeMap<String, Spec>, form: Form) -> impl Iterator<Item = (String, Spec)> {
-    claims.iter().map(move |(claim, spec)| (claim.clone(), Spec { form, ..spec.clone() }))
 }
 
 /// The files that are on disk for a pod.
 #[derive(Clone, Default, PartialEq)]
 struct OnDisk {
     metadata: BTreeSet<RequestKey>,
-    specs: BTreeMap<String, Spec>,
+    spec: Option<Spec>,
     marker: Option<String>,
 }
 
@@ -119,8 +116,8 @@ struct Pod {
     on_disk: OnDisk,
     /// `on_disk` may not be there yet, or with other content.
     is_unwritten: bool,
-    /// The specs of its claims, but for their form; none without a sandbox.
-    claims: BTreeMap<String, Spec>,
+    /// Its spec, but for its form; none without a sandbox.
+    spec: Option<Spec>,
     /// How its containers wait until it is attached; `None` while that is undecided.
     waits: Option<Form>,
 }
@@ -139,6 +136,7 @@ pub(crate) struct GateKeeper {
     metrics: NetworkMetrics,
     spans: Arc<Spans>,
     reviser: OnceLock<Arc<dyn Revise>>,
+    failed_adds: OnceLock<mpsc::UnboundedSender<NetworkName>>,
 }
 
 impl GateKeeper {
@@ -167,7 +165,7 @@ impl GateKeeper {
         for state in states.values_mut() {
             state.sandbox = state.sandbox.take().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
         }
-        let desired = |state| GateFiles::desired(state, &files.claims(state), None);
+        let desired = |state| GateFiles::desired(state, files.spec(state).as_ref(), None);
         let pods: HashMap<String, OnDisk> =
             states.iter().map(|(uid, state)| ((*uid).to_owned(), desired(state))).collect();
         files.remove_others(&pods).map_err(GateError::TakeOver)?;
@@ -178,15 +176,16 @@ impl GateKeeper {
             metrics,
             spans: Arc::default(),
             reviser: OnceLock::new(),
+            failed_adds: OnceLock::new(),
         };
         for (uid, desired) in pods {
             let state = states.get(uid.as_str()).cloned().unwrap_or_default();
-            let written = keeper.files.write(&state, &desired);
+            let written = keeper.files.write(&uid, &state, &desired);
             if let Err(error) = &written {
                 tracing::error!(pod.uid = uid, %error, "cannot write the files of the pod's containers, trying again");
             }
-            let claims = keeper.files.claims(&state);
-            let pod = Pod { on_disk: desired, is_unwritten: written.is_err(), claims, waits: None };
+            let spec = keeper.files.spec(&state);
+            let pod = Pod { on_disk: desired, is_unwritten: written.is_err(), spec, waits: None };
             keeper.lock().insert(uid, pod);
         }
         Ok(keeper)
@@ -204,7 +203,12 @@ impl GateKeeper {
         let _ = self.reviser.set(reviser);
     }
 
-    /// The CDI specs of claims.
+    /// Names the ClaimNetwork of each ADD that fails, from now on.
+    pub(crate) fn report_failed_adds(&self, failed_adds: mpsc::UnboundedSender<NetworkName>) {
+        let _ = self.failed_adds.set(failed_adds);
+    }
+
+    /// The CDI specs of pods.
     pub(crate) fn specs(&self) -> &CdiSpecs {
         &self.files.specs
     }
@@ -224,12 +228,11 @@ impl GateKeeper {
         if pod.on_disk.marker.is_some() {
             return;
         }
-        for (claim, spec) in in_form(&pod.claims, waits) {
-            match self.files.specs.write(&claim, &spec) {
-                Ok(()) => drop(pod.on_disk.specs.insert(claim, spec)),
-                Err(error) => {
-                    tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec: the kubelet retries")
-                }
+        let Some(spec) = pod.spec.clone().map(|spec| Spec { form: waits, ..spec }) else { return };
+        match self.files.specs.write(pod_uid, &spec) {
+            Ok(()) => pod.on_disk.spec = Some(spec),
+            Err(error) => {
+                tracing::error!(pod.uid = pod_uid, %error, "cannot write the CDI spec: the kubelet retries");
             }
         }
     }
@@ -237,21 +240,21 @@ impl GateKeeper {
     fn update_files(&self, pod_uid: &str, state: &PodState) -> io::Result<()> {
         let mut pods = self.lock();
         let pod = pods.entry(pod_uid.to_owned()).or_default();
-        let claims = self.files.claims(state);
-        // What is on disk shares their content, as long as they are the same.
-        if pod.claims != claims {
-            pod.claims = claims;
+        let spec = self.files.spec(state);
+        // What is on disk shares its content, as long as it is the same.
+        if pod.spec != spec {
+            pod.spec = spec;
         }
-        self.update(pod, state)?;
+        self.update(pod_uid, pod, state)?;
         if pod.on_disk == OnDisk::default() {
             pods.remove(pod_uid);
         }
         Ok(())
     }
 
-    fn update(&self, pod: &mut Pod, state: &PodState) -> io::Result<()> {
+    fn update(&self, pod_uid: &str, pod: &mut Pod, state: &PodState) -> io::Result<()> {
         let GateFiles { specs, metadata, markers } = &self.files;
-        let desired = GateFiles::desired(state, &pod.claims, pod.waits);
+        let desired = GateFiles::desired(state, pod.spec.as_ref(), pod.waits);
         let on_disk = &mut pod.on_disk;
         // Close before opening. After an error `on_disk` still says what has to be done.
         if let Some(old) = on_disk.marker.clone().filter(|old| desired.marker.as_ref() != Some(old)) {
@@ -259,11 +262,9 @@ impl GateKeeper {
             on_disk.marker = None;
         }
         // A spec before the files that it mounts.
-        let gone: Vec<String> =
-            on_disk.specs.keys().filter(|claim| !desired.specs.contains_key(*claim)).cloned().collect();
-        for claim in gone {
-            specs.remove(&claim)?;
-            on_disk.specs.remove(&claim);
+        if on_disk.spec.is_some() && desired.spec.is_none() {
+            specs.remove(pod_uid)?;
+            on_disk.spec = None;
         }
         let gone: Vec<RequestKey> = on_disk.metadata.difference(&desired.metadata).cloned().collect();
         for key in gone {
@@ -286,11 +287,11 @@ impl GateKeeper {
             on_disk.marker = Some(sandbox.clone());
             Failpoint::MarkerSet.reach();
         }
-        for (claim, spec) in &desired.specs {
-            if pod.is_unwritten || on_disk.specs.get(claim) != Some(spec) {
-                specs.write(claim, spec)?;
-                on_disk.specs.insert(claim.clone(), spec.clone());
-            }
+        if let Some(spec) = desired.spec
+            && (pod.is_unwritten || on_disk.spec.as_ref() != Some(&spec))
+        {
+            specs.write(pod_uid, &spec)?;
+            on_disk.spec = Some(spec);
         }
         pod.is_unwritten = false;
         Ok(())
@@ -333,6 +334,11 @@ impl Observer for GateKeeper {
 
     fn ended(&self, plan: &Plan, operation: Operation, end: End, took: Duration) {
         self.metrics.operation(plan, operation, end, took);
+        if let (Operation::Add, End::Failed, Some(failed_adds), Some(network)) =
+            (operation, end, self.failed_adds.get(), network_of(plan))
+        {
+            let _ = failed_adds.send(network);
+        }
     }
 }
 
@@ -361,8 +367,26 @@ mod tests {
         names
     }
 
+    #[test]
+    fn the_network_of_an_add_that_failed_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &[]);
+        let (sender, mut failed) = mpsc::unbounded_channel();
+        keeper.report_failed_adds(sender);
+        let mut plan = crate::fixtures::plan("a");
+        plan.owner.device.device = "net-lab".to_owned();
+        for (operation, end) in
+            [(Operation::Add, End::Succeeded), (Operation::Add, End::CutShort), (Operation::Del, End::Failed)]
+        {
+            keeper.ended(&plan, operation, end, Duration::ZERO);
+        }
+        assert!(failed.try_recv().is_err());
+        keeper.ended(&plan, Operation::Add, End::Failed, Duration::ZERO);
+        assert_eq!(failed.try_recv().ok().map(|name| name.to_string()).as_deref(), Some("lab"));
+    }
+
     #[tokio::test]
-    async fn a_pod_gets_specs_and_the_marker_when_all_is_attached() {
+    async fn a_pod_gets_its_spec_and_the_marker_when_all_is_attached() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path(), &[]);
         let planned = || record("b", Phase::Planned);
@@ -373,10 +397,10 @@ mod tests {
             (
                 Some("s1"),
                 vec![attached("a", "s1"), attached("b", "s1")],
-                vec!["netclaim.dev-claim_a.json", "netclaim.dev-claim_b.json", "s1"],
+                vec!["netclaim.dev-pod_p.json", "s1"],
             ),
             (Some("s2"), vec![attached("a", "s1"), attached("b", "s1")], vec![]),
-            (Some("s2"), vec![attached("a", "s2")], vec!["netclaim.dev-claim_a.json", "s2"]),
+            (Some("s2"), vec![attached("a", "s2")], vec!["netclaim.dev-pod_p.json", "s2"]),
             (None, vec![attached("a", "s2")], vec![]),
             (None, vec![], vec![]),
         ];
@@ -395,30 +419,31 @@ mod tests {
             let records = vec![record("a", Phase::Planned)];
             PodState { sandbox: Some(sandbox(id)), records, ..PodState::default() }
         };
-        let has_hook = || {
-            let spec = std::fs::read_to_string(dir.path().join("cdi/netclaim.dev-claim_a.json")).unwrap();
+        let path = |pod: &str| dir.path().join(format!("cdi/netclaim.dev-pod_{pod}.json"));
+        let has_hook = |pod| {
+            let spec = std::fs::read_to_string(path(pod)).unwrap();
             assert_ne!(spec.contains("createRuntime"), spec.contains("not attached yet"), "{spec}");
             spec.contains("createRuntime")
         };
-        let has_spec = || dir.path().join("cdi/netclaim.dev-claim_a.json").exists();
+        let has_spec = || path("p").exists();
         keeper.decide("p", Form::Hook);
         assert!(!keeper.wait_in_hook("p"), "the pod is unknown");
         keeper.observe("p", &waiting("s1")).await.unwrap();
         assert!(!has_spec(), "it is undecided");
         keeper.decide("p", Form::Shut);
-        assert!(!has_hook());
+        assert!(!has_hook("p"));
         keeper.decide("p", Form::Hook);
-        assert!(has_hook() && keeper.wait_in_hook("p"));
+        assert!(has_hook("p") && keeper.wait_in_hook("p"));
         keeper.observe("p", &waiting("s2")).await.unwrap();
-        assert!(has_hook(), "it still may in its next sandbox");
+        assert!(has_hook("p"), "it still may in its next sandbox");
         keeper.observe("p", &PodState::default()).await.unwrap();
         assert!(!keeper.wait_in_hook("p") && !has_spec());
         keeper.observe("q", &waiting("s3")).await.unwrap();
         keeper.decide("q", Form::Shut);
-        assert!(!has_hook());
+        assert!(!has_hook("q"));
         let attached = PodState { records: vec![attached("a", "s3")], ..waiting("s3") };
         keeper.observe("q", &attached).await.unwrap();
-        assert!(has_hook(), "it looks for the marker, which is there");
+        assert!(has_hook("q"), "it looks for the marker, which is there");
     }
 
     #[tokio::test]
@@ -439,7 +464,7 @@ mod tests {
         std::fs::remove_dir(&file).unwrap();
         std::fs::write(&file, "").unwrap();
         keeper.observe("p", &state(attached("a", "s1"))).await.unwrap();
-        assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json", "s1"]);
+        assert_eq!(files(dir.path()), ["netclaim.dev-pod_p.json", "s1"]);
         assert!(std::fs::read_to_string(&file).unwrap().contains("\"interfaceName\": \"net1\""));
         keeper.observe("p", &PodState::default()).await.unwrap();
         assert!(!file.exists());
@@ -467,7 +492,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(keeper(dir.path(), &[]));
         // A directory in the way of the temporary file: works for root too, unlike permissions.
-        let obstacle = dir.path().join("cdi/netclaim.dev-claim_a.tmp");
+        let obstacle = dir.path().join("cdi/netclaim.dev-pod_p.tmp");
         std::fs::create_dir(&obstacle).unwrap();
         let keeper = keeper(dir.path(), &[attached("a", "s1")]);
         let state = PodState {
@@ -478,7 +503,7 @@ mod tests {
         keeper.observe("p", &state).await.unwrap_err();
         std::fs::remove_dir(&obstacle).unwrap();
         keeper.observe("p", &state).await.unwrap();
-        assert_eq!(files(dir.path()), ["netclaim.dev-claim_a.json", "s1"]);
+        assert_eq!(files(dir.path()), ["netclaim.dev-pod_p.json", "s1"]);
         // Writing the same text again needs no space.
         std::fs::create_dir(&obstacle).unwrap();
         self::keeper(dir.path(), &[attached("a", "s1")]).observe("p", &state).await.unwrap();
@@ -488,15 +513,15 @@ mod tests {
     async fn a_new_agent_keeps_the_files_of_attached_pods_and_removes_the_rest() {
         let dir = tempfile::tempdir().unwrap();
         let earlier = keeper(dir.path(), &[]);
-        for claim in ["adding", "unknown"] {
-            let records = [record(claim, Phase::Planned)];
-            let specs = specs_of(&records, Form::Hook, |plan| earlier.files.metadata.mount(plan));
-            earlier.specs().write(claim, &specs[claim]).unwrap();
+        for pod in ["q", "unknown"] {
+            let records = [record("adding", Phase::Planned)];
+            let spec = spec_of(&records, Form::Hook, |plan| earlier.files.metadata.mount(plan));
+            earlier.specs().write(pod, &spec.unwrap()).unwrap();
         }
         earlier.files.markers.set("s9").unwrap();
         let mut adding = record("adding", Phase::Adding { sandbox: sandbox("s2") });
         Arc::make_mut(&mut adding.plan).owner.pod.uid = "q".into();
         keeper(dir.path(), &[attached("attached", "s1"), adding]);
-        assert_eq!(files(dir.path()), ["netclaim.dev-claim_attached.json", "s1"]);
+        assert_eq!(files(dir.path()), ["netclaim.dev-pod_p.json", "s1"]);
     }
 }

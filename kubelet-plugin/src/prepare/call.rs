@@ -38,7 +38,7 @@ use super::revise::Mend;
 use crate::addresses::leases::{LeaseError, Leases};
 use crate::addresses::plan::{self as addresses, Book, ForeignAddresses, PlanLock, TakenAddresses};
 use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists};
-use crate::devices::{self, Held};
+use crate::devices;
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::Inventory;
@@ -660,7 +660,8 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// The inventory with each ClaimNetwork on the link that it is held on.
     fn settled(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
-        devices::settled(inventory, &self.attacher.plans(|plan| Held::of(plan, &self.node_name)))
+        let held = self.attacher.plans(|plan| devices::on_link(plan, &self.node_name, inventory));
+        devices::settled(inventory, held.into_iter().flatten())
     }
 
     fn node<'a>(
@@ -731,14 +732,25 @@ impl<N: Plugins> NodeAgent<N> {
         let of_pod = state.records.into_iter().map(|record| record.plan);
         let (own, others): (Vec<Arc<Plan>>, Vec<Arc<Plan>>) =
             of_pod.partition(|plan| plan.owner.claim.uid == claim.object.uid);
-        let of_others =
-            |plan: &Plan| devices::id_of(plan).filter(|_| plan.owner.claim.uid != claim.object.uid);
+        // A node has hundreds of attachments: of others only what can matter to this claim is looked at.
+        let networks: Vec<_> = networks(claim, inventory).collect();
+        let has_addresses = |network: &str| {
+            networks
+                .iter()
+                .any(|(name, _)| name.as_str() == network && inventory.addresses.contains_key(*name))
+        };
         let mut addresses = TakenAddresses::new(foreign.clone(), book.clone());
         self.attacher.for_each_pod(|state| {
-            let others =
-                state.records.iter().filter(|record| record.plan.owner.claim.uid != claim.object.uid);
+            let others = state.records.iter().filter(|record| {
+                has_addresses(&record.plan.network) && record.plan.owner.claim.uid != claim.object.uid
+            });
             others.for_each(|record| addresses.add_record(record));
         });
+        let has_segments = networks.iter().any(|(_, spec)| spec.segmentation.is_some());
+        let of_others = |plan: &Plan| {
+            let is_others = has_segments && plan.owner.claim.uid != claim.object.uid;
+            is_others.then(|| devices::id_of(plan)).flatten()
+        };
         let taken = Taken {
             addresses,
             own: own.into_iter().filter(|plan| Some(plan.index) != anew).map(Arc::unwrap_or_clone).collect(),
@@ -827,8 +839,8 @@ impl<N: Plugins> NodeAgent<N> {
             cdi_devices,
             share_id: device.share_id.clone(),
         };
-        // The kubelet shows one health for each first CDI device, so it is the request's and not the claim's.
-        let attached = plans.iter().map(|plan| device(&plan.owner.device, self.gate.specs().devices(plan)));
+        let attached =
+            plans.iter().map(|plan| device(&plan.owner.device, vec![self.gate.specs().device(plan)]));
         attached.chain(observed.iter().map(|observed| device(observed, Vec::new()))).collect()
     }
 

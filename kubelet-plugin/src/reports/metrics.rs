@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use netclaim_api::NetworkName;
 use netclaim_api::device::DeviceName;
 use netclaim_driver::attach::{End, Operation};
 use netclaim_process::metrics::{Label, Registry};
@@ -87,7 +88,7 @@ impl NetworkMetrics {
     /// Measures an ADD or DEL.
     pub(crate) fn operation(&self, plan: &Plan, operation: Operation, end: End, took: Duration) {
         // The DELs of a ClaimNetwork that is gone would make series that nobody removes.
-        let mut network = network_of(plan);
+        let mut network = network_of(plan).map(|name| name.to_string()).unwrap_or_default();
         if self.available.get(&NetworkLabels { network: network.clone() }).is_none() {
             network.clear();
         }
@@ -98,10 +99,10 @@ impl NetworkMetrics {
 
 /// The ClaimNetwork of a plan. A link's own devices have none, so that the label has as many values as there
 /// are ClaimNetworks.
-fn network_of(plan: &Plan) -> String {
+pub(crate) fn network_of(plan: &Plan) -> Option<NetworkName> {
     match plan.owner.device.device.parse() {
-        Ok(DeviceName::Network(name)) => name.to_string(),
-        _ => String::new(),
+        Ok(DeviceName::Network(name)) => Some(name),
+        _ => None,
     }
 }
 

@@ -14,6 +14,7 @@ mod controller;
 mod disasters;
 mod documented;
 mod explaining;
+mod load;
 mod lost_nodes;
 mod page;
 mod placement;
@@ -27,6 +28,7 @@ use controller::*;
 use disasters::*;
 use documented::*;
 use explaining::*;
+use load::*;
 use lost_nodes::*;
 use placement::*;
 use segments::*;
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
                 agents_and_a_controller_that_die_between_two_writes_leave_nothing,
                 a_node_that_offers_nothing_has_no_slice,
                 a_range_is_used_up_to_its_last_address_and_no_pod_waits_on_a_node,
+                as_many_pods_as_addresses_are_created_restarted_and_deleted,
                 addresses_stay_unique_while_the_api_server_is_away,
                 addresses_of_a_deleted_node_return_after_the_safety_time,
                 pods_of_a_drained_node_start_on_other_nodes,

@@ -128,8 +128,8 @@ pub fn an_idle_node_uses_little_cpu(test: &Test<'_>) -> Result<()> {
             let network = network(&name, "macvlan", "eth1", &format!("10.200.{n}.0/24"));
             test.create([network, class_of_network(&name, &name)])?;
             test.is_published(&format!("net-{name}"), |device| device["taints"].is_null())?;
-            offered = n + 1;
         }
+        offered = offered.max(networks);
         rest.grow(resting)?;
         std::thread::sleep(SETTLED);
         let group = agent_group(test)?;

@@ -15,6 +15,7 @@
 //! | [`pods`], [`timeline`] | when a pod starts, and where the time goes | |
 //! | [`faults`] | what becomes of pods when something dies, stops or restarts | `make bench-peers` |
 //! | [`moving`], [`whereabouts`] | workloads move from Multus to netclaim, with both on one node | `make test-multus` |
+//! | [`hook`] | the hook by itself | `make bench-node` |
 //! | [`large`] | a node with many attachments, and an idle one | `make bench-node` |
 //! | [`versions`] | an earlier version and this one in turns | `make bench-ab` |
 //! | [`samples`], [`interval`], [`goals`], [`picture`] | numbers, tables and the picture | |
@@ -28,6 +29,7 @@ mod daemon;
 mod dranet;
 mod faults;
 mod goals;
+mod hook;
 mod interval;
 mod large;
 mod measure;
@@ -42,6 +44,7 @@ mod timeline;
 mod versions;
 mod whereabouts;
 
+use hook::*;
 use large::*;
 use moving::*;
 use own::*;
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
             plain_pods_start_beside_a_slow_add,
             pods_that_never_restart_wait_for_a_slow_add,
             pods_start_when_the_agent_is_back,
+            the_hook_of_an_attached_pod_takes_little,
             a_pod_costs_as_much_on_a_full_node_as_on_an_empty_one,
             an_idle_node_uses_little_cpu,
             an_earlier_version_and_this_one_start_pods_in_turns,

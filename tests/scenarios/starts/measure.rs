@@ -183,8 +183,11 @@ pub const CPU_NODE: &str = "CPU of the node's parts ms";
 pub const CPU_API_SERVER: &str = "CPU of the API server ms";
 pub const CPU_CONTROL_PLANE: &str = "CPU of the rest of the control plane ms";
 
+/// One of the CPU times.
+type OfCosts = fn(&Costs) -> u64;
+
 /// The CPU times for a pod's life, each in microseconds.
-const COSTS: [(&str, fn(&Costs) -> u64); 8] = [
+const COSTS: [(&str, OfCosts); 8] = [
     (CPU_OWN, |costs| costs.own),
     (CPU_PLUGINS, |costs| costs.programs),
     (CPU_CONTAINERD, |costs| costs.containerd),

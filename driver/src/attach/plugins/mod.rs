@@ -1,5 +1,6 @@
 //! Attachments by CNI plugins: the real [`Attach`].
 
+mod as_made;
 mod asked;
 mod check_and_gc;
 mod status;
@@ -353,6 +354,10 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 impl Attach for CniPlugins {
     async fn check(&self, spec: &Spec, sandbox: &Sandbox, result: &CniResult) -> Checked {
         self.check_attachment(spec, sandbox, result).await
+    }
+
+    async fn is_as_made(&self, spec: &Spec, sandbox: &Sandbox, result: &CniResult) -> bool {
+        as_made::is_as_made(spec, sandbox, result).await
     }
 
     async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {

@@ -2,10 +2,9 @@
 //! and say yes when asked by STATUS.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use netclaim_cni::{self as cni, BinChanges, NetworkList, PluginType, error_chain};
+use netclaim_cni::{self as cni, BinChanges, NetworkList, PluginType, Program, error_chain};
 
 use super::CniPlugins;
 use super::check_and_gc::INVALID_ENVIRONMENT;
@@ -39,11 +38,11 @@ impl CniPlugins {
         self.runtime.bin_changes()
     }
 
-    /// Returns the path of an installed plugin.
+    /// Finds an installed plugin.
     ///
     /// # Errors
     /// Which plugin is not, and where it was looked for.
-    pub fn installed(&self, plugin: &PluginType) -> Result<PathBuf, Failure> {
+    pub fn installed(&self, plugin: &PluginType) -> Result<Program, Failure> {
         self.runtime.find(plugin).map_err(|error| Failure::of(&error))
     }
 

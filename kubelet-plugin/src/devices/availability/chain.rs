@@ -8,6 +8,7 @@ use netclaim_api::NetworkName;
 use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::network::{ClaimNetworkSpec, conflist_name};
 use netclaim_api::template;
+use netclaim_cni::reference::status_looks_at_nothing;
 use netclaim_cni::{NetworkList, PluginType};
 use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
@@ -22,6 +23,15 @@ pub(super) struct Chain {
     pub(super) plugins: Vec<PluginType>,
     /// The configuration for STATUS; `None` where they cannot be asked.
     pub(super) conflist: Option<Arc<NetworkList>>,
+    uplink: Option<Uplink>,
+}
+
+/// What may matter to the answer, although no placeholder names it.
+#[derive(Debug, Clone, PartialEq)]
+struct Uplink {
+    name: String,
+    index: u32,
+    is_up: bool,
 }
 
 /// Returns the chains of the node's ClaimNetworks.
@@ -44,7 +54,17 @@ impl Chain {
             // `"type": ""` is not a plugin: some configurations ask for no addresses in this way.
             plugins: types.filter_map(|name| name.as_str()?.parse().ok()).collect(),
             conflist: conflist(name, cni, node, uplink).map(Arc::new),
+            uplink: uplink.map(|link| Uplink {
+                name: link.name.clone(),
+                index: link.index,
+                is_up: link.is_up(),
+            }),
         }
+    }
+
+    /// Whether STATUS of all plugins looks at nothing on the node, so that a yes stays one.
+    pub(super) fn looks_at_nothing(&self) -> bool {
+        self.plugins.iter().all(status_looks_at_nothing)
     }
 }
 

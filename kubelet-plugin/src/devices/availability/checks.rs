@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use netclaim_api::NetworkName;
 use netclaim_api::taints::{Reason, Unhealthy};
-use netclaim_cni::NetworkList;
-use netclaim_cni::PluginType;
+use netclaim_cni::{NetworkList, PluginType, Program};
 use netclaim_driver::attach::Status;
 use tokio::time::Instant;
 
@@ -15,6 +14,8 @@ use super::chain::Chain;
 
 /// Interval of STATUS while plugins say no, unless the period is shorter.
 pub(super) const UNREADY_INTERVAL: Duration = Duration::from_secs(5);
+/// How many periods the interval of STATUS may be while plugins say yes: 10 minutes of 30 seconds.
+pub(super) const MAX_PERIODS: u32 = 20;
 /// How long a message stays while the reason is the same: some have the time of day in them.
 pub(super) const MESSAGE_LIFETIME: Duration = Duration::from_secs(60);
 
@@ -32,15 +33,27 @@ pub(super) struct Checks {
 #[derive(Debug)]
 struct Check {
     chain: Chain,
+    /// The installed plugins of the chain.
+    programs: Vec<Program>,
     /// The message about the first plugin that is not installed.
     missing: Option<String>,
     /// The last answer to STATUS other than yes, and its time.
     answer: Option<(Unhealthy, Instant)>,
-    /// When STATUS is due; `None` while it runs, and where it cannot.
+    /// The time of the last answer.
+    answered: Option<Instant>,
+    /// When STATUS is due; `None` while it runs, where it cannot, and where a yes stays one.
     due: Option<Instant>,
+    /// The interval after the next yes.
+    interval: Duration,
 }
 
 impl Check {
+    /// Has the plugins asked, and often again: something is not as it was.
+    fn ask(&mut self, at: Instant, period: Duration) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        self.interval = period;
+    }
+
     /// Returns when STATUS is due, which needs all plugins.
     fn due(&self) -> Option<Instant> {
         self.due.filter(|_| self.missing.is_none())
@@ -53,7 +66,8 @@ impl Check {
 }
 
 impl Checks {
-    /// Asks plugins once in `period`; never where it is zero.
+    /// Asks plugins after `period`, and after up to [`MAX_PERIODS`] of them while they say yes; never where
+    /// it is zero.
     pub(super) fn new(period: Duration) -> Self {
         Self { period, by_network: BTreeMap::new() }
     }
@@ -73,15 +87,24 @@ impl Checks {
             let due = chain.conflist.is_some().then_some(now);
             match self.by_network.get_mut(&name) {
                 Some(check) => {
-                    if check.chain.conflist != chain.conflist {
-                        check.due = due;
+                    if check.chain != chain {
+                        (check.due, check.interval) = (due, self.period);
                         // The last answer stands until the next one.
                         check.answer = check.answer.take().filter(|_| due.is_some());
                     }
                     check.chain = chain;
                 }
                 None => {
-                    self.by_network.insert(name, Check { chain, missing: None, answer: None, due });
+                    let check = Check {
+                        chain,
+                        programs: Vec::new(),
+                        missing: None,
+                        answer: None,
+                        answered: None,
+                        due,
+                        interval: self.period,
+                    };
+                    self.by_network.insert(name, check);
                 }
             }
         }
@@ -93,22 +116,40 @@ impl Checks {
         self.by_network.keys()
     }
 
-    /// Looks for every plugin; `missing` returns a message about one that is not installed.
+    /// Looks for every plugin by `find`, which returns a message about one that is not installed. Plugins
+    /// that are other files than before are asked at once.
     pub(super) fn look_for_plugins(
         &mut self,
-        mut missing: impl FnMut(&PluginType) -> Option<String>,
+        mut find: impl FnMut(&PluginType) -> Result<Program, String>,
         now: Instant,
     ) {
         for check in self.by_network.values_mut() {
-            let was_missing = check.missing.is_some();
+            let (mut programs, mut missing) = (Vec::new(), None);
             // All are looked for, though one that is missing is enough.
-            let all: Vec<String> = check.chain.plugins.iter().filter_map(&mut missing).collect();
-            check.missing = all.into_iter().next();
-            if was_missing && check.missing.is_none() && check.chain.conflist.is_some() {
-                // It may be another one than before.
-                check.due = Some(now);
+            for plugin in &check.chain.plugins {
+                match find(plugin) {
+                    Ok(program) => programs.push(program),
+                    Err(message) => missing = missing.or(Some(message)),
+                }
             }
+            if check.programs != programs && check.chain.conflist.is_some() {
+                check.ask(now, self.period);
+            }
+            (check.programs, check.missing) = (programs, missing);
         }
+    }
+
+    /// Notes that an ADD has failed: the plugins are asked at once, but no more often than those that say no.
+    pub(super) fn add_failed(&mut self, name: &NetworkName, now: Instant) {
+        let (period, interval) = (self.period, self.unready_interval());
+        let Some(check) = self.by_network.get_mut(name) else { return };
+        if check.chain.conflist.is_some() {
+            check.ask(check.answered.map_or(now, |answered| now.max(answered + interval)), period);
+        }
+    }
+
+    fn unready_interval(&self) -> Duration {
+        self.period.min(UNREADY_INTERVAL)
     }
 
     /// Returns when the next STATUS is due.
@@ -134,6 +175,7 @@ impl Checks {
         now: Instant,
         chance: f64,
     ) {
+        let (period, unready_interval) = (self.period, self.unready_interval());
         let Some(check) = self.by_network.get_mut(name) else { return };
         // The ClaimNetwork may have changed since it was asked.
         if check.chain.conflist.as_ref() != Some(conflist) {
@@ -144,8 +186,18 @@ impl Checks {
             Status::NotReady(message) => Some(Unhealthy::new(Reason::NotReady, message)),
             Status::Limited(message) => Some(Unhealthy::new(Reason::Limited, message)),
         };
-        let interval = if unhealthy.is_some() { self.period.min(UNREADY_INTERVAL) } else { self.period };
-        check.due = Some(now + interval.mul_f64(0.8 + 0.4 * chance));
+        let interval = if unhealthy.is_some() {
+            check.interval = period;
+            Some(unready_interval)
+        } else {
+            let interval = check.interval;
+            check.interval = interval.saturating_mul(2).min(period.saturating_mul(MAX_PERIODS));
+            Some(interval).filter(|_| !check.chain.looks_at_nothing())
+        };
+        check.answered = Some(now);
+        // What has become due meanwhile stays: the answer may be of before.
+        let next = interval.map(|interval| now + interval.mul_f64(0.8 + 0.4 * chance));
+        check.due = check.due.or(next);
         let stands = |(before, since): &(Unhealthy, Instant)| {
             unhealthy.as_ref().is_some_and(|now| now.reason == before.reason)
                 && now < *since + MESSAGE_LIFETIME

@@ -1,8 +1,10 @@
 //! Finds out which ClaimNetworks of the node cannot serve an ADD now, and why.
 //!
 //! * Every plugin of the chain must be installed, IPAM plugins included. Their directories are watched.
-//! * CNI 1.1.0 plugins are asked by STATUS: when a ClaimNetwork comes or changes, every `--status-period`,
-//!   and more often while they say no. STATUS needs a configuration that does not depend on a claim or a pod.
+//! * CNI 1.1.0 plugins are asked by STATUS: when a ClaimNetwork, its uplink or a plugin's file comes or
+//!   changes, when an ADD has failed, after `--status-period`, then more and more rarely while they say yes,
+//!   and more often while they say no. Where STATUS of all plugins looks at nothing on the node, a yes stands
+//!   until one of these changes. STATUS needs a configuration that does not depend on a claim or a pod.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -21,9 +23,10 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use netclaim_api::NetworkName;
 use netclaim_cni::{BinChanges, PluginType};
 use netclaim_driver::attach::CniPlugins;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use self::chain::chains;
@@ -50,7 +53,7 @@ pub(crate) struct Availability {
     pub(crate) plugins: Arc<CniPlugins>,
     /// The Node object's name.
     pub(crate) node: String,
-    /// How often plugins are asked; zero is never.
+    /// After what time plugins are asked again; zero is never.
     pub(crate) period: Duration,
     /// The gauge of each ClaimNetwork.
     pub(crate) metrics: NetworkMetrics,
@@ -59,10 +62,11 @@ pub(crate) struct Availability {
 
 impl Availability {
     /// Keeps `unavailable` up to date with the ClaimNetworks of `inventory`, until the sender of inventories
-    /// is dropped.
+    /// is dropped. `failed_adds` names those for which an ADD has failed.
     pub(crate) async fn watch(
         self,
         mut inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        mut failed_adds: mpsc::UnboundedReceiver<NetworkName>,
         unavailable: watch::Sender<Arc<Unavailable>>,
     ) {
         let mut checks = Checks::new(self.period);
@@ -80,14 +84,14 @@ impl Availability {
                 }
                 look = now + if bin_dirs.changes.is_some() { LOOK_INTERVAL } else { UNWATCHED_LOOK_INTERVAL };
                 let mut seen = found::Plugins::new();
-                let missing = |plugin: &PluginType| match self.plugins.installed(plugin) {
-                    Ok(path) => {
-                        seen.insert(plugin.to_string(), path);
-                        None
+                let find = |plugin: &PluginType| match self.plugins.installed(plugin) {
+                    Ok(program) => {
+                        seen.insert(plugin.to_string(), program.path.clone());
+                        Ok(program)
                     }
-                    Err(failure) => Some(failure.message),
+                    Err(failure) => Err(failure.message),
                 };
-                checks.look_for_plugins(missing, now);
+                checks.look_for_plugins(find, now);
                 self.report_plugins(&found, &seen);
                 found = seen;
             }
@@ -113,6 +117,7 @@ impl Availability {
                     }
                     look = Instant::now();
                 }
+                Some(network) = failed_adds.recv() => checks.add_failed(&network, Instant::now()),
                 () = bin_dirs.changed() => look = look.min(Instant::now() + SETTLE),
                 Some((name, conflist, status)) = asked.next() => {
                     checks.answered(&name, &conflist, status, Instant::now(), fastrand::f64());

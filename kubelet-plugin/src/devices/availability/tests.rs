@@ -5,7 +5,7 @@ use std::path::Path;
 
 use netclaim_api::NetworkName;
 use netclaim_api::taints::Reason;
-use netclaim_cni::{Cache, Runtime};
+use netclaim_cni::{Cache, Program, Runtime};
 use netclaim_driver::attach::Status;
 use netclaim_driver::links::Links;
 use netclaim_process::metrics::Registry;
@@ -85,11 +85,14 @@ fn networks_that_need_a_claim_or_have_no_status_are_not_asked() {
 fn a_missing_plugin_takes_precedence_over_an_answer_to_status() {
     let now = Instant::now();
     let mut checks = checks(json!({"type": "macvlan", "ipam": {"type": "host-local"}}), now);
-    let missing = |plugin: &PluginType| (plugin.as_str() == "host-local").then(|| "no host-local".to_owned());
-    checks.look_for_plugins(missing, now);
+    let find = |plugin: &PluginType| match plugin.as_str() {
+        "host-local" => Err("no host-local".to_owned()),
+        _ => Ok(Program::default()),
+    };
+    checks.look_for_plugins(find, now);
     assert_eq!(reason(&checks), Some(Reason::PluginMissing));
     assert_eq!((checks.due(), checks.next(now)), (None, None), "a missing plugin cannot be asked");
-    checks.look_for_plugins(|_| None, now + PERIOD);
+    checks.look_for_plugins(|_| Ok(Program::default()), now + PERIOD);
     assert_eq!(reason(&checks), None);
     assert!(checks.next(now + PERIOD).is_some(), "the new plugin may be another one");
 }
@@ -106,8 +109,86 @@ fn plugins_that_say_no_are_asked_again_sooner_than_others() {
     let (_, conflist) = checks.next(now + UNREADY_INTERVAL).unwrap();
     checks.answered(&a, &conflist, Status::Limited("half".into()), now, 0.5);
     assert_eq!(reason(&checks), Some(Reason::Limited));
+    checks.next(now + UNREADY_INTERVAL).unwrap();
     checks.answered(&a, &conflist, Status::Ready, now, 0.0);
     assert_eq!((reason(&checks), checks.due()), (None, Some(now + PERIOD.mul_f64(0.8))));
+}
+
+/// Has the plugins of ClaimNetwork `a` asked when they are due, with this answer, and returns how long after
+/// `now` they are due again.
+fn again(checks: &mut Checks, status: Status, now: Instant) -> Option<Duration> {
+    let (a, conflist) = checks.next(now).expect("due");
+    checks.answered(&a, &conflist, status, now, 0.5);
+    checks.due().map(|due| due - now)
+}
+
+#[test]
+fn plugins_that_say_yes_are_asked_more_and_more_rarely() {
+    let mut now = Instant::now();
+    let mut checks = checks(json!({"type": "x", "ipam": {"type": "host-local"}}), now);
+    for expected in [30, 60, 120, 240, 480, 600, 600] {
+        let next = again(&mut checks, Status::Ready, now).unwrap();
+        assert_eq!(next, Duration::from_secs(expected));
+        now += next;
+    }
+    assert_eq!(again(&mut checks, not_ready("starting"), now), Some(UNREADY_INTERVAL));
+    now += UNREADY_INTERVAL;
+    assert_eq!(again(&mut checks, Status::Ready, now), Some(PERIOD), "it may fail again soon");
+}
+
+#[test]
+fn reference_plugins_that_say_yes_are_asked_again_when_a_file_or_the_uplink_changes() {
+    let now = Instant::now();
+    let plugin = json!({"type": "macvlan", "ipam": {"type": "host-local"}});
+    let mut checks = checks(plugin.clone(), now);
+    assert_eq!(again(&mut checks, not_ready("its configuration is wrong"), now), Some(UNREADY_INTERVAL));
+    let now = now + UNREADY_INTERVAL;
+    assert_eq!(again(&mut checks, Status::Ready, now), None);
+
+    let replaced = |plugin: &PluginType| {
+        Ok(Program { path: format!("/opt/cni/bin/{plugin}").into(), ..Program::default() })
+    };
+    checks.look_for_plugins(replaced, now);
+    assert_eq!(again(&mut checks, Status::Ready, now), None);
+    checks.look_for_plugins(replaced, now);
+    assert_eq!(checks.due(), None, "they are the same");
+
+    let cni = json!({"cniVersion": "1.1.0", "plugins": [plugin]});
+    let mut inventory = inventory(&[("a", cni)]);
+    checks.replace(chains(&inventory, "node0"), now);
+    assert_eq!(checks.due(), None, "it is the same");
+    inventory.uplinks[0].link.admin_up ^= true;
+    checks.replace(chains(&inventory, "node0"), now);
+    assert_eq!(checks.due(), Some(now));
+}
+
+#[test]
+fn plugins_that_change_while_they_are_asked_are_asked_again() {
+    let now = Instant::now();
+    let mut checks = checks(json!({"type": "x"}), now);
+    let (a, conflist) = checks.next(now).unwrap();
+    checks.look_for_plugins(|_| Ok(Program::default()), now);
+    checks.answered(&a, &conflist, Status::Ready, now, 0.5);
+    assert_eq!(again(&mut checks, Status::Ready, now), Some(2 * PERIOD));
+}
+
+#[test]
+fn plugins_are_asked_when_an_add_has_failed_but_not_for_every_failure() {
+    let now = Instant::now();
+    for plugin in ["macvlan", "x"] {
+        let mut checks = checks(json!({"type": plugin}), now);
+        again(&mut checks, Status::Ready, now);
+        checks.add_failed(&name("other"), now);
+        checks.add_failed(&name("a"), now + Duration::from_secs(1));
+        assert_eq!(checks.due(), Some(now + UNREADY_INTERVAL), "it was asked a second ago");
+        let now = now + UNREADY_INTERVAL;
+        again(&mut checks, Status::Ready, now);
+        checks.add_failed(&name("a"), now + PERIOD / 2);
+        assert_eq!(checks.due(), Some(now + PERIOD / 2), "{plugin}");
+    }
+    let mut checks = checks(json!({"type": "x", "args": ["${pod.name}"]}), now);
+    checks.add_failed(&name("a"), now);
+    assert_eq!(checks.due(), None, "it cannot be asked");
 }
 
 #[test]
@@ -154,6 +235,7 @@ fn a_period_of_zero_asks_nobody() {
 struct Node {
     unavailable: watch::Receiver<Arc<Unavailable>>,
     registry: Registry,
+    failed_adds: mpsc::UnboundedSender<NetworkName>,
     _inventory: watch::Sender<Option<Arc<Inventory>>>,
     _cache: tempfile::TempDir,
 }
@@ -173,8 +255,9 @@ impl Node {
         };
         let (inventory, seen) = watch::channel(Some(Arc::new(inventory(networks))));
         let (sender, unavailable) = watch::channel(Arc::default());
-        tokio::spawn(availability.watch(seen, sender));
-        Self { unavailable, registry, _inventory: inventory, _cache: cache }
+        let (failed_adds, failed) = mpsc::unbounded_channel();
+        tokio::spawn(availability.watch(seen, failed, sender));
+        Self { unavailable, registry, failed_adds, _inventory: inventory, _cache: cache }
     }
 
     /// Waits until `network` is unavailable for this reason, or available; returns the message.
@@ -226,6 +309,22 @@ async fn a_plugin_that_says_no_is_quoted_until_it_says_yes() {
     install(dir.path(), "x", "echo nonsense; exit 1");
     assert!(node.becomes("a", Some(Reason::NotReady)).await.contains("nonsense"));
     install(dir.path(), "x", &fails_with(4));
+    node.becomes("a", None).await;
+}
+
+#[tokio::test]
+async fn a_failed_add_shows_that_a_plugin_is_no_longer_ready() {
+    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let broken = state.path().join("broken");
+    // Its name is one of a plugin that is asked once.
+    install(dir.path(), "macvlan", &format!("if [ -e {} ]; then {}; fi", broken.display(), fails_with(50)));
+    let mut node = Node::new(&[dir.path()], &[("a", conf("macvlan")), ("b", conf("x"))]);
+    node.becomes("b", Some(Reason::PluginMissing)).await;
+    node.becomes("a", None).await;
+    fs::write(&broken, "").unwrap();
+    node.failed_adds.send(name("a")).unwrap();
+    node.becomes("a", Some(Reason::NotReady)).await;
+    fs::remove_file(&broken).unwrap();
     node.becomes("a", None).await;
 }
 
