@@ -198,7 +198,7 @@ lint: tools deny
 	! cargo tree --package netclaim-cni --no-default-features --edges normal --prefix none --locked | grep -E '^(nix|tokio) '
 
 .PHONY: image
-image: tools ## The image archive target/netclaim.tar (localhost/netclaim:dev)
+image: tools ## Both images in target/netclaim.tar (localhost/netclaim-agent:dev, localhost/netclaim-controller:dev)
 	deploy/image/build.sh target/netclaim.tar
 
 .PHONY: release

@@ -1,8 +1,7 @@
 //! The command line `netclaimctl`, also installed as the kubectl plugin `kubectl-netclaim`.
 //!
 //! ```text
-//!   command line, environment ──> settings ──┐
-//!   network configurations ─────> networks ──┴──> netclaim_cni ──> CNI plugins, cache of attachments
+//!   command line, environment ──> netclaim_cnitool ──> CNI plugins, cache of attachments
 //!   API server ─────────────────> status, attachments, template-slices
 //!   API server ─────────────────> bugreport ──> an archive
 //!   API server, files ──────────> migrate ────> YAML, or with --apply the API server
@@ -29,7 +28,6 @@ pub mod attachments;
 pub mod bugreport;
 mod claimed;
 pub mod cluster;
-pub mod cni;
 pub mod colour;
 pub mod completion;
 mod components;
@@ -93,7 +91,7 @@ pub enum Command {
     Bugreport(bugreport::Args),
     /// Runs CNI networks on this node, checks their configurations, shows their attachments.
     #[command(after_help = exit_codes!("success", "the operation has failed, or a configuration has an error"))]
-    Cni(cni::Args),
+    Cni(netclaim_cnitool::Args),
     /// Prints a completion script for a shell.
     Completion(completion::Args),
     /// Says why a pod waits for its networks, or what it has.
@@ -143,14 +141,14 @@ impl Command {
         }
     }
 
-    /// Whether the command waits for nothing but files and standard input.
-    pub fn reads_only_files(&self) -> bool {
+    /// Whether a signal ends the command by itself: it waits for nothing but files and standard input, whose
+    /// reads cannot be cancelled, or it listens for signals.
+    pub fn is_ended_by_signals(&self) -> bool {
         match self {
-            Self::Completion(_) | Self::Man { .. } | Self::Validate(_) => true,
+            Self::Cni(_) | Self::Completion(_) | Self::Man { .. } | Self::Validate(_) => true,
             Self::Migrate(args) => !args.files.is_empty(),
             Self::Attachments(_)
             | Self::Bugreport(_)
-            | Self::Cni(_)
             | Self::Explain(_)
             | Self::Status(_)
             | Self::TemplateSlices(_) => false,
@@ -200,7 +198,7 @@ pub async fn run(
     match command {
         Command::Attachments(args) => attachments::run(args, out, err, colours).await,
         Command::Bugreport(args) => bugreport::run(args, out, err).await,
-        Command::Cni(args) => cni::run(args, out, err).await,
+        Command::Cni(args) => netclaim_cnitool::run("netclaimctl", args, out, err).await,
         Command::Completion(args) => completion::run(&args, out),
         Command::Explain(args) => explain::run(args, out, err).await,
         Command::Status(args) => status::run(args, out, err, colours).await,
@@ -224,22 +222,21 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_ask_a_cluster_do_not_read_only_files() {
-        let reads_only_files = |line: &[&str]| {
+    fn commands_that_ask_a_cluster_are_not_ended_by_signals_themselves() {
+        let is_ended = |line: &[&str]| {
             let line = ["netclaimctl"].iter().chain(line);
-            Cli::try_parse_from(line).unwrap().command.reads_only_files()
+            Cli::try_parse_from(line).unwrap().command.is_ended_by_signals()
         };
-        for line in [&["validate", "-f", "-"][..], &["migrate", "-f", "a.yaml"], &["completion", "bash"]] {
-            assert!(reads_only_files(line), "{line:?}");
-        }
         for line in [
-            &["status"][..],
-            &["migrate"],
-            &["bugreport"],
+            &["validate", "-f", "-"][..],
+            &["migrate", "-f", "a.yaml"],
+            &["completion", "bash"],
             &["cni", "add", "net", "a"],
-            &["template-slices", "storage"],
         ] {
-            assert!(!reads_only_files(line), "{line:?}");
+            assert!(is_ended(line), "{line:?}");
+        }
+        for line in [&["status"][..], &["migrate"], &["bugreport"], &["template-slices", "storage"]] {
+            assert!(!is_ended(line), "{line:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# binaries.sh DIR [GOARCH]: fills DIR with the files of the image: static binaries for this machine, or for amd64 or arm64. Cargo's
-# profile is $NETCLAIM_PROFILE (by default release), its features those of $NETCLAIM_FEATURES (for tests). With
+# binaries.sh DIR [GOARCH]: fills DIR/agent and DIR/controller with the files of the two images: static binaries for this machine, or
+# for amd64 or arm64. Every node pulls the first, which has only what an agent runs; netclaimctl is in the second. Cargo's profile is $NETCLAIM_PROFILE (by default release), its features those of $NETCLAIM_FEATURES (for tests). With
 # $NETCLAIM_AUDITABLE they carry the list of their dependencies, which scanners read (cargo-auditable).
 set -euo pipefail
 [[ $# == 1 || $# == 2 ]] || { echo "usage: binaries.sh DIR [GOARCH]" >&2; exit 2; }
@@ -16,7 +16,8 @@ arm64 | aarch64) arch=aarch64 ;;
 esac
 target=$arch-unknown-linux-gnu
 packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli netclaim-bandwidth)
-programs=(netclaim-parent netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
+agent=(netclaim-parent netclaim-kubelet-plugin netclaim-hook)
+controller=(netclaim-controller netclaimctl)
 build=(cargo ${NETCLAIM_AUDITABLE:+auditable} build)
 if [[ $arch != "$machine" ]]; then
   linker=CARGO_TARGET_${target^^}_LINKER
@@ -29,9 +30,14 @@ fi
 RUSTFLAGS='-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs' \
   "${build[@]}" --profile "$profile" --locked --target "$target" "${packages[@]/#/--package=}" --bins --features "${NETCLAIM_FEATURES:-}"
 folder=${CARGO_TARGET_DIR:-target}/$target/$profile
-mkdir -p "$out"/{usr/bin,usr/libexec/cni,var,run,tmp}
-cp "${programs[@]/#/$folder/}" "$out/usr/bin/"
+for image in agent controller; do
+  mkdir -p "$out/$image"/usr/{bin,share/licenses/netclaim}
+  cp LICENSE "$out/$image/usr/share/licenses/netclaim/"
+done
+cp "${agent[@]/#/$folder/}" "$out/agent/usr/bin/"
+cp "${controller[@]/#/$folder/}" "$out/controller/usr/bin/"
+mkdir -p "$out"/agent/{usr/libexec/cni,var,run,tmp} "$out/controller/tmp"
 # CNI plugins have a folder of their own: what is in it may be named in a ClaimNetwork.
-cp "$folder/netclaim-bandwidth" "$out/usr/libexec/cni/"
+cp "$folder/netclaim-bandwidth" "$out/agent/usr/libexec/cni/"
 # As on a host: both names of a socket's folder lead to the same mount.
-ln -sfn ../run "$out/var/run"
+ln -sfn ../run "$out/agent/var/run"

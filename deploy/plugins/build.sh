@@ -20,11 +20,11 @@ architectures=("${@:3}")
 ((${#architectures[@]})) || architectures=("$(go env GOARCH)")
 folders=()
 for arch in "${architectures[@]}"; do
-  folders+=("$arch=$rootfs/$arch")
+  folders+=("$name=$arch=$rootfs/$arch")
   mkdir -p "$rootfs/$arch/usr/bin"
   GOARCH=$arch go build -o "$rootfs/$arch/" -ldflags "-s -w -X $module/pkg/utils/buildversion.BuildVersion=$version" tool
   GOARCH=$arch go build -o "$rootfs/$arch/usr/bin/" -ldflags "-s -w" ./copy-plugins
 done
 cd ../image/archive
-go run . -name "$name" -out "$out.new" "${folders[@]}"
+go run . -out "$out.new" "${folders[@]}"
 mv "$out.new" "$out"

@@ -2,13 +2,14 @@
 # build.sh OUT REGISTRY: builds a release into the folder OUT, as the workflow .github/workflows/release.yml publishes it; REGISTRY is
 # where its images are going to be, as ghcr.io/netclaim. Needs Debian, Rust and Go; as root it installs what else is missing.
 #
-#   netclaim-VERSION.oci.tar          the image, for amd64 and arm64
-#   cni-plugins-VERSION.oci.tar       the reference plugins' image, likewise, with the plugins' version
-#   netclaim-VERSION.tgz              the chart, with REGISTRY/netclaim as its image (chart.sh)
-#   netclaim.yaml                     the same for kubectl apply -f
-#   netclaim-VERSION-deploy.tar.gz    deploy/ for kubectl apply -k, with what is optional: monitoring, examples
-#   netclaimctl-linux-ARCH.tar.gz     netclaimctl, also as a plugin of kubectl; manual pages, completion scripts; for /usr/local
-#   SHA256SUMS                        of what is downloaded: all but the images
+#   netclaim-agent-VERSION.oci.tar       the image of the agents, for amd64 and arm64
+#   netclaim-controller-VERSION.oci.tar  the image of the controller and of netclaimctl, likewise
+#   cni-plugins-VERSION.oci.tar          the reference plugins' image, likewise, with the plugins' version
+#   netclaim-VERSION.tgz                 the chart, with REGISTRY as the place of its images (chart.sh)
+#   netclaim.yaml                        the same for kubectl apply -f
+#   netclaim-VERSION-deploy.tar.gz       deploy/ for kubectl apply -k, with what is optional: monitoring, examples
+#   netclaimctl-linux-ARCH.tar.gz        netclaimctl, also as a plugin of kubectl; manual pages, completion scripts; for /usr/local
+#   SHA256SUMS                           of what is downloaded: all but the images
 set -euo pipefail
 # shellcheck source=../../tests/node/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../../tests/node/lib.sh"
@@ -62,13 +63,13 @@ for arch in "${architectures[@]}"; do
     deploy/image/binaries.sh "$work/$arch" "$arch"
 done
 case $machine in
-x86_64) manuals "$work/amd64/usr/bin/netclaimctl" "$work/manuals" ;;
-aarch64) manuals "$work/arm64/usr/bin/netclaimctl" "$work/manuals" ;;
+x86_64) manuals "$work/amd64/controller/usr/bin/netclaimctl" "$work/manuals" ;;
+aarch64) manuals "$work/arm64/controller/usr/bin/netclaimctl" "$work/manuals" ;;
 esac
 for arch in "${architectures[@]}"; do
   cp -r "$work/manuals" "$work/$arch-cli"
   mkdir "$work/$arch-cli/bin"
-  cp "$work/$arch/usr/bin/netclaimctl" "$work/$arch-cli/bin/"
+  cp "$work/$arch/controller/usr/bin/netclaimctl" "$work/$arch-cli/bin/"
   # The plugin of kubectl, and what completes its command line.
   ln -s netclaimctl "$work/$arch-cli/bin/kubectl-netclaim"
   ln -s netclaimctl "$work/$arch-cli/bin/kubectl_complete-netclaim"
@@ -77,15 +78,20 @@ done
 (
   cd deploy/image/archive
   export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
-  go run . -name "$registry/netclaim:$version" -out "$out/netclaim-$version.oci.tar" amd64="$work/amd64" arm64="$work/arm64"
+  for image in agent controller; do
+    name=$registry/netclaim-$image:$version
+    go run . -out "$out/netclaim-$image-$version.oci.tar" "$name=amd64=$work/amd64/$image" "$name=arm64=$work/arm64/$image"
+  done
 )
 deploy/plugins/build.sh "$out/cni-plugins-$plugins_version.oci.tar" "$registry/cni-plugins:$plugins_version" "${architectures[@]}"
 
 deploy/release/chart.sh "$out" "$registry" "$version"
 mkdir "$work/deploy"
 cp -r deploy/{crds,examples,host-mounts,manifests,monitoring,whereabouts-stopped} "$work/deploy/"
-sed -i "s|^  newTag: dev$|  newName: $registry/netclaim\n  newTag: $version|" "$work/deploy/manifests/kustomization.yaml"
-grep -q "newName: $registry/netclaim$" "$work/deploy/manifests/kustomization.yaml" || die "deploy/manifests does not name the image $registry/netclaim"
+for image in netclaim-{agent,controller}; do
+  sed -i "/^- name: localhost\/$image$/ { n; s|.*|  newName: $registry/$image\n  newTag: $version| }" "$work/deploy/manifests/kustomization.yaml"
+  grep -q "newName: $registry/$image$" "$work/deploy/manifests/kustomization.yaml" || die "deploy/manifests does not name the image $registry/$image"
+done
 pack "$work" "$out/netclaim-$version-deploy.tar.gz" deploy
 cd "$out"
 # The images have digests of their own, which are signed.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # chart.sh OUT REGISTRY VERSION: packs the chart of a release into the folder OUT, and writes what it renders for kubectl apply -f, with
-# REGISTRY/netclaim:VERSION as the image. Needs Go, which builds Helm where it is missing.
+# REGISTRY/netclaim-agent:VERSION and REGISTRY/netclaim-controller:VERSION as the images. Needs Go, which builds Helm where it is missing.
 set -euo pipefail
 # shellcheck source=../../tests/node/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../../tests/node/lib.sh"
@@ -19,12 +19,14 @@ for key in version appVersion; do
 done
 helm=$(tests/programs/build.sh helm)
 cp -r "$chart" "$work/netclaim"
-sed -i -e "0,/^  repository: \"\"/s||  repository: $registry/netclaim|" \
-  -e "0,/^  # -- Image with all/s|It has to be set.*|By default that of the release.|" "$work/netclaim/values.yaml"
+sed -i -e "0,/^  registry: \"\"/s||  registry: $registry|" \
+  -e "0,/^  # -- Where netclaim's images are/s|It has to be set.*|By default where those of the release are.|" "$work/netclaim/values.yaml"
 "$helm" package "$work/netclaim" --destination "$out" >/dev/null
 {
   cat deploy/manifests/namespace.yaml
   "$helm" template netclaim "$work/netclaim" --namespace netclaim-system --kube-version 1.37.0
 } >"$out/netclaim.yaml"
-grep -q "image: $registry/netclaim:$version$" "$out/netclaim.yaml" ||
-  die "netclaim.yaml does not name the image $registry/netclaim:$version"
+for image in netclaim-{agent,controller}; do
+  grep -q "image: $registry/$image:$version$" "$out/netclaim.yaml" ||
+    die "netclaim.yaml does not name the image $registry/$image:$version"
+done

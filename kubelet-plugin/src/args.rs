@@ -11,7 +11,7 @@ use crate::dra::Registration;
 
 /// The netclaim node agent: a DRA driver that attaches pods to CNI networks.
 #[derive(Debug, Clone, Parser)]
-#[command(version)]
+#[command(version, after_help = "`netclaim-kubelet-plugin cni` does what `netclaimctl cni` does")]
 #[allow(missing_docs, reason = "each field's comment is its help text")]
 pub struct Args {
     /// Kubeconfig to reach the API server with; by default $KUBECONFIG, ~/.kube/config or the pod's service

@@ -33,7 +33,7 @@ impl Cluster {
         agent_pid(&self.agent_container()?)
     }
 
-    /// A program of the image. It is static, and so it runs on this machine too.
+    /// A program of the agent's image. It is static, and so it runs on this machine too.
     pub fn image_program(&self, name: &str) -> Result<PathBuf> {
         Ok(PathBuf::from(format!("/proc/{}/root/usr/bin/{name}", self.agent_pid()?)))
     }

@@ -7,9 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::{Cluster, project};
 use crate::command::output;
+use crate::helm::has_one_image;
 use crate::install::build_image;
 
-/// A revision of this repository: its chart, and its image on the cluster's nodes.
+/// A revision of this repository: its chart, and its images on the cluster's nodes.
 pub struct Earlier {
     folder: PathBuf,
     tag: String,
@@ -42,9 +43,15 @@ impl Earlier {
         &self.folder
     }
 
-    /// The tag of its image, `localhost/netclaim:TAG`, and its name: twelve digits of the revision.
+    /// The tag of its images, and its name: twelve digits of the revision.
     pub fn tag(&self) -> &str {
         &self.tag
+    }
+
+    /// The image of its agents.
+    pub fn agent_image(&self) -> Result<String> {
+        let name = if has_one_image(&self.folder.join("deploy/helm/netclaim"))? { "" } else { "-agent" };
+        Ok(format!("localhost/netclaim{name}:{}", self.tag))
     }
 }
 

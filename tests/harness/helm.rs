@@ -24,23 +24,27 @@ impl<'a> Helm<'a> {
         Ok(Self { cluster, program: program()? })
     }
 
-    /// Installs or upgrades the chart with more arguments and the image of the tests, and waits until all
+    /// Installs or upgrades the chart with more arguments and the images of the tests, and waits until all
     /// pods are ready.
     pub fn release(&self, verb: &str, args: &[&str]) -> Result<String> {
         self.release_of(&chart(), "dev", verb, &[&["--wait", "--timeout=120s"], args].concat())
     }
 
-    /// The same with another chart and the image of this tag, without waiting for pods.
+    /// The same with another chart and the images of this tag, without waiting for pods.
     pub fn release_of(&self, chart: &Path, tag: &str, verb: &str, args: &[&str]) -> Result<String> {
-        let image = format!("image.repository=localhost/netclaim,image.tag={tag}");
-        let all = [verb, RELEASE, &chart.to_string_lossy(), "--set", &image];
+        let place = if has_one_image(chart)? {
+            "image.repository=localhost/netclaim"
+        } else {
+            "image.registry=localhost"
+        };
+        let images = format!("{place},image.tag={tag}");
+        let all = [verb, RELEASE, &chart.to_string_lossy(), "--set", &images];
         self.run(&[all.as_slice(), args].concat())
     }
 
-    /// Renders a chart with the image of the tests, and more arguments.
+    /// Renders a chart with the images of the tests, and more arguments.
     pub fn template(&self, chart: &Path, args: &[&str]) -> Result<String> {
-        let all =
-            ["template", RELEASE, &chart.to_string_lossy(), "--set", "image.repository=localhost/netclaim"];
+        let all = ["template", RELEASE, &chart.to_string_lossy(), "--set", "image.registry=localhost"];
         self.run(&[all.as_slice(), args].concat())
     }
 
@@ -54,6 +58,11 @@ impl<'a> Helm<'a> {
         }
         output(command.args(["--namespace", SYSTEM]).args(args))
     }
+}
+
+/// Whether a chart is of a revision whose agents and controllers had the same image.
+pub(crate) fn has_one_image(chart: &Path) -> Result<bool> {
+    Ok(std::fs::read_to_string(chart.join("values.yaml"))?.contains("\n  repository: \"\"\n"))
 }
 
 /// Helm's program, which is built where it is missing.

@@ -43,6 +43,7 @@ impl Cluster {
         let new_image = std::fs::read_to_string(&known).ok() != Some(sum.clone());
         if new_image {
             self.load_image(image)?;
+            self.unpack_netclaimctl(image)?;
         }
         match self.stack()?.as_str() {
             "ipv4" => {
@@ -55,7 +56,7 @@ impl Cluster {
             self.shorten_waits()?;
         }
         if installed && new_image {
-            // The image has the tag of the one before.
+            // The images have the tags of those before.
             self.kubectl(&["rollout", "restart", "-n", SYSTEM, AGENT, CONTROLLER])?;
         }
         std::fs::write(known, sum)?;
@@ -94,7 +95,7 @@ impl Cluster {
         ])
     }
 
-    /// Loads an image archive into the container runtimes of all nodes.
+    /// Loads the images of an archive into the container runtimes of all nodes.
     pub fn load_image(&self, archive: &Path) -> Result<()> {
         self.script("image.sh", &[&archive.to_string_lossy()]).map(drop)
     }
@@ -136,8 +137,8 @@ impl Cluster {
     }
 }
 
-/// Returns the image archive: `$NETCLAIM_IMAGE`, or one built with Cargo's profile `$NETCLAIM_PROFILE`
-/// (`quick`).
+/// Returns the archive of both images: `$NETCLAIM_IMAGE`, or one built with Cargo's profile
+/// `$NETCLAIM_PROFILE` (`quick`).
 pub(crate) fn image() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
         return Ok(path.into());
@@ -155,10 +156,10 @@ pub(crate) fn image() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds the image of a version that is checked out in this folder as an archive, with Cargo's profile
-/// `$NETCLAIM_PROFILE` (`quick`) and these environment variables.
+/// Builds the images of a version that is checked out in this folder as an archive, with Cargo's profile
+/// `$NETCLAIM_PROFILE` (`quick`) and these environment variables. `name` is `localhost/netclaim:TAG`.
 pub fn build_image(version: &Path, archive: &Path, name: &str, settings: &[(&str, &str)]) -> Result<()> {
-    eprintln!("==> building the image {}", archive.display());
+    eprintln!("==> building the images {}", archive.display());
     let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
     // Other tests may run meanwhile (`tests/lanes.sh`), some with limits of time.
     let mut build = Command::new("nice");

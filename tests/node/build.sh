@@ -53,8 +53,8 @@ build_images() {
   done
   (
     cd "$root/deploy/image/archive"
-    go run . -name localhost/pause:1 -entrypoint /pause -out "$1/pause.tar" "$work/pause"
-    go run . -name localhost/busybox:1 -out "$1/busybox.tar" "$work/busybox"
+    go run . -entrypoint /pause -out "$1/pause.tar" "localhost/pause:1=$work/pause"
+    go run . -out "$1/busybox.tar" "localhost/busybox:1=$work/busybox"
   )
   rm -rf "$work"
 }

@@ -132,18 +132,22 @@ runtime_answers() {
   esac
 }
 
-# runtime_import ARCHIVE: loads the image of an archive. The archive is on standard input: the node may not see its path.
+# runtime_import ARCHIVE: loads the images of an archive. The archive is on standard input: the node may not see its path.
 runtime_import() {
-  local name
+  local names
   case $runtime in
   crio)
-    name=$(tar -xOf "$1" index.json | jq -r '.manifests[0].annotations["io.containerd.image.name"]')
+    # Of each image, its name in the archive and in the runtime.
+    names=$(tar -xOf "$1" index.json |
+      jq -r '.manifests[].annotations | "\(.["org.opencontainers.image.ref.name"]) \(.["io.containerd.image.name"])"')
     # shellcheck disable=SC2016 # a script for another shell
     in_node sh -euc '
       trap "rm -f /run/image.tar" EXIT
       cat >/run/image.tar
-      skopeo --policy "$1" copy oci-archive:/run/image.tar "containers-storage:[overlay@/var/lib/containers/storage+/run/containers/storage]$2"
-    ' - "$dir/policy.json" "$name" <"$1"
+      echo "$2" | while read -r from to; do
+        skopeo --policy "$1" copy "oci-archive:/run/image.tar:$from" "containers-storage:[overlay@/var/lib/containers/storage+/run/containers/storage]$to" </dev/null
+      done
+    ' - "$dir/policy.json" "$names" <"$1"
     ;;
   *) in_node ctr images import - <"$1" ;;
   esac

@@ -41,12 +41,12 @@ fn version() -> (u16, Value) {
 }
 
 fn container(restarts: i64) -> Value {
-    json!({"name": "agent", "image": "localhost/netclaim:dev", "imageID": "sha256:1", "ready": true, "restartCount": restarts})
+    json!({"name": "agent", "image": "localhost/netclaim-agent:dev", "imageID": "sha256:1", "ready": true, "restartCount": restarts})
 }
 
 fn own_pod(name: &str, component: &str, restarts: i64) -> Value {
     json!({"metadata": {"namespace": "netclaim-system", "name": name, "labels": {"app.kubernetes.io/name": component}},
-        "spec": {"containers": [{"name": "agent", "image": "localhost/netclaim:dev", "env": [{"name": "A", "value": "hunter2"}]}]},
+        "spec": {"containers": [{"name": "agent", "image": "localhost/netclaim-agent:dev", "env": [{"name": "A", "value": "hunter2"}]}]},
         "status": {"containerStatuses": [container(restarts)]}})
 }
 
@@ -121,7 +121,7 @@ async fn the_report_has_what_is_netclaims_and_no_secret() {
     assert_eq!(
         files["versions.txt"],
         format!(
-            "netclaimctl {}\nKubernetes v1.37.1\n2 x localhost/netclaim:dev (sha256:1)\n",
+            "netclaimctl {}\nKubernetes v1.37.1\n2 x localhost/netclaim-agent:dev (sha256:1)\n",
             env!("CARGO_PKG_VERSION")
         )
     );
@@ -186,7 +186,7 @@ async fn a_list_that_has_no_room_is_read_to_its_end() {
     let (files, _) = made(client).await.unwrap();
     assert_eq!(files["objects/pods.yaml"], "");
     assert!(files["README.md"].contains("* `objects/pods.yaml`: pods, those of netclaim. **Truncated**"));
-    assert!(files["versions.txt"].contains("2 x localhost/netclaim:dev"), "{}", files["versions.txt"]);
+    assert!(files["versions.txt"].contains("2 x localhost/netclaim-agent:dev"), "{}", files["versions.txt"]);
     assert!(files.contains_key("logs/netclaim-controller-b/agent.log"), "{:?}", files.keys());
 }
 

@@ -199,7 +199,7 @@ fn networks_are_found_as_by_libcni() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let mut ours = match netclaim_cli::cni::load(dir.path(), &network.parse().unwrap()) {
+        let mut ours = match netclaim_cnitool::load(dir.path(), &network.parse().unwrap()) {
             Ok(list) => json!({"class": "ok", "result": shown(&list)}),
             Err(_) => json!({"class": "no such network"}),
         };

@@ -73,7 +73,7 @@ pub fn tools_on_the_node_see_the_attachments(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     test.start_pod("p", &network)?;
     let sandbox = test.sandbox("p")?.sandbox;
-    let agent = ["exec", "-n", SYSTEM, AGENT, "--", "netclaimctl", "cni"];
+    let agent = ["exec", "-n", SYSTEM, AGENT, "--", "netclaim-kubelet-plugin", "cni"];
     let listed = test.cluster.kubectl(&[agent.as_slice(), &["attachments", "--json"]].concat())?;
     let listed: Vec<Value> = serde_json::from_str(&listed)?;
     let of_pod: Vec<_> = listed.iter().filter(|one| one["containerID"] == sandbox).collect();

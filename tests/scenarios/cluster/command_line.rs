@@ -17,7 +17,7 @@ fn netclaimctl(test: &Test<'_>, args: &[&str]) -> Result<Output> {
 }
 
 fn netclaimctl_as(test: &Test<'_>, kubeconfig: &Path, args: &[&str]) -> Result<Output> {
-    let mut command = Command::new(test.cluster.image_program("netclaimctl")?);
+    let mut command = Command::new(test.cluster.netclaimctl());
     Ok(command.args(args).arg("--kubeconfig").arg(kubeconfig).output()?)
 }
 
@@ -61,7 +61,7 @@ pub fn netclaimctl_lists_what_pods_have(test: &Test<'_>) -> Result<()> {
 pub fn netclaimctl_is_a_plugin_of_kubectl_that_completes_its_commands(test: &Test<'_>) -> Result<()> {
     let folder = tempfile::tempdir()?;
     for name in ["kubectl-netclaim", "kubectl_complete-netclaim"] {
-        symlink(test.cluster.image_program("netclaimctl")?, folder.path().join(name))?;
+        symlink(test.cluster.netclaimctl(), folder.path().join(name))?;
     }
     let kubectl = |args: &[&str]| {
         let path = std::env::var("PATH").unwrap_or_default();

@@ -69,7 +69,9 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
     let helm = Helm::new(test.cluster)?;
     for (set, args, expected) in [
         ("agent.hostmounts=true", [].as_slice(), "hostmounts"),
-        ("image.digest=1.0", &[], "/image/digest"),
+        ("agent.image.digest=1.0", &[], "/agent/image/digest"),
+        ("image.repository=example.com/netclaim", &[], "/image"),
+        ("image.registry=example.com/netclaim:1", &[], "/image/registry"),
         ("agent.kubeletDir=kubelet", &[], "/agent/kubeletDir"),
         ("agent.kubeletDir=null", &[], "missing property 'kubeletDir'"),
         ("agent.cniBinDir=/opt/../bin", &[], "/agent/cniBinDir"),
@@ -78,7 +80,7 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ("agent.extraEnv[0].name=OTEL_TRACES_SAMPLER", &[], "/agent/extraEnv/0/name"),
         ("agent.tracing.endpoint=collector:4317", &[], "/agent/tracing/endpoint"),
         ("agent.tracing.samplingRatio=10", &[], "/agent/tracing/samplingRatio"),
-        ("image.repository=", &[], "image.repository is empty"),
+        ("image.registry=", &[], "image.registry is empty"),
         ("controller.podDisruptionBudget.enabled=true", &[], "set controller.replicas=2"),
         (
             "plugins.image=x,agent.hostMounts=true",
@@ -109,9 +111,16 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
 /// Values that are not the default, and what has to be in the objects for it.
 const VALUES: &[(&str, &str)] = &[
     (
-        "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
-        "netclaim@sha256:00",
+        "agent.image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
+        "image: localhost/netclaim-agent@sha256:00",
     ),
+    (
+        "controller.image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
+        "image: localhost/netclaim-controller@sha256:00",
+    ),
+    ("image.registry=example.com:5000/team/", "image: example.com:5000/team/netclaim-agent:"),
+    ("agent.image.repository=mirror/agent,image.tag=1", "image: localhost/mirror/agent:1"),
+    ("controller.image.repository=mirror/controller,image.tag=1", "image: localhost/mirror/controller:1"),
     ("image.pullPolicy=Always", "imagePullPolicy: Always"),
     ("imagePullSecrets[0].name=mine", "name: mine"),
     ("agent.kubeletDir=/var/lib/k0s/kubelet", "path: /var/lib/k0s/kubelet/plugins_registry"),

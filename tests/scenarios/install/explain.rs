@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Runs `netclaimctl explain` as the cluster's admin, in the scenario's namespace.
 fn explain(test: &Test<'_>, args: &[&str]) -> Result<Output> {
-    let mut command = Command::new(test.cluster.image_program("netclaimctl")?);
+    let mut command = Command::new(test.cluster.netclaimctl());
     command.arg("explain").args(args).args(["--namespace", test.namespace()]);
     command.arg("--kubeconfig").arg(test.cluster.dir().join("kubeconfig"));
     Ok(command.output()?)

@@ -13,6 +13,7 @@ mod cert_manager;
 mod chart;
 mod explain;
 mod helm;
+mod images;
 mod kubeconform;
 mod left;
 mod migrate;
@@ -27,6 +28,7 @@ mod webhook;
 use chart::*;
 use explain::*;
 use helm::*;
+use images::*;
 use kubeconform::*;
 use migrate::*;
 use plugins::*;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
                 kubeconform_finds_no_mistakes,
                 whoever_may_view_the_cluster_sees_networks_and_changes_none;
             alone:
+                agents_and_controllers_have_images_with_only_their_own_programs,
                 netclaimctl_shows_what_is_used_and_what_is_wrong,
                 netclaimctl_says_which_plugin_a_node_lacks,
                 netclaimctl_says_that_a_node_has_nri_and_cdi_off,

@@ -13,11 +13,11 @@ use netclaim_tests::{Test, helm, output, project};
 use crate::helm::{MANIFESTS, and_then_as_before, blocks_are_given_back, nodes_have_no_sockets};
 use crate::left::nothing_is_left;
 
-/// The image that the page's reader builds and pushes.
-const PUSHED: &str = "--set image.repository=registry.example.com/netclaim";
+/// Where the page's reader pushes the images.
+const PUSHED: &str = "--set image.registry=registry.example.com";
 /// The nodes of the tests have it already. Their kernel is that of the machine, and there is no registry.
-const LOADED: &str = "--set image.repository=localhost/netclaim --set image.tag=dev";
-/// What makes the image and netclaimctl: the lane has built both.
+const LOADED: &str = "--set image.registry=localhost --set image.tag=dev";
+/// What makes the images and netclaimctl: the lane has built both.
 const BUILT: [&str; 4] = ["deploy/image/build.sh ", "skopeo ", "cargo ", "sudo "];
 
 /// The shell's commands below each heading of the page, by the beginning of the heading.
@@ -102,7 +102,7 @@ fn followed(test: &Test<'_>, folder: &Path) -> Result<()> {
     run(test, folder, of("3.")?)?;
 
     // What the page shows next.
-    symlink(test.cluster.image_program("netclaimctl")?, folder.join("kubectl-netclaim"))?;
+    symlink(test.cluster.netclaimctl(), folder.join("kubectl-netclaim"))?;
     let status = run(test, folder, "kubectl netclaim status")?;
     let network = status.lines().find(|line| line.starts_with("storage ")).with_context(|| status.clone())?;
     let words: Vec<&str> = network.split_whitespace().collect();

@@ -14,7 +14,11 @@ use crate::left::nothing_is_left;
 /// The version of the workspace, which that of the chart has to be.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Writes the chart's archive and the manifests of a release whose image is on no registry, but on all nodes.
+/// The images of netclaim, and what runs in each.
+const IMAGES: [(&str, &str); 2] = [("netclaim-agent", AGENT), ("netclaim-controller", CONTROLLER)];
+
+/// Writes the chart's archive and the manifests of a release whose images are on no registry, but on all
+/// nodes.
 fn files(test: &Test<'_>) -> Result<PathBuf> {
     let folder = test.cluster.dir().join("release");
     if folder.exists() {
@@ -22,10 +26,12 @@ fn files(test: &Test<'_>) -> Result<PathBuf> {
     }
     fs::create_dir(&folder)?;
     output(Command::new(project("deploy/release/chart.sh")).arg(&folder).args(["localhost", VERSION]))?;
-    let released = format!("localhost/netclaim:{VERSION}");
-    for node in test.cluster.nodes() {
-        let tag = ["ctr", "-n", "k8s.io", "images", "tag", "--force", "localhost/netclaim:dev", &released];
-        test.cluster.on(&node.name(), &tag)?;
+    for (image, _) in IMAGES {
+        let [built, released] = ["dev", VERSION].map(|tag| format!("localhost/{image}:{tag}"));
+        for node in test.cluster.nodes() {
+            let tag = ["ctr", "-n", "k8s.io", "images", "tag", "--force", &built, &released];
+            test.cluster.on(&node.name(), &tag)?;
+        }
     }
     Ok(folder)
 }
@@ -35,11 +41,11 @@ fn files(test: &Test<'_>) -> Result<PathBuf> {
 fn serves_pods(test: &Test<'_>) -> Result<()> {
     test.cluster.agent_ready()?;
     test.cluster.controller_ready()?;
-    for program in [AGENT, CONTROLLER] {
+    for (image, program) in IMAGES {
         let object = test.cluster.get(&["-n", SYSTEM, program])?;
         let mut images =
             list(&object["spec"]["template"]["spec"]["containers"]).map(|one| text(&one["image"]));
-        let released = format!("localhost/netclaim:{VERSION}");
+        let released = format!("localhost/{image}:{VERSION}");
         ensure!(images.all(|image| image == released), "{program} has another image than {released}");
     }
     let network = test.macvlan("a")?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// Runs `netclaimctl status` as the cluster's admin.
 fn status(test: &Test<'_>, args: &[&str]) -> Result<Output> {
-    let mut command = Command::new(test.cluster.image_program("netclaimctl")?);
+    let mut command = Command::new(test.cluster.netclaimctl());
     command.args(["status", "--kubeconfig"]).arg(test.cluster.dir().join("kubeconfig")).args(args);
     Ok(command.output()?)
 }

@@ -599,8 +599,8 @@ pub fn a_node_that_is_cut_off_and_deleted_hands_out_no_address(test: &Test<'_>) 
 
     // As the page says, this shows on the node which sandboxes have addresses.
     let agent = crictl.run(&["ps", "-q", "--name", "^agent$"])?;
-    let listed =
-        crictl.run(&["exec", "--sync", agent.trim(), "/usr/bin/netclaimctl", "cni", "attachments"])?;
+    let command = ["/usr/bin/netclaim-kubelet-plugin", "cni", "attachments"];
+    let listed = crictl.run(&[&["exec", "--sync", agent.trim()], command.as_slice()].concat())?;
     let of_network: Vec<&str> = listed.lines().filter(|line| line.contains(&network)).collect();
     let sandbox = test.sandbox("stays")?.id;
     let is_named = |line: &&str| line.contains(&sandbox) && line.ends_with(&format!(" {kept}/28"));

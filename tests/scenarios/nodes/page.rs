@@ -25,7 +25,7 @@ impl<'a> Page<'a> {
         let text = fs::read_to_string(project("docs/tasks").join(name)).with_context(|| name)?;
         let shell = TempDir::new()?;
         fs::copy(test.cluster.dir().join("kubeconfig"), shell.path().join("kubeconfig"))?;
-        symlink(test.cluster.image_program("netclaimctl")?, shell.path().join("kubectl-netclaim"))?;
+        symlink(test.cluster.netclaimctl(), shell.path().join("kubectl-netclaim"))?;
         let page = Self { test, name, text, shell };
         page.run(&format!("kubectl config set-context --current --namespace={}", test.namespace()))?;
         Ok(page)

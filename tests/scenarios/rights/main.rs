@@ -45,7 +45,7 @@ fn manifest(name: &str) -> String {
 /// The roles that the chart adds with the webhook, which the manifests do not have.
 fn of_the_webhook() -> String {
     let mut render = Command::new(helm::program().unwrap());
-    render.arg("template").arg(helm::chart()).args(["--set", "image.repository=any,webhook.enabled=true"]);
+    render.arg("template").arg(helm::chart()).args(["--set", "image.registry=any,webhook.enabled=true"]);
     output(render.args(["--kube-version", "1.37.0", "--show-only", "templates/webhook-rbac.yaml"])).unwrap()
 }
 

@@ -17,10 +17,9 @@ const COSTS: [&str; 7] =
     [CPU_OWN, CPU_PLUGINS, CPU_CONTAINERD, CPU_STARTED, CPU_KUBELET, CPU_NODE, CPU_API_SERVER];
 
 /// Has agents of this image run.
-fn run_image(test: &Test<'_>, tag: &str) -> Result<()> {
-    let image = format!("*=localhost/netclaim:{tag}");
-    test.cluster.kubectl(&["set", "image", "-n", SYSTEM, AGENT, &image])?;
-    test.cluster.agent_ready().with_context(|| format!("the agent of {tag}, with the manifests of today"))
+fn run_image(test: &Test<'_>, image: &str) -> Result<()> {
+    test.cluster.kubectl(&["set", "image", "-n", SYSTEM, AGENT, &format!("*={image}")])?;
+    test.cluster.agent_ready().with_context(|| format!("the agent of {image}, with the manifests of today"))
 }
 
 pub fn an_earlier_version_and_this_one_start_pods_in_turns(test: &Test<'_>) -> Result<()> {
@@ -34,13 +33,13 @@ pub fn an_earlier_version_and_this_one_start_pods_in_turns(test: &Test<'_>) -> R
     let (kinds, count) = (kinds(), count()?);
     for _ in 0..rounds(4)? {
         let round = samples.next_round();
-        let mut order = [("old", earlier.tag()), ("new", "dev")];
+        let mut order = [("old", earlier.agent_image()?), ("new", "localhost/netclaim-agent:dev".to_owned())];
         if round % 2 == 1 {
             order.reverse();
         }
-        for (name, tag) in order {
-            run_image(test, tag)?;
-            eprintln!("         round {round}: {name} ({tag})");
+        for (name, image) in order {
+            run_image(test, &image)?;
+            eprintln!("         round {round}: {name} ({image})");
             let who = Netclaim::named(test, name)?;
             Turn { test, pods: &pods, samples: &mut samples, who: &who, round }.measure(&kinds, count)?;
             samples.save()?;

@@ -1,12 +1,12 @@
 {{/* netclaim is one per cluster, like its driver's name: its objects have fixed names. */}}
 
+{{/* The image of agent or controller: (list $ "agent"). */}}
 {{- define "netclaim.image" -}}
-{{- $repository := required "image.repository is empty: push netclaim's image and name it, see https://netclaim.dev/install.html" .Values.image.repository -}}
-{{- if .Values.image.digest -}}
-{{ $repository }}@{{ .Values.image.digest }}
-{{- else -}}
-{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
-{{- end -}}
+{{- $chart := first . -}}
+{{- $image := (get $chart.Values (last .)).image -}}
+{{- $registry := required "image.registry is empty: push netclaim's images and say where they are, see https://netclaim.dev/install.html" $chart.Values.image.registry -}}
+{{ trimSuffix "/" $registry }}/{{ $image.repository }}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $chart.Values.image.tag | default $chart.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 
 {{- define "netclaim.labels" -}}

@@ -1,4 +1,4 @@
-//! Options and environment of `netclaimctl cni`, the same as those of cnitool.
+//! Options and environment of the command, the same as those of cnitool.
 
 use std::env;
 use std::ffi::OsString;

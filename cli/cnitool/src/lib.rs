@@ -1,5 +1,8 @@
 //! CNI networks by hand: the operations of cnitool, with its command line and environment, and more.
 //!
+//! It is the command `cni` of two programs: of `netclaimctl`, and of `netclaim-kubelet-plugin` for the
+//! agent's container, whose image has no netclaimctl.
+//!
 //! * `add` prints the result of the last plugin to standard output. A failure is printed there as an error
 //!   object of the specification, with exit status 1, and for people to standard error.
 //! * [`Attachments`](netclaim_cni::Attachments) caches an attachment before its first plugin runs. `del` and
@@ -10,10 +13,12 @@ mod failure;
 mod networks;
 mod settings;
 
+use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 use netclaim_api::template;
@@ -21,16 +26,19 @@ use netclaim_cni::error_chain;
 use netclaim_cni::validate::{Severity, validate};
 use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, ListName, ValidAttachment};
 use serde_json::{Value, json};
-
-use crate::colour::Colours;
-use crate::print;
-use crate::table::table;
+use tokio::signal::unix::{SignalKind, signal};
 
 pub use failure::Failure;
 pub use networks::{LoadError, files, load};
 pub use settings::{SettingError, Settings};
 
-/// `netclaimctl cni`.
+/// How long a killed plugin may take to exit.
+const KILLED: Duration = Duration::from_millis(200);
+
+/// The exit code of a program that was interrupted.
+const INTERRUPTED: u8 = 130;
+
+/// The arguments of the command.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Settings that cnitool reads from its environment.
@@ -41,7 +49,7 @@ pub struct Args {
     pub operation: Operation,
 }
 
-/// The operations of `netclaimctl cni`.
+/// The operations.
 #[derive(Debug, Subcommand)]
 pub enum Operation {
     /// Attaches a network namespace to a network, and prints the result
@@ -109,36 +117,84 @@ pub struct Target {
     pub netns: PathBuf,
 }
 
-/// Runs the operation.
-pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write + Send)) -> ExitCode {
-    let failed = match perform(&args, out, err).await {
-        Ok(code) => return code,
-        Err(failure) => failure,
+/// What the command says to people.
+struct Messages<'a> {
+    program: &'a str,
+    err: &'a mut (dyn Write + Send),
+}
+
+impl Messages<'_> {
+    /// If standard error is closed, nobody wants to know.
+    fn say(&mut self, message: impl Display) {
+        let _ = writeln!(self.err, "{}: {message}", self.program);
+    }
+}
+
+/// Runs the operation. `program` is what the user has called: messages for people begin with it.
+///
+/// CNI plugins inherit none of the caller's open files. SIGINT and SIGTERM end the command.
+pub async fn run(
+    program: &str,
+    args: Args,
+    out: &mut (dyn Write + Send),
+    err: &mut (dyn Write + Send),
+) -> ExitCode {
+    let mut messages = Messages { program, err };
+    if let Err(error) = netclaim_cni::close_inherited_descriptors() {
+        messages.say(format_args!("cannot close inherited descriptors: {error}"));
+        return ExitCode::FAILURE;
+    }
+    let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(term), Ok(int)) => (term, int),
+        (Err(error), _) | (_, Err(error)) => {
+            messages.say(format_args!("cannot listen for signals: {error}"));
+            return ExitCode::FAILURE;
+        }
     };
-    // If the output is closed, nobody reads the error.
-    let _ = writeln!(out, "{:#}", failed.object());
-    print::failed(err, error_chain(&failed))
+    let performed = tokio::select! {
+        performed = perform(&args, out, &mut messages) => Some(performed),
+        _ = term.recv() => None,
+        _ = int.recv() => None,
+    };
+    match performed {
+        Some(Ok(code)) => code,
+        Some(Err(failure)) => {
+            // If the output is closed, nobody reads the error.
+            let _ = writeln!(out, "{:#}", failure.object());
+            messages.say(error_chain(&failure));
+            ExitCode::FAILURE
+        }
+        None => {
+            // Plugins have their own process groups, so the terminal does not interrupt them; the drop of
+            // `perform` kills them.
+            messages.say(
+                "interrupted; what was begun is not finished: `cni attachments` shows what to `cni del`",
+            );
+            tokio::time::sleep(KILLED).await;
+            INTERRUPTED.into()
+        }
+    }
 }
 
 async fn perform(
     args: &Args,
     out: &mut (dyn Write + Send),
-    err: &mut (dyn Write + Send),
+    messages: &mut Messages<'_>,
 ) -> Result<ExitCode, Failure> {
     let Args { settings, operation } = args;
     match operation {
         Operation::Add(target) => add(settings, target, out).await?,
-        Operation::Del { target, give_up } => del(settings, target, *give_up, err).await?,
+        Operation::Del { target, give_up } => del(settings, target, *give_up, messages).await?,
         Operation::Check(target) => check(settings, target).await?,
         Operation::Status { network, netns: _ } => {
             let list = networks::load(settings.netconf_dir(), &name(network)?)?;
             settings.runtime()?.status(&list, settings.deadline()).await?;
         }
-        Operation::Gc { network, netns: _, keep } => gc(settings, &name(network)?, keep, err).await?,
+        Operation::Gc { network, netns: _, keep } => gc(settings, &name(network)?, keep, messages).await?,
         Operation::Validate { files, template, json } => {
             return validate_files(settings, files, *template, *json, out);
         }
-        Operation::Attachments { json } => attachments(&settings.cache(), *json, out, err)?,
+        Operation::Attachments { json } => attachments(&settings.cache(), *json, out, messages)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -158,7 +214,7 @@ async fn del(
     settings: &Settings,
     target: &Target,
     give_up: bool,
-    err: &mut (dyn Write + Send),
+    messages: &mut Messages<'_>,
 ) -> Result<(), Failure> {
     let (attachments, attachment) = (settings.attachments()?, settings.attachment(&target.netns)?);
     let network = name(&target.network)?;
@@ -176,7 +232,7 @@ async fn del(
         return Ok(attachments.del(&request, settings.deadline()).await?);
     }
     for error in attachments.give_up(&request, settings.deadline()).await? {
-        let _ = writeln!(err, "netclaimctl: given up, something may be left: {}", error_chain(&error));
+        messages.say(format_args!("given up, something may be left: {}", error_chain(&error)));
     }
     Ok(())
 }
@@ -190,13 +246,13 @@ async fn gc(
     settings: &Settings,
     network: &ListName,
     keep: &[String],
-    err: &mut (dyn Write + Send),
+    messages: &mut Messages<'_>,
 ) -> Result<(), Failure> {
     let list = networks::load(settings.netconf_dir(), network)?;
     let keep = keep.iter().map(|text| kept(text)).collect::<Result<Vec<_>, _>>()?;
     let done = settings.attachments()?.gc(&list, &keep, settings.deadline()).await?;
     for ValidAttachment { container_id, if_name } in done.deleted {
-        let _ = writeln!(err, "netclaimctl: deleted interface `{if_name}` of container `{container_id}`");
+        messages.say(format_args!("deleted interface `{if_name}` of container `{container_id}`"));
     }
     if done.failed.is_empty() { Ok(()) } else { Err(Failure::Gc(done.failed)) }
 }
@@ -249,11 +305,11 @@ fn attachments(
     cache: &Cache,
     json: bool,
     out: &mut (dyn Write + Send),
-    err: &mut (dyn Write + Send),
+    messages: &mut Messages<'_>,
 ) -> Result<(), Failure> {
     let (known, unusable) = cache.attachments()?;
     for error in &unusable {
-        let _ = writeln!(err, "netclaimctl: {}", error_chain(error));
+        messages.say(error_chain(error));
     }
     let netns = |of: &Cached| of.attachment.netns.as_ref().map(|path| path.to_string_lossy().into_owned());
     let ips = |of: &Cached| -> Vec<String> {
@@ -273,15 +329,36 @@ fn attachments(
     let rows = known.iter().map(|of| {
         let Attachment { container_id, if_name, .. } = &of.attachment;
         let addresses = if attached(of) { ips(of).join(",") } else { "(ADD failed)".to_owned() };
-        let netns = netns(of).unwrap_or_default();
-        vec![
-            of.list.name().to_string().into(),
-            container_id.to_string().into(),
-            if_name.to_string().into(),
-            netns.into(),
-            addresses.into(),
-        ]
+        let (network, netns) = (of.list.name().to_string(), netns(of).unwrap_or_default());
+        [network, container_id.to_string(), if_name.to_string(), netns, addresses]
     });
-    let head = ["NETWORK", "CONTAINER", "INTERFACE", "NETNS", "ADDRESSES"];
-    Ok(out.write_all(table(&head, rows, Colours::Off).as_bytes())?)
+    let head = ["NETWORK", "CONTAINER", "INTERFACE", "NETNS", "ADDRESSES"].map(str::to_owned);
+    Ok(out.write_all(columns(std::iter::once(head).chain(rows).collect()).as_bytes())?)
+}
+
+/// Returns the rows as lines whose columns begin below each other.
+fn columns<const COUNT: usize>(rows: Vec<[String; COUNT]>) -> String {
+    let mut widths = [0; COUNT];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let line = |row: [String; COUNT]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}   "));
+        cells.collect::<String>().trim_end().to_owned() + "\n"
+    };
+    rows.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_begin_below_each_other_and_lines_end_with_a_word() {
+        let rows = [["NETWORK", "N", "LAST"], ["a", "é", "x"], ["storage", "", ""]];
+        let rows = rows.map(|row| row.map(str::to_owned)).to_vec();
+        assert_eq!(columns(rows), "NETWORK   N   LAST\na         é   x\nstorage\n");
+    }
 }
