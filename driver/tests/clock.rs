@@ -89,7 +89,8 @@ impl Node {
     }
 
     fn journal(&self) -> Journal<Claimant> {
-        Journal::open(self.host.data.path().join("journal")).unwrap()
+        let data = self.host.data.path();
+        Journal::open(data.join("journal"), data.join("run")).unwrap()
     }
 
     fn agent(&self) -> Agent {

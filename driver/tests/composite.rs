@@ -148,7 +148,9 @@ impl Node {
         for network in ["netclaim-bond0", "netclaim-vlan7"] {
             assert_eq!(self.host.reserved(network), [""; 0], "{network}");
         }
-        assert_eq!(std::fs::read_dir(self.host.data.path().join("journal")).unwrap().count(), 0);
+        for folder in ["journal", "run"] {
+            assert_eq!(std::fs::read_dir(self.host.data.path().join(folder)).unwrap().count(), 0);
+        }
         assert_eq!(self.netns.inside(links), Netns::new().inside(links));
         assert_eq!(self.agent.illegal_moves(), 0);
     }

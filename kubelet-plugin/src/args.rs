@@ -104,13 +104,14 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_ANNOTATE_PODS", default_value = "false", action = clap::ArgAction::Set)]
     pub annotate_pods: bool,
 
-    /// Directory of what must survive a reboot: the journal, the hook that the runtime executes, and the
-    /// agent's own CNI plugins. It has the same path inside and outside of the agent's container
+    /// Directory of what must survive a reboot: DELs that are owed, the hook that the runtime executes, and
+    /// the agent's own CNI plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
     pub state_dir: PathBuf,
 
-    /// Directory of what must not survive a reboot: the gate's socket, its markers, and the files that
-    /// containers read about their devices. It has the same path inside and outside of the agent's container
+    /// Directory of what must not survive a reboot: the gate's socket, its markers, the journal of this boot,
+    /// and the files that containers read about their devices. It has the same path inside and outside of the
+    /// agent's container
     #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
     pub run_dir: PathBuf,
 
@@ -242,9 +243,15 @@ impl Args {
         self.kubelet_dir.join("plugins").join(&self.driver_name)
     }
 
-    /// The journal's directory.
+    /// The journal's durable directory.
     pub fn journal_dir(&self) -> PathBuf {
         self.state_dir.join("journal")
+    }
+
+    /// The journal's directory of a boot. Its name keeps other boots from reading it, also where RUN_DIR is
+    /// on a disk.
+    pub fn boot_journal_dir(&self, boot_id: &str) -> PathBuf {
+        self.run_dir.join("journal").join(boot_id)
     }
 
     /// The directory in which tools find the attachments, in libcni's format.

@@ -227,10 +227,15 @@ impl Node {
         Ok(leases)
     }
 
-    /// Lists the files of the agent's journal.
+    /// Lists the files of the agent's journal, of both folders. An attachment has one or two, of one name.
     pub fn journal(&self) -> Result<Vec<String>> {
-        let names = names(&self.path("/var/lib/netclaim/journal"))?;
-        Ok(names.into_iter().filter(|name| name != ".lock").collect())
+        let mut found: BTreeSet<String> =
+            names(&self.path("/var/lib/netclaim/journal"))?.into_iter().collect();
+        let of_boots = self.path("/run/netclaim/journal");
+        for boot in names(&of_boots)? {
+            found.extend(names(&of_boots.join(boot))?);
+        }
+        Ok(found.into_iter().filter(|name| !name.starts_with('.')).collect())
     }
 
     /// Whether something was mounted there at the start.

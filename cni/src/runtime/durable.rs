@@ -68,7 +68,11 @@ pub fn remove(path: &Path, lasting: Lasting) -> Result<(), FileError> {
     match fs::remove_file(path) {
         // An earlier removal may have ended before the directory was synced.
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::to("remove", path)(error)),
-        _ => sync_dir_of(path, lasting),
+        _ => {
+            #[cfg(any(test, feature = "write-trace"))]
+            trace::note("remove", path);
+            sync_dir_of(path, lasting)
+        }
     }
 }
 
@@ -94,21 +98,33 @@ fn sync(file: &File, path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The writes and syncs of this thread, for tests: their order decides what a power cut leaves.
+/// The writes, removals and syncs of this thread, for tests: their order decides what a crash or a power cut
+/// leaves.
 #[cfg(any(test, feature = "write-trace"))]
 pub mod trace {
     use std::cell::RefCell;
     use std::path::Path;
 
+    /// Sees each step, as `VERB NAME`.
+    pub type Watcher = Box<dyn FnMut(&str)>;
+
     thread_local!(static DONE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
+    thread_local!(static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) });
 
     pub(super) fn note(verb: &str, path: &Path) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        DONE.with_borrow_mut(|done| done.push(format!("{verb} {name}")));
+        let step = format!("{verb} {name}");
+        WATCHER.with_borrow_mut(|watcher| watcher.as_mut().map(|watcher| watcher(&step)));
+        DONE.with_borrow_mut(|done| done.push(step));
     }
 
-    /// Returns the writes and syncs since the last call.
+    /// Returns the steps since the last call.
     pub fn take() -> Vec<String> {
         DONE.take()
+    }
+
+    /// Calls `watcher` after each rename and removal, and before each sync.
+    pub fn watch(watcher: Option<Watcher>) {
+        WATCHER.set(watcher);
     }
 }

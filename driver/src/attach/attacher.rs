@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::counters::Counters;
 use super::journal::{Journal, Loaded, Unreadable};
 use super::plan::{Owner, Plan, Spec};
-use super::pod::{Command, Pod};
+use super::pod::{Command, Pod, blocking};
 use super::record::{Phase, Record, Sandbox};
 use super::state::PodState;
 use super::{Attach, Checked, Failure, Observer};
@@ -373,12 +373,16 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.counters.panics.load(Ordering::Relaxed)
     }
 
-    /// Starts no new work, and returns when running operations have ended. The journal has the rest for the
-    /// next agent. Calls that wait for the rest are never answered.
+    /// Starts no new work, and returns when running operations have ended and everything is on disk. The
+    /// journal has the rest for the next agent. Calls that wait for the rest are never answered.
     pub async fn drain(&self) {
         self.ending.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+        let journal = self.journal.clone();
+        if let Err(error) = blocking(move || journal.move_to_disk()).await {
+            tracing::warn!(%error, "cannot move the journal of this boot to disk: the next agent finds it where it is");
+        }
     }
 
     async fn answered(&self, answer: oneshot::Receiver<Result<(), Failure>>) -> Result<(), Failure> {

@@ -15,12 +15,15 @@
 //!                                  └──────┘ DEL failed: again, later
 //! ```
 //!
-//! | on disk | what a crash leaves | what follows |
+//! | journalled | what a crash leaves | what follows |
 //! |---|---|---|
 //! | `Planned` | nothing in any sandbox | ADD when a sandbox comes, forgotten when the claim goes |
 //! | `Adding` | nothing, or parts of an ADD, or all of it without a result | DEL, then `Planned` |
 //! | `Attached` | the interface with its result | nothing while its sandbox lives |
 //! | `Deleting` | parts of a DEL, or all of it | DEL again, then `Planned` |
+//!
+//! Only `Adding` waits for the disk. After a reboot without an orderly end of the agent, whatever followed it
+//! reads as `Adding`, and a `Planned` that had no ADD is gone. See [`journal`](super::journal).
 //!
 //! An ADD made nothing if no plugin ran, for example because one is missing, or if the first one reports so.
 //!

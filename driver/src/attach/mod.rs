@@ -12,7 +12,7 @@
 //! | [`machine`] | the state machine of one attachment | none |
 //! | [`wanted`], [`retry`] | what is wanted of a pod, which step is next, when one is repeated or given up | none |
 //! | [`state`](PodState) | the state of a pod, and whether its containers may start | none |
-//! | [`journal`] | one file per attachment | files |
+//! | [`journal`] | one file per attachment, on disk when an ADD is due, in memory for the rest | files |
 //! | `pod` | the task of one pod: runs the steps, one at a time | through the traits here |
 //! | `attacher`, `counters` | all pods of the node | tasks |
 //! | `plugins` | [`Attach`] by CNI plugins | processes, netlink |

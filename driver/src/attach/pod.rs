@@ -462,7 +462,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = index_in_pod;
         }
-        // Without the record on disk a crash would detach a running pod, so this counts as a failed ADD.
+        // Without the record a crash would detach a running pod, so this counts as a failed ADD.
         match self.write(&record).await {
             Ok(()) => {
                 Failpoint::AddNoted.reach();
@@ -857,8 +857,8 @@ fn span<O: Owner>(plan: &Plan<O>, sandbox_id: &str, traced: &Traced) -> tracing:
     span
 }
 
-/// Runs an operation of the journal off the async threads, because it waits for the disk.
-async fn blocking<T: Send + 'static>(
+/// Runs an operation of the journal off the async threads, because it may wait for the disk.
+pub(super) async fn blocking<T: Send + 'static>(
     operation: impl FnOnce() -> Result<T, journal::Error> + Send + 'static,
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(operation).await {

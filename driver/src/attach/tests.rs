@@ -1,6 +1,7 @@
 //! The life of attachments against a scripted network: what is executed, in which order, and what is told.
 
 use std::collections::{HashSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -202,6 +203,7 @@ struct Node {
     plugins: Arc<Plugins>,
     watcher: Arc<Watcher>,
     attacher: Arc<Attacher<Plugins, Watcher>>,
+    boot: String,
 }
 
 const POD: &str = "pod-uid";
@@ -218,7 +220,7 @@ impl Node {
         let dir = tempfile::tempdir().unwrap();
         let (plugins, watcher) = (Arc::new(Plugins::default()), Arc::new(Watcher::default()));
         let attacher = Self::agent(&dir, &plugins, &watcher, "boot");
-        Self { dir, plugins, watcher, attacher }
+        Self { dir, plugins, watcher, attacher, boot: "boot".to_owned() }
     }
 
     fn agent(
@@ -227,7 +229,7 @@ impl Node {
         watcher: &Arc<Watcher>,
         boot: &str,
     ) -> Arc<Attacher<Plugins, Watcher>> {
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path().join("journal"), dir.path().join("run").join(boot)).unwrap();
         let loaded = journal.load().unwrap();
         Attacher::start(Arc::clone(plugins), Arc::clone(watcher), journal, loaded, boot)
     }
@@ -244,6 +246,7 @@ impl Node {
 
     fn restart(&mut self, boot: &str) {
         self.attacher = Self::agent(&self.dir, &self.plugins, &self.watcher, boot);
+        boot.clone_into(&mut self.boot);
     }
 
     fn live(id: &str) -> LiveSandbox {
@@ -274,8 +277,28 @@ impl Node {
         }
     }
 
+    /// The path of a file in the folder of this boot.
+    fn of_boot(&self, file: &str) -> PathBuf {
+        self.dir.path().join("run").join(&self.boot).join(file)
+    }
+
+    /// Damages a file of the journal, wherever it is.
+    fn tear(&self, file: &str) {
+        for path in [self.dir.path().join("journal").join(file), self.of_boot(file)] {
+            std::fs::write(path, "torn").unwrap();
+        }
+    }
+
+    /// Somebody empties the run directory.
+    fn empty_run_dir(&self) {
+        std::fs::remove_dir_all(self.dir.path().join("run")).unwrap();
+    }
+
+    /// The number of attachments in the journal.
     fn journalled(&self) -> usize {
-        std::fs::read_dir(self.dir.path()).unwrap().count()
+        let dirs = [self.dir.path().join("journal"), self.of_boot("")];
+        let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
+        entries.map(|entry| entry.unwrap().file_name()).collect::<HashSet<_>>().len()
     }
 }
 
@@ -554,7 +577,7 @@ async fn a_release_of_a_claim_is_of_every_pod_that_has_something_of_it() {
 #[tokio::test(start_paused = true)]
 async fn a_damaged_file_of_the_old_pod_does_not_keep_the_claims_next_pod() {
     let mut node = Node::prepared(&[("a", 0)]).await;
-    std::fs::write(node.dir.path().join("pod-uid_a-uid.0.json"), "torn").unwrap();
+    node.tear("pod-uid_a-uid.0.json");
     node.restart("boot");
     node.attacher.prepare(vec![moved_to("next")]).await.unwrap();
     node.attacher.release_of(POD, "a-uid").await.expect_err("a DEL may be owed");
@@ -694,15 +717,62 @@ async fn pods_that_the_runtime_no_longer_lists_are_detached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_reboot_everything_is_released_and_nothing_is_attached_unasked() {
+async fn after_a_power_cut_everything_is_released_and_nothing_is_attached_unasked() {
     let mut node = Node::prepared(&[("a", 0)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
     node.restart("another boot");
     node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
-    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
+    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns"]);
     node.attacher.release("a-uid").await.unwrap();
     assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_orderly_reboot_a_del_has_the_result_of_its_add() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.attacher.drain().await;
+    node.restart("another boot");
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_only_planned_is_gone_after_a_power_cut_and_prepared_again() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    node.restart("another boot");
+    assert!(node.attacher.pods().is_empty());
+    node.attacher.prepare(vec![named("a", 0)]).await.unwrap();
+    assert_eq!((node.attacher.plans_of("a-uid").len(), node.journalled()), (1, 1));
+    assert!(node.plugins.calls().is_empty(), "nothing is owed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_gets_its_network_again_when_somebody_has_emptied_the_run_directory() {
+    let mut node = Node::prepared(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.empty_run_dir();
+    node.restart("boot");
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    node.until("open", open("s1")).await;
+    // What the ADD has left is not known any more.
+    assert_eq!(node.plugins.calls()[1..], ["del a0 s1", "add a0 s1"]);
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!((node.plugins.calls().len(), node.journalled()), (4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_needs_no_run_directory_that_it_has_not_emptied_itself() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    node.empty_run_dir();
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.empty_run_dir();
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "del a0 s1 with result"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -792,7 +862,7 @@ async fn after_a_reboot_links_are_left_to_the_host() {
     node.until("open", open("s1")).await;
     node.restart("another boot");
     node.attacher.release("a-uid").await.unwrap();
-    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns with result"]);
+    assert_eq!(node.plugins.calls()[1..], ["del a0 s1 without netns"]);
 }
 
 fn checked(state: &PodState<Claimant>) -> Option<&str> {
@@ -917,7 +987,7 @@ async fn gc_keeps_everything_that_was_begun() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_collected_while_a_journal_file_cannot_be_read() {
     let mut node = Node::prepared(&[("a", 0), ("b", 0)]).await;
-    std::fs::write(node.dir.path().join("pod-uid_b-uid.0.json"), "torn").unwrap();
+    node.tear("pod-uid_b-uid.0.json");
     node.restart("boot");
     let (_, spec) = node.attacher.networks().pop_first().unwrap();
     let error = node.attacher.collect(&spec).await.expect_err("somebody's address may be in use").message;
@@ -949,11 +1019,11 @@ async fn preparing_again_changes_nothing() {
 async fn no_add_without_a_journal() {
     let node = Node::prepared(&[("a", 0)]).await;
     // A directory in the way of the temporary file makes every write fail.
-    std::fs::create_dir(node.dir.path().join(".pod-uid_a-uid.0.tmp")).unwrap();
+    std::fs::create_dir(node.dir.path().join("journal/.pod-uid_a-uid.0.tmp")).unwrap();
     node.up("s1");
     node.until("failed", |state| matches!(state.gate("s1"), Gate::Failed(_))).await;
     assert!(node.plugins.calls().is_empty());
-    std::fs::remove_dir(node.dir.path().join(".pod-uid_a-uid.0.tmp")).unwrap();
+    std::fs::remove_dir(node.dir.path().join("journal/.pod-uid_a-uid.0.tmp")).unwrap();
     node.until("open", open("s1")).await;
 }
 
@@ -961,14 +1031,14 @@ async fn no_add_without_a_journal() {
 async fn half_a_claim_does_not_open_the_gate() {
     let node = Node::new();
     let plans = [0, 1].map(|index| Plan { of: 2, ..named("a", index) });
-    std::fs::create_dir(node.dir.path().join(".pod-uid_a-uid.1.tmp")).unwrap();
+    std::fs::create_dir(node.of_boot(".pod-uid_a-uid.1.tmp")).unwrap();
     node.attacher.prepare(plans.to_vec()).await.expect_err("the second cannot be written");
     assert_eq!(node.attacher.plans_of("a-uid").len(), 1);
     node.up("s1");
     node.until("attached", |state| state.records.iter().all(|r| matches!(r.phase, Phase::Attached { .. })))
         .await;
     assert_eq!(node.attacher.watch(POD).unwrap().borrow().gate("s1"), Gate::Wait);
-    std::fs::remove_dir(node.dir.path().join(".pod-uid_a-uid.1.tmp")).unwrap();
+    std::fs::remove_dir(node.of_boot(".pod-uid_a-uid.1.tmp")).unwrap();
     node.attacher.prepare(plans.to_vec()).await.unwrap();
     node.until("open", open("s1")).await;
 }
@@ -992,7 +1062,7 @@ async fn a_damaged_journal_file_keeps_its_claim_and_shuts_its_pods_gate() {
     let mut node = Node::prepared(&[("a", 0), ("b", 0)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
-    std::fs::write(node.dir.path().join("pod-uid_b-uid.0.json"), "torn").unwrap();
+    node.tear("pod-uid_b-uid.0.json");
     node.restart("boot");
     let error = node.attacher.release("b-uid").await.expect_err("a DEL may be owed").message;
     assert!(error.contains("pod-uid_b-uid.0.json") && error.contains("remove it to give up"), "{error}");
@@ -1019,7 +1089,7 @@ fn the_task_of_a_pod_needs_little_memory() {
     let (state, _) = watch::channel(PodState::default());
     let (_, commands) = mpsc::unbounded_channel();
     let (plugins, watcher) = (Arc::<Plugins>::default(), Arc::<Watcher>::default());
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(dir.path().join("journal"), dir.path().join("run")).unwrap();
     let pod = Pod::new(POD.into(), plugins, watcher, journal, "boot".into(), state, Arc::default());
     let task = pod.run(commands, |_| true, CancellationToken::new());
     let size = size_of_val(&task);

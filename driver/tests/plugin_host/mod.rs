@@ -46,7 +46,7 @@ impl Host {
     ) -> Arc<Attacher<CniPlugins, O>> {
         let cache = Cache::new(self.data.path().join("cache"));
         let plugins = CniPlugins::new(Runtime::new(folders).unwrap(), cache, Links::new("/sys"), deadline);
-        let journal = Journal::open(self.data.path().join("journal")).unwrap();
+        let journal = Journal::open(self.data.path().join("journal"), self.data.path().join("run")).unwrap();
         let loaded = journal.load().unwrap();
         Attacher::start(Arc::new(plugins), Arc::clone(told), journal, loaded, "b")
     }

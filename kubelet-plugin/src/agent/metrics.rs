@@ -189,7 +189,7 @@ impl AttachmentMetrics {
             ),
             journal_writable: gauge(
                 "journal_writable",
-                "0 while the state directory refuses writes, so that no new pod is attached",
+                "0 while the state directory or the run directory refuses writes, so that no new pod is attached",
             ),
             illegal_moves: gauge(
                 "attachment_illegal_moves",

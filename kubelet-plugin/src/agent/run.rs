@@ -60,7 +60,7 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let turn = Turn::from_stdin()?;
     let metrics = Arc::new(Metrics::new(of_spans));
     let plugins = Arc::new(cni_plugins(&args, turn.mark(), metrics.runs.clone())?);
-    let journal = Journal::open(args.journal_dir())?;
+    let journal = Journal::open(args.journal_dir(), args.boot_journal_dir(&boot_id))?;
     // The kubelet makes the directory of a volume for everybody, and file names have UIDs of pods.
     for_its_owner(&args.state_dir, 0o700);
     make_run_dir(&args.run_dir)?;

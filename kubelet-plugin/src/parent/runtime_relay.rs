@@ -110,15 +110,12 @@ impl RuntimeRelay {
     ///
     /// # Errors
     /// When the socket cannot be created.
-    pub(super) fn start(args: &Args) -> Result<Arc<Self>> {
+    pub(super) fn start(args: &Args, journal: Journal) -> Result<Arc<Self>> {
         let socket = args.runtime_socket();
         remove_dead(&args.run_dir, Args::is_runtime_socket);
         let listener = listen(&socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
-        let gate = Gate {
-            journal: Journal::open(args.journal_dir())?,
-            markers: args.marker_dir(),
-            devices: format!("{}/claim=", args.driver_name),
-        };
+        let gate =
+            Gate { journal, markers: args.marker_dir(), devices: format!("{}/claim=", args.driver_name) };
         let (connected_sender, connected) = watch::channel(false);
         let connector = Connector { socket: args.nri_socket.clone(), connected: connected_sender };
         let shared = Shared { connector: Some(connector), ..Shared::default() };
@@ -475,7 +472,7 @@ mod tests {
             let listener = listen(&socket).unwrap();
             let (connected, seen) = watch::channel(false);
             let gate = Gate {
-                journal: Journal::open(dir.path().join("journal")).unwrap(),
+                journal: Journal::open(dir.path().join("journal"), dir.path().join("run")).unwrap(),
                 markers: dir.path().join("ready"),
                 devices: "netclaim.dev/claim=".to_owned(),
             };

@@ -3,8 +3,8 @@
 use std::process::{ExitCode, ExitStatus};
 use std::time::Instant;
 
-use crate::pods::owner::Journal;
 use anyhow::{Context as _, Result};
+use netclaim_driver::attach::boot_id;
 use nix::sys::prctl::set_child_subreaper;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,6 +14,7 @@ use super::leftovers::end_children;
 use super::restarts::{GIVE_UP, Restarts};
 use super::runtime_relay::RuntimeRelay;
 use crate::args::Args;
+use crate::pods::owner::Journal;
 use netclaim_process::Stop;
 
 /// Runs the agent until it is told to stop, or until it cannot be started.
@@ -29,13 +30,13 @@ pub(crate) fn start(args: &Args) -> Result<ExitCode> {
 async fn run(args: &Args) -> Result<ExitCode> {
     let mut stop = Stop::new()?;
     let mut children = signal(SignalKind::child()).context("cannot watch for the agent's end")?;
-    let runtime = RuntimeRelay::start(args)?;
+    let runtime = RuntimeRelay::start(args, open_journal(args)?)?;
     let mut sockets = KubeletSockets::new(args)?;
     let mut restarts = Restarts::default();
     for starts in 0.. {
         let born = Instant::now();
         // Opened again for each agent: an agent of another parent may have its turn in between.
-        let lock = Journal::open(args.journal_dir())?.lock_file()?;
+        let lock = open_journal(args)?.lock_file()?;
         let mut agent =
             AgentProcess::start(starts, lock.try_clone().context("cannot share the journal's lock")?)?;
         let mut is_stopping = false;
@@ -78,6 +79,11 @@ async fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::FAILURE)
+}
+
+fn open_journal(args: &Args) -> Result<Journal> {
+    let boot_id = boot_id().context("cannot read the boot id")?;
+    Ok(Journal::open(args.journal_dir(), args.boot_journal_dir(&boot_id))?)
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {

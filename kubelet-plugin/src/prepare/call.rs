@@ -1027,7 +1027,7 @@ mod tests {
                 GateKeeper::take_over(gate_files(dir.path()), &[], "b", reports.clone(), network_metrics());
             let (gate, plugins) =
                 (Arc::new(gate.unwrap()), Arc::new(Fake(Semaphore::new(1000), Semaphore::new(1000))));
-            let journal = Journal::open(path("journal")).unwrap();
+            let journal = Journal::open(path("journal"), path("run")).unwrap();
             left(&path("journal"));
             let loaded = journal.load().unwrap();
             let inventory = Inventory {

@@ -49,7 +49,7 @@ impl Agent {
         let runtime = Runtime::new(vec![bin_dir])?.with_env("GOMAXPROCS", "1");
         let cache = Cache::new(dir.join("cache")).beside_a_journal();
         let plugins = CniPlugins::new(runtime, cache, Links::new("/sys"), DEADLINE);
-        Ok(Self { plugins, journal: Journal::open(dir.join("journal"))? })
+        Ok(Self { plugins, journal: Journal::open(dir.join("journal"), dir.join("run"))? })
     }
 
     async fn write(&self, record: &Record<Claimant>) -> Result<()> {

@@ -315,7 +315,7 @@ pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test
         test.pod_on("node0", name, &network)?;
     }
     run(test, &old)?;
-    let lost = "find /var/lib/netclaim/journal /var/lib/netclaim/cni -type f ! -name .lock -delete";
+    let lost = "find /var/lib/netclaim/journal /var/lib/netclaim/cni /run/netclaim/journal -type f ! -name .lock -delete";
     test.cluster.on_node(&["bash", "-c", lost])?;
     test.cluster.replace_agent()?;
     let shown = || -> Result<()> {
@@ -353,9 +353,11 @@ pub fn a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone(test: 
     run(test, &["damaged".to_owned()])?;
     let (address, sandbox) = (test.ip("damaged", "net1")?, test.sandbox("damaged")?.sandbox);
     let uid = text(&test.get("pod", "damaged")?["metadata"]["uid"]);
-    let file = format!("/var/lib/netclaim/journal/{uid}_*.json");
+    let files = format!(
+        "$(ls /var/lib/netclaim/journal/{uid}_*.json /run/netclaim/journal/*/{uid}_*.json 2>/dev/null)"
+    );
     let on_node = |script: &str| test.cluster.on_node(&["bash", "-c", script]);
-    on_node(&format!("for file in {file}; do : > $file; done"))?;
+    on_node(&format!("for file in {files}; do : > $file; done"))?;
     test.cluster.replace_agent()?;
     let unreadable = |count: u64| {
         eventually(30, &format!("{count} files are unreadable"), || {
@@ -381,7 +383,7 @@ pub fn a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone(test: 
     let leases = test.cluster.node().leases()?;
     ensure!(leases.iter().any(|(lease, _)| lease.ends_with(&format!("/{address}"))), "{leases:?}");
     on_node(&format!(
-        "rm {file} /var/lib/cni/networks/netclaim-{network}/{address} /var/lib/netclaim/cni/results/netclaim-{network}-{sandbox}-net1"
+        "rm {files} /var/lib/cni/networks/netclaim-{network}/{address} /var/lib/netclaim/cni/results/netclaim-{network}-{sandbox}-net1"
     ))?;
     test.cluster.replace_agent()?;
     unreadable(0)?;

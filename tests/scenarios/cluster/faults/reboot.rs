@@ -12,7 +12,7 @@ use netclaim_tests::{Test, eventually};
 
 const EARLIER_BOOT: &str = "00000000-0000-4000-8000-000000000001";
 
-/// The boot ids of the sandboxes in the journal.
+/// The boot ids of the sandboxes in the journal, as a power cut leaves it.
 fn boots(test: &Test<'_>) -> Result<BTreeSet<String>> {
     let node = test.cluster.node();
     let mut boots = BTreeSet::new();

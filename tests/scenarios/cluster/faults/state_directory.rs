@@ -1,7 +1,7 @@
 //! The agent's state directory is read-only or full.
 
 use anyhow::{Result, bail, ensure};
-use netclaim_tests::{Cluster, Test, eventually, long};
+use netclaim_tests::{Cluster, Test, eventually};
 
 /// Makes sure that the agent's readiness is `yes`.
 pub(super) fn agent_is_ready(test: &Test<'_>, yes: bool) -> Result<()> {
@@ -15,14 +15,15 @@ pub(super) fn agent_is_ready(test: &Test<'_>, yes: bool) -> Result<()> {
 
 pub fn a_read_only_state_directory_delays_only_new_pods(test: &Test<'_>) -> Result<()> {
     let journal = "/var/lib/netclaim/journal";
-    let reason = "is the state directory full, read-only or gone?";
+    let reason = "is its file system full, read-only or gone?";
     let network = test.macvlan("a")?;
     test.start_pod("old", &network)?;
     if let Err(error) = test.cluster.on_node(&["chattr", "+i", journal]) {
         return test.skip(&format!("chattr cannot make a directory read-only here: {error:#}"));
     }
     let held = test.pod("new", &network).and_then(|()| {
-        test.event("new", &["FailedPrepareDynamicResources", reason])?;
+        // Its claim is prepared without the disk. No ADD starts before the disk has it.
+        test.event("new", &["NetworkAttachFailed", reason])?;
         test.claim_is_not_ready("new", &[reason])?;
         test.does_not_start("new")?;
         agent_is_ready(test, false)?;
@@ -112,8 +113,8 @@ pub fn a_full_state_directory_delays_only_new_pods(test: &Test<'_>) -> Result<()
     let shown = || -> Result<()> {
         disk.fill()?;
         test.pod("new", &network)?;
-        let reason = "is the state directory full, read-only or gone?: No space left on device";
-        test.event("new", &["FailedPrepareDynamicResources", reason])?;
+        let reason = "is its file system full, read-only or gone?: No space left on device";
+        test.event("new", &["NetworkAttachFailed", reason])?;
         test.claim_is_not_ready("new", &[reason])?;
         test.does_not_start("new")?;
         agent_is_ready(test, false)?;
@@ -126,17 +127,14 @@ pub fn a_full_state_directory_delays_only_new_pods(test: &Test<'_>) -> Result<()
             ensure!(test.cluster.agent_pid()? != full, "it is the killed one");
             test.cluster.ask_agent("/healthz").map(drop)
         })?;
-        // Files can still be removed: the agent runs the DEL and removes the record.
+        // What is done to a sandbox is written to memory, and files can still be removed: the agent runs the
+        // DEL and removes the record.
         test.delete_pod("old")?;
         let leases = test.cluster.node().leases()?;
         ensure!(leases.len() == 1, "{leases:?}");
         disk.free()?;
         eventually(20, "the agent is ready again", || agent_is_ready(test, true))?;
-        // With `$NETCLAIM_LONG`, the kubelet's own retry after 60 to 90 s is awaited.
-        if !long() {
-            test.wake("new")?;
-        }
-        eventually(120, "the new pod has its network", || test.interface("new", "net1"))?;
+        eventually(60, "the new pod has its network", || test.interface("new", "net1"))?;
         test.runs_with("new", &["net1"])?;
         test.claim_is_ready("new").map(drop)
     }();
