@@ -35,7 +35,7 @@ mod links {
     }
 
     fn veth(index: u32, name: &str) -> Link {
-        Link { peer_in_other_netns: true, ..link(index, name, Some("veth")) }
+        link(index, name, Some("veth"))
     }
 
     fn lo() -> Link {
@@ -288,13 +288,6 @@ mod links {
         ] {
             assert_eq!(reason(&[veth(2, name)], &[], name), Err(NotUplink::PodEnd), "{name}");
         }
-    }
-
-    #[test]
-    fn the_other_end_of_a_veth_is_not_a_link_below() {
-        // Both ends in one namespace, as in a lab: each is the other's "parent".
-        let links = [of(3, link(2, "eth0", Some("veth"))), of(2, link(3, "eth1", Some("veth")))];
-        assert_eq!(names(&links, &[2]), ["eth1"]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use netclaim_driver::attach::testing::Claimant;
 use netclaim_driver::attach::{Attacher, CniPlugins, Failure, Gate, LiveSandbox, Observer, Sandbox};
-use netclaim_driver::links::{self, Changes, Link, Links};
+use netclaim_driver::links::{self, Link, LinkWatch, Links};
 use serde_json::{Value, json};
 
 use plugin_host::{Feature, Host, LONG, Netns, Plan, PodState, links, on_the_machine, run, state};
@@ -66,10 +66,9 @@ async fn snapshot() -> links::Snapshot {
 }
 
 /// The virtual functions in the node's namespace, ordered by PCI address. Asserts that each is an uplink.
-async fn functions() -> Vec<Link> {
-    let snapshot = snapshot().await;
+fn functions(snapshot: &links::Snapshot) -> Vec<Link> {
     let is_function = |link: &&Link| link.driver.as_deref() == Some("igbvf");
-    let uplinks = links::classify(&snapshot, &BTreeSet::new()).filter(|(_, reason)| reason.is_ok());
+    let uplinks = links::classify(snapshot, &BTreeSet::new()).filter(|(_, reason)| reason.is_ok());
     let mut found: Vec<Link> = uplinks.map(|(link, _)| link).filter(is_function).cloned().collect();
     assert_eq!(snapshot.links.iter().filter(is_function).count(), found.len(), "each is an uplink");
     found.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
@@ -77,23 +76,23 @@ async fn functions() -> Vec<Link> {
 }
 
 /// Waits until a watch of the links shows that many virtual functions, and returns them.
-async fn watch_for(changes: &mut Changes, number: usize) -> Vec<Link> {
-    let watch = async {
+async fn watch_for(watch: &mut LinkWatch, number: usize) -> Vec<Link> {
+    let found = async {
         loop {
-            changes.tick().await.unwrap();
-            let found = functions().await;
+            let found = functions(watch.snapshot().await.unwrap());
             if found.len() == number {
                 return found;
             }
+            watch.changed(|_, _| false).await.unwrap();
         }
     };
-    tokio::time::timeout(LONG, watch).await.expect("the watch reports them")
+    tokio::time::timeout(LONG, found).await.expect("the watch reports them")
 }
 
 /// Two virtual functions of the card.
 async fn two_functions() -> [Link; 2] {
     set_functions(CARD, 2);
-    functions().await.try_into().unwrap()
+    functions(&snapshot().await).try_into().unwrap()
 }
 
 async fn one_link(name: &str) -> Link {
@@ -202,10 +201,10 @@ impl Pod {
 fn virtual_functions_are_uplinks_from_when_they_are_made_until_they_are_destroyed() {
     on_the_cards(async |_| {
         let cards = [one_link(CARD).await, one_link(OTHER).await];
-        let mut changes = Links::new("/sys").changes().unwrap();
+        let mut watch = Links::new("/sys").watch();
         for _ in 0..2 {
             set_functions(CARD, 2);
-            let found = watch_for(&mut changes, 2).await;
+            let found = watch_for(&mut watch, 2).await;
             let places = found.iter().map(|link| link.pci_bus_id.as_deref()).collect::<Vec<_>>();
             assert_eq!(places, [Some("0000:41:10.0"), Some("0000:41:10.2")]);
             for link in &found {
@@ -216,10 +215,10 @@ fn virtual_functions_are_uplinks_from_when_they_are_made_until_they_are_destroye
                 assert_eq!(link.physical_function.as_deref(), Some(CARD));
             }
             set_functions(CARD, 0);
-            watch_for(&mut changes, 0).await;
+            watch_for(&mut watch, 0).await;
         }
         set_functions(OTHER, 1);
-        let of_other = watch_for(&mut changes, 1).await.remove(0);
+        let of_other = watch_for(&mut watch, 1).await.remove(0);
         assert_eq!(of_other.physical_function.as_deref(), Some(OTHER));
         assert_eq!((of_other.pcie_root.as_deref(), of_other.numa_node), (Some("pci0000:00"), None));
 
@@ -350,7 +349,7 @@ fn a_virtual_function_that_is_destroyed_in_a_pod_blocks_no_release_and_can_be_us
                 node = next;
             }
             assert_eq!(node.given_up()[told..], [gone(&link)]);
-            assert_eq!(functions().await, others, "those that were made since are left alone");
+            assert_eq!(functions(&snapshot().await), others, "those that were made since are left alone");
             set_functions(CARD, 0);
         }
         let [link, _] = two_functions().await;

@@ -7,12 +7,19 @@ use nix::libc;
 use serde::{Deserialize, Serialize};
 
 /// An IP address of a link, as far as it says what the link is used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkAddress {
     /// The address.
     pub ip: IpAddr,
     /// Valid beyond the link: of universal or site scope, and not link-local.
     pub global: bool,
+}
+
+impl From<&Address> for LinkAddress {
+    fn from(address: &Address) -> Self {
+        let ip = address.local.addr();
+        Self { ip, global: address.scope < libc::RT_SCOPE_LINK && !is_link_local(ip) }
+    }
 }
 
 /// Whether an address is valid on its link only, regardless of its scope.

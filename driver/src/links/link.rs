@@ -6,7 +6,7 @@ pub struct Link {
     /// Interface index: unique within the namespace, for as long as the link lives there.
     pub index: u32,
     /// Which link this is, whatever its name and namespace: no later link gets the same. `None` where sysfs
-    /// does not show it.
+    /// does not show it, and in a snapshot.
     pub identity: Option<u64>,
     /// Interface name.
     pub name: String,
@@ -35,11 +35,11 @@ pub struct Link {
     pub carrier: bool,
     /// Index of the bridge, bond, team, VRF or Open vSwitch datapath the link is enslaved to.
     pub master: Option<u32>,
-    /// Index of the link below (VLAN, macvlan …), or of the other end of a veth, if it is in the same
-    /// namespace (`IFLA_LINK`).
+    /// Index of the link below (VLAN, macvlan …), if it is in the same namespace (`IFLA_LINK`). `None` for
+    /// links that come in pairs, such as veth.
     pub parent: Option<u32>,
-    /// The link below, or the other end of the veth, is in another network namespace (`IFLA_LINK_NETNSID`).
-    pub peer_in_other_netns: bool,
+    /// The link below is in another network namespace (`IFLA_LINK_NETNSID`).
+    pub parent_elsewhere: bool,
     /// A loopback device.
     pub loopback: bool,
     /// Speed in bit/s, as the driver reports it now; `None` if unknown, usually because the link is down.
@@ -74,10 +74,26 @@ impl Link {
         self.name == name || self.alt_names.iter().any(|alt| alt == name)
     }
 
-    /// Index of the link below. The `parent` of a link that comes in pairs is the other end instead.
-    pub(super) fn below(&self) -> Option<u32> {
-        let is_pair = matches!(self.kind.as_deref(), Some("veth" | "netkit" | "vxcan"));
-        self.parent.filter(|_| !is_pair)
+    /// Whether links of its kind come in pairs.
+    pub(super) fn is_of_pair(&self) -> bool {
+        matches!(self.kind.as_deref(), Some("veth" | "netkit" | "vxcan"))
+    }
+
+    /// Whether a driver made it for a device.
+    pub(super) fn is_hardware(&self) -> bool {
+        self.kind.is_none() && !self.loopback
+    }
+
+    /// Takes what sysfs says of the link from `other`.
+    pub(super) fn set_sysfs(&mut self, other: Self) {
+        self.speed = other.speed;
+        self.driver = other.driver;
+        self.pci_id = other.pci_id;
+        self.pci_bus_id = other.pci_bus_id;
+        self.pcie_root = other.pcie_root;
+        self.numa_node = other.numa_node;
+        self.physical_function = other.physical_function;
+        self.virtual_functions = other.virtual_functions;
     }
 }
 

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   kernel ──> netlink ─┐
-//!                       ├──> Links ──> Snapshot ──> classify: uplink or not, and why
-//!   sysfs ──────────────┘      │
-//!                              └─────> moved links: note, make ready, give back
+//!                       ├──> LinkWatch ──> Snapshot ──> classify: uplink or not, and why
+//!   sysfs ──────────────┤
+//!                       └──> Links ──> moved links: note, make ready, give back
 //! ```
 //!
-//! * [`Links`] reads a [`Snapshot`]; [`Changes`] says when to read the next one.
+//! * A [`LinkWatch`] keeps a [`Snapshot`] by the kernel's messages, and says when readers see a change.
 //! * [`classify`] decides which links pods may be attached to. It is a pure function of a snapshot.
 //! * [`Netns`] pins a pod's network namespace and runs work inside it.
 //! * [`HostLink`] is a host link as it was before it was moved into a pod. Restoring these is the only thing
@@ -16,7 +16,6 @@
 //! Invariant: only new threads enter another network namespace, and they run nothing else afterwards.
 
 mod address;
-mod changes;
 mod error;
 mod link;
 mod moved;
@@ -25,10 +24,11 @@ mod netns;
 mod read;
 mod snapshot;
 mod sysfs;
+mod table;
 mod uplinks;
+mod watch;
 
 pub use address::{Address, LinkAddress};
-pub use changes::Changes;
 pub use error::Error;
 pub use link::{Link, OperState};
 pub use moved::{GivenBack, HostLink, Which};
@@ -36,3 +36,4 @@ pub use netns::{Netns, NetnsId};
 pub use read::Links;
 pub use snapshot::Snapshot;
 pub use uplinks::{NodeTraffic, NotUplink, Relation, Traffic, classify, leads_out};
+pub use watch::LinkWatch;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use netclaim_cni::IfName;
 
-use super::changes::Changes;
 use super::error::Error;
 use super::link::Link;
 use super::snapshot::Snapshot;
+use super::table::{Dump, Table};
 use super::{netlink, sysfs, uplinks};
 
 /// Reads the links of the network namespace that this process runs in, and restores [moved
@@ -32,21 +32,7 @@ impl Links {
     /// [`Error::HiddenNexthop`] if the kernel hides which links are the node's own. Otherwise netlink failed.
     pub async fn snapshot(&self) -> Result<Snapshot, Error> {
         let sysfs = self.sysfs.clone();
-        blocking(move || {
-            let mut socket = netlink::Socket::open()?;
-            let links = read_links(&mut socket, &sysfs)?;
-            let addresses = socket.all_addresses()?;
-            let mut snapshot = Snapshot { links, addresses, ..Snapshot::default() };
-            for (link, to) in socket.routes()? {
-                if to.prefix_len() == 0 {
-                    snapshot.default_route_links.insert(link);
-                } else {
-                    snapshot.routes.entry(link).or_insert(to);
-                }
-            }
-            Ok(snapshot)
-        })
-        .await
+        blocking(move || Ok(Table::new(read_all(&sysfs)?).into_snapshot())).await
     }
 
     /// Reads the hardware addresses, by the index of the link that receives frames for them, that no link of
@@ -83,14 +69,6 @@ impl Links {
         sysfs::index_of(&self.sysfs, name.as_str())
     }
 
-    /// Subscribes to changes. Subscribe before the first snapshot.
-    ///
-    /// # Errors
-    /// [`Error::Socket`].
-    pub fn changes(&self) -> Result<Changes, Error> {
-        Changes::subscribe()
-    }
-
     /// Whether the kernel supports links of a kind, such as `macvlan` or `ipvlan`. Loads the module that a
     /// plugin would load, and makes no link.
     ///
@@ -102,17 +80,32 @@ impl Links {
     }
 }
 
-/// Reads all links, with their data in `sysfs`. Blocks.
+/// Reads all that a snapshot is made of. Blocks.
+pub(super) fn read_all(sysfs: &Path) -> Result<Dump, Error> {
+    let mut socket = netlink::Socket::open()?;
+    let mut links = socket.links()?;
+    read_sysfs(&mut links, sysfs);
+    // Routes last: the kernel does not report all that goes with a link or an address. What has gone by now
+    // is not listed, and links and addresses that go later are reported.
+    Ok(Dump { links, addresses: socket.all_addresses()?, routes: socket.routes()? })
+}
+
+/// Reads all links, with their identities and their data in `sysfs`. Blocks.
 pub(super) fn read_links(socket: &mut netlink::Socket, sysfs: &Path) -> Result<Vec<Link>, Error> {
     let mut links = socket.links()?;
     for link in &mut links {
         link.identity = sysfs::link_identity(link, sysfs);
     }
-    // Reading a speed takes the rtnl lock: not for the host ends of hundreds of pods.
-    for link in links.iter_mut().filter(|link| !uplinks::is_pod_end(link.kind.as_deref(), &link.name)) {
+    read_sysfs(&mut links, sysfs);
+    Ok(links)
+}
+
+/// Reads what `sysfs` says of links. Reading a speed takes the rtnl lock: not for the host ends of hundreds of
+/// pods.
+pub(super) fn read_sysfs(links: &mut [Link], sysfs: &Path) {
+    for link in links.iter_mut().filter(|link| !uplinks::is_pod_end(link)) {
         sysfs::read_into(link, sysfs);
     }
-    Ok(links)
 }
 
 /// Runs `work` on a thread where it may block.

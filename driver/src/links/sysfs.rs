@@ -15,8 +15,8 @@ const FUNCTIONS: &str = "bus/pci/devices";
 
 /// Reads the link's data from `sysfs` (usually `/sys`). Blocks.
 pub(super) fn read_into(link: &mut Link, sysfs: &Path) {
-    // Netlink names the function only if nothing is between it and the link.
-    link.pci_bus_id = None;
+    // Netlink, too, names the function, but only if nothing is between it and the link.
+    link.set_sysfs(Link::default());
     let entry = sysfs.join("class/net").join(&link.name);
     if read::<u32>(&entry.join("ifindex")) != Some(link.index) {
         return;

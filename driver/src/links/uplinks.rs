@@ -33,8 +33,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::address::LinkAddress;
 use super::link::Link;
-use super::snapshot::Snapshot;
+use super::snapshot::{OfLink, Snapshot};
 
 /// What the node itself uses a link for. If several apply, the first of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -186,13 +187,13 @@ fn node_traffic(links: &[Link], own: BTreeMap<u32, Traffic>) -> BTreeMap<u32, (T
             ports.entry(master).or_default().push(link.index);
             above.entry(link.index).or_default().push(master);
         }
-        if let Some(below) = link.below() {
+        if let Some(below) = link.parent {
             above.entry(below).or_default().push(link.index);
         }
     }
     let around = |index: u32| {
         let link = by_index.get(&index);
-        let (below, master) = (link.and_then(|link| link.below()), link.and_then(|link| link.master));
+        let (below, master) = (link.and_then(|link| link.parent), link.and_then(|link| link.master));
         let ports = ports.get(&index).into_iter().flatten().copied();
         below.into_iter().chain(master).chain(ports).collect::<Vec<u32>>()
     };
@@ -244,8 +245,48 @@ pub fn leads_out(link: &Link) -> Result<(), NotUplink> {
 }
 
 /// Whether the link is the host end of a pod's. A node may have very many.
-pub(super) fn is_pod_end(kind: Option<&str>, name: &str) -> bool {
-    kind == Some("netkit") || (kind == Some("veth") && !is_nic_name(name))
+pub(super) fn is_pod_end(link: &Link) -> bool {
+    let kind = link.kind.as_deref();
+    kind == Some("netkit") || (kind == Some("veth") && !is_nic_name(&link.name))
+}
+
+/// Whether a reader of `now` sees a difference to the snapshot in which links were as in `before`.
+///
+/// Readers want the links that lead out of the node, those with default routes, and those of which `is_read`.
+/// What a link is for depends on those that it is connected to, as master, port or link below. So a difference
+/// is not seen if neither a changed link nor any that it was or is connected to is wanted.
+pub(super) fn is_seen(
+    now: &Snapshot,
+    before: &BTreeMap<u32, OfLink>,
+    is_read: impl Fn(&Link, &[LinkAddress]) -> bool,
+) -> bool {
+    let mut connected = BTreeMap::<u32, Vec<u32>>::new();
+    for link in now.links.iter().chain(before.values().filter_map(|before| before.link.as_ref())) {
+        for other in link.master.into_iter().chain(link.parent) {
+            connected.entry(link.index).or_default().push(other);
+            connected.entry(other).or_default().push(link.index);
+        }
+    }
+    let is_wanted = |link: Option<&Link>, addresses: &[LinkAddress], has_default_route: bool| {
+        let leads_out = |link: &Link| !link.loopback && leads_out(link).is_ok();
+        has_default_route || link.is_some_and(|link| leads_out(link) || is_read(link, addresses))
+    };
+    let is_wanted_now = |index: u32| {
+        let addresses = now.addresses.get(&index).map(Vec::as_slice).unwrap_or_default();
+        is_wanted(now.link(index), addresses, now.default_route_links.contains(&index))
+    };
+    let was_wanted =
+        |before: &OfLink| is_wanted(before.link.as_ref(), &before.addresses, before.has_default_route);
+    let mut seen: BTreeSet<u32> = before.keys().copied().collect();
+    let mut to_visit: Vec<u32> = seen.iter().copied().collect();
+    while let Some(index) = to_visit.pop() {
+        if is_wanted_now(index) || before.get(&index).is_some_and(was_wanted) {
+            return true;
+        }
+        let around = connected.get(&index).into_iter().flatten().copied();
+        to_visit.extend(around.filter(|index| seen.insert(*index)));
+    }
+    false
 }
 
 /// `eth` and a number, or `en` and one of systemd's letters for where a card sits

@@ -172,7 +172,7 @@ impl BlockKeeper {
         let (ours, lists) = (attacher.sandbox_ids(), journalled_lists(attacher));
         let foreign = foreign_addresses(inventory, ours, lists, self.reservations.clone()).await;
         let none = BTreeSet::new();
-        for (network, leased) in &inventory.addresses {
+        for (network, leased) in inventory.addresses.iter() {
             let Some(pool) = &leased.pool else { continue };
             let taken = foreign.get(network).unwrap_or(&none);
             for family in pool.families() {

@@ -371,7 +371,7 @@ mod tests {
     fn without_an_address_claims_that_ask_for_reserved_ones_can_have_the_device() {
         let mut inventory = inventory(&[("m", "macvlan"), ("h", "host-device")]);
         let spec = json!({"ranges": [{"subnet": "10.30.0.0/28"}], "reserved": ["10.30.0.8/29"]});
-        for (name, network) in &mut inventory.networks {
+        for (name, network) in inventory.networks.iter_mut() {
             network.allow.ips = Some(netclaim_api::Allowed {});
             network.addresses = Some(serde_json::from_value(spec.clone()).expect("addresses"));
             let addresses = NodeAddresses { is_scarce: true, ..without_blocks(name, network) };
@@ -606,7 +606,7 @@ mod tests {
         );
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-missing"]);
         assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"], "net-m waits for it");
-        let nobody = Inventory { networks: BTreeMap::new(), ..without.clone() };
+        let nobody = Inventory { networks: [].into(), ..without.clone() };
         let (pool, _) = made(&nobody, &held);
         let nic = pool.devices.iter().find(|device| device.name == "nic-eth1").expect("published");
         assert!(taints(nic).is_empty(), "it is in a pod");
@@ -769,7 +769,7 @@ mod tests {
         let shown = |inventory: &Inventory, held: &[Held]| shown(&made(inventory, held).0);
         let moved = Inventory { uplinks: after.uplinks[1..].to_vec(), ..after.clone() };
         assert_eq!(shown(&moved, &held), "nic-eth2 nic-eth1!", "the ClaimNetwork is the next");
-        let unnamed = Inventory { networks: BTreeMap::new(), ..moved };
+        let unnamed = Inventory { networks: [].into(), ..moved };
         assert_eq!(shown(&unnamed, &held), "nic-eth2 nic-eth1");
         assert_eq!(shown(&after, &[]), "net-m nic-eth2");
     }

@@ -11,6 +11,7 @@
 //! | `block_watch` | watches these blocks, and notices silence |
 //! | `policies`, `objects`, `node_object` | the state of watches of the API server; pure |
 //! | `providers`, `link_watch` | watches of providers' files and of links |
+//! | `shared` | what consecutive inventories share |
 //! | `watch` | makes inventories of all that |
 
 mod addresses;
@@ -26,6 +27,7 @@ mod objects;
 mod policies;
 pub(crate) mod providers;
 mod selection;
+mod shared;
 mod uplink;
 mod uplinks;
 pub(crate) mod watch;

@@ -5,6 +5,7 @@
 //! ([`UplinkPolicySpec::instead_of`]). The controller reports it in the policy's status and by an event.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
@@ -20,7 +21,7 @@ use super::objects::Objects;
 #[derive(Debug, Clone, PartialEq)]
 struct InForce {
     uid: Option<String>,
-    spec: UplinkPolicySpec,
+    spec: Arc<UplinkPolicySpec>,
     /// `false` where it replaces an invalid one.
     is_valid: bool,
     /// The version that was read, valid or not.
@@ -41,8 +42,8 @@ impl Policies {
     pub(super) fn of_node(
         &self,
         labels: &BTreeMap<String, String>,
-    ) -> Option<BTreeMap<String, UplinkPolicySpec>> {
-        let specs = self.0.known()?.iter().map(|(name, policy)| (name.clone(), policy.spec.clone()));
+    ) -> Option<BTreeMap<String, Arc<UplinkPolicySpec>>> {
+        let specs = self.0.known()?.iter().map(|(name, policy)| (name.clone(), Arc::clone(&policy.spec)));
         Some(specs.filter(|(_, spec)| selects_node(spec.node_selector.as_ref(), labels)).collect())
     }
 }
@@ -60,7 +61,7 @@ fn in_force(policy: &DynamicObject, before: Option<&InForce>) -> Option<InForce>
             if !stored.unknown.is_empty() {
                 tracing::warn!(policy = name, fields = ?stored.unknown, "a policy of a newer version has unknown fields, ignoring them");
             }
-            return Some(InForce { uid, spec: stored.value, is_valid: true, generation });
+            return Some(InForce { uid, spec: stored.value.into(), is_valid: true, generation });
         }
         Err(problems) => Invalid::list(&problems),
     };
@@ -70,7 +71,7 @@ fn in_force(policy: &DynamicObject, before: Option<&InForce>) -> Option<InForce>
     }
     let instead = UplinkPolicySpec::instead_of(spec);
     tracing::warn!(policy = name, problems, never = ?instead.as_ref().map(|spec| &spec.links), "a policy is invalid, withholding what it selects");
-    Some(InForce { uid, spec: instead?, is_valid: false, generation })
+    Some(InForce { uid, spec: instead?.into(), is_valid: false, generation })
 }
 
 #[cfg(test)]
@@ -106,7 +107,7 @@ mod tests {
         for (uid, spec) in seen {
             policies.update(Event::Apply(policy(uid, spec.clone())));
         }
-        policies.of_node(&BTreeMap::new()).expect("known").into_values().collect()
+        policies.of_node(&BTreeMap::new()).expect("known").into_values().map(Arc::unwrap_or_clone).collect()
     }
 
     #[test]

@@ -7,6 +7,7 @@ use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, NetworkName};
 
 use super::addresses::NodeAddresses;
+use super::shared::Shared;
 use super::uplink::Uplink;
 use super::uplinks::PolicyLinks;
 
@@ -36,9 +37,9 @@ pub(crate) struct Inventory {
     /// The kinds of links among [`KINDS`] that the kernel cannot make.
     pub(crate) lacking: BTreeSet<&'static str>,
     /// Valid ClaimNetworks whose node selector fits this node.
-    pub(crate) networks: BTreeMap<NetworkName, ClaimNetworkSpec>,
+    pub(crate) networks: Shared<BTreeMap<NetworkName, ClaimNetworkSpec>>,
     /// The addresses of ClaimNetworks that share them with other nodes.
-    pub(crate) addresses: BTreeMap<NetworkName, NodeAddresses>,
+    pub(crate) addresses: Shared<BTreeMap<NetworkName, NodeAddresses>>,
 }
 
 impl Inventory {

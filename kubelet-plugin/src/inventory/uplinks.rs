@@ -17,10 +17,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use netclaim_api::uplink_policy::{LinkFacts, NodeLinks, Publish, UplinkPolicySpec, first_values};
 use netclaim_api::{IfName, LinkUse, Quantity};
-use netclaim_driver::links::{Link, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
+use netclaim_driver::links::{Link, LinkAddress, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
 
 use super::uplink::{Provided, Stacked, Uplink};
 
@@ -34,7 +35,7 @@ pub(crate) type PolicyLinks = BTreeMap<String, BTreeSet<String>>;
 pub(crate) fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
-    policies: &BTreeMap<String, UplinkPolicySpec>,
+    policies: &BTreeMap<String, Arc<UplinkPolicySpec>>,
     provided: &BTreeMap<IfName, Provided>,
     named: &BTreeSet<&str>,
 ) -> (Vec<Uplink>, PolicyLinks) {
@@ -46,8 +47,10 @@ pub(crate) fn uplinks(
         .map(|link| (link.index, link.name.as_str()))
         .collect();
     let uplink = |(link, class): (&Link, Result<(), NotUplink>)| {
-        let facts = OwnedFacts::of(link, snapshot);
+        let addresses = snapshot.addresses.get(&link.index).map(Vec::as_slice).unwrap_or_default();
+        let facts = OwnedFacts::of(link, addresses);
         let selecting = policies.iter().filter(|(_, policy)| policy.links.selects(&facts.borrowed()));
+        let selecting = selecting.map(|(name, policy)| (name, &**policy));
         let (names, own): (Vec<&String>, Vec<&UplinkPolicySpec>) = selecting.unzip();
         let mut follow = || {
             for policy in &names {
@@ -112,6 +115,42 @@ pub(crate) fn withheld(
         Some(((*name).to_owned(), why(class)))
     });
     named.collect()
+}
+
+/// The links that [`uplinks`] and [`withheld`] may return although they neither lead out of the node nor have
+/// a default route.
+#[derive(Debug)]
+pub(crate) struct Interest {
+    node_addresses: BTreeSet<IpAddr>,
+    /// The policies that publish such links.
+    policies: Vec<Arc<UplinkPolicySpec>>,
+    named: BTreeSet<String>,
+}
+
+impl Interest {
+    pub(crate) fn new(
+        node_addresses: &BTreeSet<IpAddr>,
+        policies: &BTreeMap<String, Arc<UplinkPolicySpec>>,
+        named: &BTreeSet<&str>,
+    ) -> Self {
+        let always = policies.values().filter(|policy| policy.publish == Publish::Always);
+        Self {
+            node_addresses: node_addresses.clone(),
+            policies: always.cloned().collect(),
+            named: named.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    /// Whether the link is one of them.
+    pub(crate) fn includes(&self, link: &Link, addresses: &[LinkAddress]) -> bool {
+        let is_published = || {
+            let facts = OwnedFacts::of(link, addresses);
+            self.policies.iter().any(|policy| policy.links.selects(&facts.borrowed()))
+        };
+        addresses.iter().any(|address| self.node_addresses.contains(&address.ip))
+            || self.named.iter().any(|name| link.is_named(name))
+            || !self.policies.is_empty() && is_published()
+    }
 }
 
 /// How a link is offered; see [`Uplink`].
@@ -186,11 +225,10 @@ struct OwnedFacts<'a> {
 }
 
 impl<'a> OwnedFacts<'a> {
-    fn of(link: &'a Link, snapshot: &Snapshot) -> Self {
+    fn of(link: &'a Link, addresses: &[LinkAddress]) -> Self {
         let alternatives = link.alt_names.iter().map(String::as_str);
         let names = std::iter::once(link.name.as_str()).chain(alternatives).collect();
-        let addresses = snapshot.addresses.get(&link.index).into_iter().flatten();
-        Self { link, names, addresses: addresses.map(|address| address.ip).collect() }
+        Self { link, names, addresses: addresses.iter().map(|address| address.ip).collect() }
     }
 
     fn borrowed(&self) -> LinkFacts<'_> {
@@ -211,7 +249,6 @@ impl<'a> OwnedFacts<'a> {
 mod tests {
     use netclaim_api::LinkUse;
     use netclaim_api::uplink_policy::UplinkCapacity;
-    use netclaim_driver::links::LinkAddress;
     use serde_json::{Value, json};
 
     use super::*;
@@ -235,19 +272,32 @@ mod tests {
         LinkAddress { ip: ip.parse().expect("an address"), global }
     }
 
-    fn policies(policies: Value) -> BTreeMap<String, UplinkPolicySpec> {
+    fn policies(policies: Value) -> BTreeMap<String, Arc<UplinkPolicySpec>> {
         let specs: Vec<UplinkPolicySpec> = serde_json::from_value(policies).expect("policies");
-        specs.into_iter().zip(0..).map(|(spec, n)| (format!("p{n}"), spec)).collect()
+        specs.into_iter().zip(0..).map(|(spec, n)| (format!("p{n}"), spec.into())).collect()
     }
 
     fn uplinks(
         snapshot: &Snapshot,
         node_addresses: &BTreeSet<IpAddr>,
-        policies: &BTreeMap<String, UplinkPolicySpec>,
+        policies: &BTreeMap<String, Arc<UplinkPolicySpec>>,
         provided: &BTreeMap<IfName, Provided>,
         named: &BTreeSet<&str>,
     ) -> Vec<Uplink> {
-        super::uplinks(snapshot, node_addresses, policies, provided, named).0
+        let (uplinks, followers) = super::uplinks(snapshot, node_addresses, policies, provided, named);
+        let interest = Interest::new(node_addresses, policies, named);
+        let withheld = withheld(snapshot, node_addresses, &uplinks, named);
+        for link in &snapshot.links {
+            let is_used = uplinks.iter().any(|uplink| uplink.link.index == link.index)
+                || withheld.keys().any(|name| link.is_named(name))
+                || followers.values().any(|links| links.contains(&link.name));
+            let addresses = snapshot.addresses.get(&link.index).map(Vec::as_slice).unwrap_or_default();
+            let is_read = leads_out(link).is_ok()
+                || snapshot.default_route_links.contains(&link.index)
+                || interest.includes(link, addresses);
+            assert!(is_read || !is_used, "changes of {link:?} would not be seen");
+        }
+        uplinks
     }
 
     fn found(policy_specs: Value) -> Vec<Uplink> {
@@ -435,8 +485,6 @@ mod tests {
         assert_eq!(on("macvlan"), [message("macvlan"), None, message("macvlan"), None]);
         assert_eq!(on("ipvlan"), [message("ipvlan"), message("ipvlan"), None, None]);
         assert_eq!(on("vlan"), [message("vlan"), None, None, None]);
-        // The other end of a veth pair is not stacked.
-        assert_eq!(on("veth"), [None, None, None, None]);
     }
 
     #[test]

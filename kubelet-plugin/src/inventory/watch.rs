@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::addresses::{OwnBlocks, addresses};
+use super::addresses::{NodeAddresses, OwnBlocks, addresses};
 use super::link_watch::LinkWatch;
 use super::node_links::taken_by_the_node;
 use super::node_object::{NodeObject, OwnNode};
@@ -34,7 +34,8 @@ use super::objects::Objects;
 use super::policies::Policies;
 use super::providers::Providers;
 use super::selection::{Inventory, KINDS};
-use super::uplinks::{uplinks, withheld};
+use super::shared::Shared;
+use super::uplinks::{Interest, uplinks, withheld};
 use crate::reports::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
@@ -73,13 +74,13 @@ impl NodeWatch {
         let mut networks = self.objects::<ClaimNetwork>("ClaimNetworks").boxed();
         let mut policies = self.objects::<UplinkPolicy>("UplinkPolicies").boxed();
         let mut pools = self.objects::<AddressPool>("AddressPools").boxed();
-        let mut links = LinkWatch::new(self.links.clone());
+        let mut links = LinkWatch::new(&self.links);
         let mut kinds = BTreeMap::new();
         let mut look = tokio::time::interval(KINDS_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut own_node, mut known_networks) = (NodeObject::default(), Objects::<KnownNetwork>::default());
         let (mut known_policies, mut known_pools) = (Policies::default(), Objects::<KnownPool>::default());
-        let mut warned = BTreeMap::new();
+        let (mut warned, mut shared) = (BTreeMap::new(), SharedParts::default());
         let (mut patience, mut waited) = (pin!(tokio::time::sleep(ADDRESSES)), false);
         loop {
             let snapshot = links.snapshot().await;
@@ -89,22 +90,23 @@ impl NodeWatch {
             if let (Some(snapshot), Some(node), Some(all_networks), Some(in_force)) =
                 (snapshot, &own_node.last, known_networks.known(), in_force)
             {
-                let networks = networks_for(all_networks, &node.labels);
+                let networks = shared.networks(all_networks, &node.labels);
                 ask_kernel(&self.links, &networks, &mut kinds).await;
                 let lacking = kinds.iter().filter(|(_, has)| !**has).map(|(kind, _)| *kind).collect();
                 let (provided, named) = (self.providers.provided(), named(&networks));
                 let (uplinks, followers) = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
                 let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
+                links.set_interest(Interest::new(&node.addresses, &in_force, &named));
                 let labels = node.labels.clone();
-                let (blocks, scarce) = (self.blocks.borrow_and_update().clone(), scarce(all_networks));
-                let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
+                let addresses =
+                    shared.addresses(&networks, all_networks, known_pools.known(), &mut self.blocks);
                 let now = Inventory { labels, uplinks, withheld, followers, lacking, networks, addresses };
                 let taken = inventory.borrow().as_ref().map(|before| taken_by_the_node(before, &now));
                 let new = new_warnings(&mut warned, now.node_link_warnings());
                 self.warn(&node.reference, new.into_iter().chain(taken.unwrap_or_default()));
                 // Without its blocks the node would offer no address, and take that back a moment later.
                 let is_whole = now.addresses.is_empty()
-                    || blocks.known.is_some() && known_pools.known().is_some()
+                    || self.blocks.borrow().known.is_some() && known_pools.known().is_some()
                     || waited;
                 let now = Some(Arc::new(now));
                 if is_whole {
@@ -128,17 +130,17 @@ impl NodeWatch {
                         true
                     }
                     event = nodes.next() => match event {
-                        Some(event) => own_node.update(event),
+                        Some(event) => own_node.update(event) && shared.forget_all(),
                         None => return,
                     },
                     event = networks.next() => match event {
-                        Some(event) => known_networks.update(event, KnownNetwork::read),
+                        Some(event) => known_networks.update(event, KnownNetwork::read) && shared.forget_all(),
                         None => return,
                     },
                     // Its sender ends with this agent.
-                    Ok(()) = self.blocks.changed() => true,
+                    Ok(()) = self.blocks.changed() => shared.forget_addresses(),
                     event = pools.next() => match event {
-                        Some(event) => known_pools.update(event, KnownPool::read),
+                        Some(event) => known_pools.update(event, KnownPool::read) && shared.forget_addresses(),
                         None => return,
                     },
                     event = policies.next() => match event {
@@ -169,6 +171,49 @@ impl NodeWatch {
     ) -> impl Stream<Item = watcher::Event<DynamicObject>> + Send + use<K> {
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &ApiResource::erase::<K>(&()));
         events(api, watcher::Config::default(), kind)
+    }
+}
+
+/// What one inventory has from the one before, unless it was forgotten.
+#[derive(Default)]
+struct SharedParts {
+    networks: Option<Shared<BTreeMap<NetworkName, ClaimNetworkSpec>>>,
+    addresses: Option<Shared<BTreeMap<NetworkName, NodeAddresses>>>,
+}
+
+impl SharedParts {
+    /// Returns the ClaimNetworks for a node with these labels.
+    fn networks(
+        &mut self,
+        all: &BTreeMap<String, KnownNetwork>,
+        labels: &BTreeMap<String, String>,
+    ) -> Shared<BTreeMap<NetworkName, ClaimNetworkSpec>> {
+        self.networks.get_or_insert_with(|| networks_for(all, labels).into()).clone()
+    }
+
+    /// Returns the addresses of ClaimNetworks of the node.
+    fn addresses(
+        &mut self,
+        networks: &BTreeMap<NetworkName, ClaimNetworkSpec>,
+        all: &BTreeMap<String, KnownNetwork>,
+        pools: Option<&BTreeMap<String, KnownPool>>,
+        blocks: &mut watch::Receiver<OwnBlocks>,
+    ) -> Shared<BTreeMap<NetworkName, NodeAddresses>> {
+        let make =
+            || addresses(networks, &scarce(all), &valid_pools(pools), &blocks.borrow_and_update()).into();
+        self.addresses.get_or_insert_with(make).clone()
+    }
+
+    /// Has both made anew. Returns `true`.
+    fn forget_all(&mut self) -> bool {
+        *self = Self::default();
+        true
+    }
+
+    /// Has the addresses made anew, which others than ClaimNetworks change. Returns `true`.
+    fn forget_addresses(&mut self) -> bool {
+        self.addresses = None;
+        true
     }
 }
 

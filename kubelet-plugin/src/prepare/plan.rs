@@ -368,7 +368,7 @@ mod tests {
         .expect("a network");
         Inventory {
             uplinks: vec![uplink("eth1")],
-            networks: BTreeMap::from([("storage".parse().expect("a name"), storage)]),
+            networks: [("storage".parse().expect("a name"), storage)].into(),
             ..Inventory::default()
         }
     }
@@ -564,7 +564,7 @@ mod tests {
         }))
         .expect("a network");
         assert_eq!(network.problems("seg"), []);
-        Inventory { networks: BTreeMap::from([("seg".parse().expect("a name"), network)]), ..inventory() }
+        Inventory { networks: [("seg".parse().expect("a name"), network)].into(), ..inventory() }
     }
 
     fn segments(inventory: &Inventory, claim: &Claim, taken: &[u32]) -> Result<Vec<Value>, PlanError> {
@@ -611,8 +611,8 @@ mod tests {
         let name: NetworkName = "plc".parse().expect("a name");
         let addresses = without_blocks(&name, &plc);
         let inventory = Inventory {
-            networks: BTreeMap::from([(name.clone(), plc)]),
-            addresses: BTreeMap::from([(name, addresses)]),
+            networks: [(name.clone(), plc)].into(),
+            addresses: [(name, addresses)].into(),
             ..inventory()
         };
         let mut claim = claim(&[("net-plc", None)]);
@@ -640,7 +640,7 @@ mod tests {
         let mut claim = claim(&[("net-seg", None)]);
         claim.devices[0].segments = BTreeSet::from([101]);
         let network = |inventory: &mut Inventory, name: &str, ids: Value| {
-            let mut spec = segmented("Claim").networks.into_values().next().expect("a network");
+            let mut spec = segmented("Claim").networks.values().next().cloned().expect("a network");
             spec.segmentation.as_mut().expect("ids").ids = serde_json::from_value(ids).expect("ids");
             inventory.networks.insert(name.parse().expect("a name"), spec);
         };
@@ -669,7 +669,7 @@ mod tests {
         let seg: NetworkName = "seg".parse().expect("a name");
         let keeps = |inventory: &Inventory| keeps_segment(&made[0], &seg, inventory).is_ok();
         assert!(keeps(&inventory));
-        let gone = Inventory { networks: BTreeMap::new(), ..segmented("Node") };
+        let gone = Inventory { networks: [].into(), ..segmented("Node") };
         assert!(keeps(&gone), "nobody else has it");
         let mut spec = inventory.networks[&seg].clone();
         let other = |spec: &ClaimNetworkSpec, rest: &Inventory| {
@@ -683,7 +683,7 @@ mod tests {
         );
         spec.segmentation.as_mut().expect("ids").ids = serde_json::from_value(json!([101])).expect("ids");
         assert!(keeps(&other(&spec, &inventory)));
-        assert!(!keeps(&Inventory { networks: BTreeMap::from([(seg.clone(), spec)]), ..segmented("Node") }));
+        assert!(!keeps(&Inventory { networks: [(seg.clone(), spec)].into(), ..segmented("Node") }));
     }
 
     #[test]

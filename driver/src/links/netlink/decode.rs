@@ -8,13 +8,15 @@ use ipnet::IpNet;
 use netlink_packet_core::NetlinkBuffer;
 use nix::libc;
 
-use super::message::{attributes, i32_at, text, u32_at};
+use super::message::{attributes, i32_at, push_attribute, text, u32_at};
 use crate::links::address::{Address, is_link_local};
 use crate::links::link::Link;
 
 // linux/rtnetlink.h, as far as the libc crate lacks it.
 const IFA_RT_PRIORITY: u16 = 9;
 const RTA_NH_ID: u16 = 30;
+const RTM_NEWNEXTHOP: u16 = 104;
+const RTM_DELNEXTHOP: u16 = 105;
 
 // The sizes of the structs with which messages start.
 pub(super) const IFINFOMSG: usize = 16;
@@ -22,41 +24,134 @@ pub(super) const IFADDRMSG: usize = 8;
 pub(super) const RTMSG: usize = 12;
 pub(super) const NDMSG: usize = 12;
 
-/// A route of the node's own traffic through one link.
+/// A multicast message that is about a link, an address, or a route of the node's own traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Route {
-    pub(super) to: IpNet,
-    /// `None` if the kernel hides it.
-    pub(super) link: Option<u32>,
+pub(in crate::links) enum Event {
+    /// A link as it is now, without the data of sysfs.
+    Link(Box<Link>),
+    /// The link has left the namespace.
+    LinkGone {
+        index: u32,
+        /// It is in another namespace now.
+        moved: bool,
+    },
+    /// A link has the address.
+    Address(u32, Address),
+    /// A link has the address no more.
+    AddressGone(u32, Address),
+    /// One more route through one link.
+    Route(Route),
+    /// The route is gone.
+    RouteGone(Route),
+    /// A route to this network may have taken the place of another, or have become part of another.
+    RoutesTo(IpNet),
+    /// Nexthops of routes have changed, and with them any routes.
+    Nexthops,
 }
 
-/// Whether a multicast message can change a snapshot: it is about a link, an address, or a route of the
-/// node's traffic.
-pub(in crate::links) fn is_change(message: &NetlinkBuffer<&[u8]>) -> bool {
-    match message.message_type() {
-        libc::RTM_NEWLINK | libc::RTM_DELLINK | libc::RTM_NEWADDR | libc::RTM_DELADDR => true,
-        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => destination(message.payload()).is_some(),
-        _ => false,
+/// A multicast message that does not say what it must.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::links) struct Malformed;
+
+/// Decodes a multicast message; `None` for one that changes nothing that a snapshot shows.
+pub(in crate::links) fn event(message: &NetlinkBuffer<&[u8]>) -> Result<Option<Event>, Malformed> {
+    let (body, flags) = (message.payload(), message.flags());
+    let kind = message.message_type();
+    match kind {
+        libc::RTM_NEWLINK | libc::RTM_DELLINK => link_event(kind, body),
+        libc::RTM_NEWADDR | libc::RTM_DELADDR => {
+            let family = body.first().copied().map(i32::from);
+            if !matches!(family, Some(libc::AF_INET | libc::AF_INET6)) {
+                return Ok(None);
+            }
+            let (link, address) = u32_at(body, 4).zip(address(body)).ok_or(Malformed)?;
+            let is_new = kind == libc::RTM_NEWADDR;
+            let event = if is_new { Event::Address } else { Event::AddressGone };
+            Ok(Some(event(link, address)))
+        }
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => {
+            let Some(to) = network(body) else { return Ok(None) };
+            let route = route(body);
+            if kind == libc::RTM_DELROUTE {
+                return Ok(route.map(Event::RouteGone));
+            }
+            let in_place = flags & (libc::NLM_F_REPLACE | libc::NLM_F_APPEND) as u16 != 0;
+            Ok(match route {
+                Some(route) if !in_place && route.is_through_one_link => Some(Event::Route(route)),
+                route => (in_place || route.is_some()).then_some(Event::RoutesTo(to)),
+            })
+        }
+        RTM_NEWNEXTHOP | RTM_DELNEXTHOP => Ok(Some(Event::Nexthops)),
+        _ => Ok(None),
     }
+}
+
+/// Decodes what the group of links receives. Bridges report their ports there, too (`AF_BRIDGE`): the port
+/// that such a message calls deleted is a link still. So do drivers of wireless cards, with nothing but a name
+/// and the event.
+fn link_event(kind: u16, body: &[u8]) -> Result<Option<Event>, Malformed> {
+    let family = body.first().copied().ok_or(Malformed)?;
+    if i32::from(family) != libc::AF_UNSPEC {
+        return Ok(None);
+    }
+    let has =
+        |wanted| body.get(IFINFOMSG..).is_some_and(|all| attributes(all).any(|(kind, _)| kind == wanted));
+    if kind == libc::RTM_DELLINK {
+        let index = u32_at(body, 4).ok_or(Malformed)?;
+        return Ok(Some(Event::LinkGone { index, moved: has(libc::IFLA_NEW_NETNSID) }));
+    }
+    if has(libc::IFLA_WIRELESS) {
+        return Ok(None);
+    }
+    let link = link(body).filter(|_| has(libc::IFLA_MTU)).ok_or(Malformed)?;
+    Ok(Some(Event::Link(Box::new(link))))
+}
+
+/// A route of the node's own traffic.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::links) struct Route {
+    pub(in crate::links) to: IpNet,
+    /// The links that it leads through; none if the kernel hides them.
+    pub(in crate::links) links: Vec<u32>,
+    /// It has no other links, and is no part of a group of nexthops.
+    pub(in crate::links) is_through_one_link: bool,
+    /// The node's address that packets get as their source.
+    pub(in crate::links) source: Option<IpAddr>,
+    /// All that tells it from other routes.
+    pub(in crate::links) id: Vec<u8>,
+}
+
+/// Returns the destination of a route.
+fn network(message: &[u8]) -> Option<IpNet> {
+    // struct rtmsg: family, destination prefix length, …
+    let (family, length) = (i32::from(*message.first()?), *message.get(1)?);
+    let to = attributes(message.get(RTMSG..)?).find(|(kind, _)| *kind == libc::RTA_DST).map(|(_, to)| to);
+    let to = match (family, to) {
+        (libc::AF_INET, None) => Ipv4Addr::UNSPECIFIED.into(),
+        (libc::AF_INET6, None) => Ipv6Addr::UNSPECIFIED.into(),
+        (_, to) => ip(family, to?)?,
+    };
+    IpNet::new(to, length).ok()
 }
 
 /// Returns the destination of a route of the node's own traffic. `None` for routes that every link with an
 /// address has: the kernel's own to the subnets of addresses, and those to link-local or multicast addresses.
 fn destination(message: &[u8]) -> Option<IpNet> {
-    // struct rtmsg: family, destination prefix length, …, protocol at 5, type at 7.
-    let (family, length) = (i32::from(*message.first()?), *message.get(1)?);
+    // struct rtmsg: …, protocol at 5, type at 7.
     let (protocol, kind) = (*message.get(5)?, *message.get(7)?);
-    let to = attributes(message.get(RTMSG..)?).find(|(kind, _)| *kind == libc::RTA_DST).map(|(_, to)| to);
-    let to = match (family, to) {
-        (libc::AF_INET, Some(to)) => IpAddr::from(Ipv4Addr::from(*to.first_chunk()?)),
-        (libc::AF_INET6, Some(to)) => IpAddr::from(Ipv6Addr::from(*to.first_chunk()?)),
-        (libc::AF_INET, None) => Ipv4Addr::UNSPECIFIED.into(),
-        (libc::AF_INET6, None) => Ipv6Addr::UNSPECIFIED.into(),
-        _ => return None,
-    };
+    let to = network(message)?;
+    let ip = to.addr();
     let is_on_every_link =
-        length > 0 && (protocol == libc::RTPROT_KERNEL || is_link_local(to) || to.is_multicast());
-    IpNet::new(to, length).ok().filter(|_| kind == libc::RTN_UNICAST && !is_on_every_link)
+        to.prefix_len() > 0 && (protocol == libc::RTPROT_KERNEL || is_link_local(ip) || ip.is_multicast());
+    (kind == libc::RTN_UNICAST && !is_on_every_link).then_some(to)
+}
+
+fn ip(family: i32, octets: &[u8]) -> Option<IpAddr> {
+    match family {
+        libc::AF_INET => Some(Ipv4Addr::from(*octets.first_chunk()?).into()),
+        libc::AF_INET6 => Some(Ipv6Addr::from(*octets.first_chunk()?).into()),
+        _ => None,
+    }
 }
 
 /// Returns a link's index, and a hardware address that it receives frames for itself, not one that a bridge
@@ -98,7 +193,7 @@ pub(super) fn link(message: &[u8]) -> Option<Link> {
             libc::IFLA_MASTER => link.master = u32_at(value, 0).filter(|master| *master != 0),
             libc::IFLA_OPERSTATE => link.oper = value.first().copied().unwrap_or_default().into(),
             libc::IFLA_CARRIER => link.carrier = value.first() == Some(&1),
-            libc::IFLA_LINK_NETNSID => link.peer_in_other_netns = true,
+            libc::IFLA_LINK_NETNSID => link.parent_elsewhere = true,
             libc::IFLA_LINKINFO => {
                 link.kind = attributes(value)
                     .find(|(kind, _)| *kind == libc::IFLA_INFO_KIND)
@@ -112,8 +207,10 @@ pub(super) fn link(message: &[u8]) -> Option<Link> {
         }
     }
     link.pci_bus_id = device.filter(|_| bus.as_deref() == Some("pci"));
-    if link.peer_in_other_netns {
-        // The index is of that namespace; another link may have it in this one.
+    // Of a pair each end has the other one there, which says nothing of what is below it.
+    link.parent_elsewhere &= !link.is_of_pair();
+    if link.parent_elsewhere || link.is_of_pair() {
+        // In another namespace, the index is of that one: another link may have it in this one.
         link.parent = None;
     }
     (!link.name.is_empty()).then_some(link)
@@ -121,18 +218,14 @@ pub(super) fn link(message: &[u8]) -> Option<Link> {
 
 /// Decodes an address. `None` for families other than IPv4 and IPv6.
 pub(super) fn address(message: &[u8]) -> Option<Address> {
-    let ip = |value: &[u8]| match i32::from(*message.first()?) {
-        libc::AF_INET => Some(IpAddr::from(Ipv4Addr::from(*value.first_chunk()?))),
-        libc::AF_INET6 => Some(IpAddr::from(Ipv6Addr::from(*value.first_chunk()?))),
-        _ => None,
-    };
+    let family = i32::from(*message.first()?);
     // The header has the first eight of the flags in the attribute.
     let (mut flags, scope) = (u32::from(*message.get(2)?), *message.get(3)?);
     let (mut address, mut local, mut broadcast, mut label, mut metric) = (None, None, None, None, None);
     for (kind, value) in attributes(message.get(IFADDRMSG..)?) {
         match kind {
-            libc::IFA_ADDRESS => address = ip(value),
-            libc::IFA_LOCAL => local = ip(value),
+            libc::IFA_ADDRESS => address = ip(family, value),
+            libc::IFA_LOCAL => local = ip(family, value),
             libc::IFA_BROADCAST => broadcast = value.first_chunk().map(|four| Ipv4Addr::from(*four)),
             libc::IFA_LABEL => label = Some(text(value)),
             libc::IFA_FLAGS => flags = u32_at(value, 0)?,
@@ -147,23 +240,31 @@ pub(super) fn address(message: &[u8]) -> Option<Address> {
     Some(Address { local, peer, broadcast, label, scope, flags, metric })
 }
 
-/// Decodes a route of the node's own traffic: one for each of its links.
-pub(super) fn routes_of(message: &[u8], routes: &mut Vec<Route>) {
-    let Some(to) = destination(message) else { return };
-    let before = routes.len();
-    let through = |link: Option<u32>| Route { to, link };
-    let mut by_nexthop_id = false;
-    for (kind, value) in attributes(message.get(RTMSG..).unwrap_or_default()) {
+/// Decodes a route of the node's own traffic; `None` for others.
+pub(super) fn route(message: &[u8]) -> Option<Route> {
+    let to = destination(message)?;
+    let family = i32::from(*message.first()?);
+    // struct rtmsg without the flags, in which the kernel says what becomes of the route.
+    let mut id = message.get(..8)?.to_vec();
+    let (mut links, mut source, mut is_group) = (Vec::new(), None, false);
+    for (kind, value) in attributes(message.get(RTMSG..)?) {
         match kind {
-            libc::RTA_OIF => routes.extend(u32_at(value, 0).map(Some).map(through)),
-            libc::RTA_MULTIPATH => routes.extend(multipath_links(value).map(Some).map(through)),
-            RTA_NH_ID => by_nexthop_id = true,
+            libc::RTA_OIF => links.extend(u32_at(value, 0)),
+            libc::RTA_MULTIPATH => {
+                is_group = true;
+                links.extend(multipath_links(value));
+            }
+            RTA_NH_ID => is_group = true,
+            libc::RTA_PREFSRC => source = ip(family, value),
             _ => {}
         }
+        // The time since its last use.
+        if kind != libc::RTA_CACHEINFO {
+            push_attribute(&mut id, kind, value);
+        }
     }
-    if by_nexthop_id && routes.len() == before {
-        routes.push(through(None));
-    }
+    let is_through_one_link = !is_group && links.len() == 1;
+    (is_group || !links.is_empty()).then_some(Route { to, links, is_through_one_link, source, id })
 }
 
 /// Returns the interface indices in a list of `struct rtnexthop` (u16 length, u8 flags, u8 weight, i32
@@ -187,12 +288,12 @@ fn hardware_address(value: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{messages, push_attribute};
+    use super::super::message::{messages, request};
     use super::*;
     use proptest::prelude::*;
 
     /// The body of a route message: destination, protocol, and the index of its link.
-    fn route(to: &str, protocol: u8, link: u32) -> Vec<u8> {
+    fn through(to: &str, protocol: u8, link: u32) -> Vec<u8> {
         let to: IpNet = to.parse().unwrap();
         let (family, octets) = match to.addr() {
             IpAddr::V4(ip) => (libc::AF_INET, ip.octets().to_vec()),
@@ -207,15 +308,98 @@ mod tests {
         body
     }
 
+    /// The body of a message about link 2, which is up, with these attributes.
+    fn about_link(family: i32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut body = vec![0; IFINFOMSG];
+        body[0] = family as u8;
+        body[4..8].copy_from_slice(&2_u32.to_ne_bytes());
+        body[8..12].copy_from_slice(&libc::IFF_UP.to_ne_bytes());
+        attributes.iter().for_each(|(kind, value)| push_attribute(&mut body, *kind, value));
+        body
+    }
+
+    fn decoded(kind: u16, flags: i32, body: &[u8]) -> Result<Option<Event>, Malformed> {
+        let message = request(kind, flags as u16, 0, body);
+        event(&NetlinkBuffer::new(&message[..]))
+    }
+
+    /// What describes link 2, which is called eth0 and is of this kind.
+    fn described(kind: &str, more: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut info = Vec::new();
+        push_attribute(&mut info, libc::IFLA_INFO_KIND, kind.as_bytes());
+        let mtu = 1500_u32.to_ne_bytes();
+        let known: [(u16, &[u8]); 3] =
+            [(libc::IFLA_IFNAME, b"eth0\0"), (libc::IFLA_MTU, &mtu), (libc::IFLA_LINKINFO, &info)];
+        about_link(libc::AF_UNSPEC, &[&known, more].concat())
+    }
+
+    #[test]
+    fn the_other_end_of_a_pair_is_not_a_link_below() {
+        let (three, nsid) = (3_u32.to_ne_bytes(), 0_u32.to_ne_bytes());
+        let below = |kind: &str, more: &[(u16, &[u8])]| {
+            let link = link(&described(kind, more)).unwrap();
+            (link.parent, link.parent_elsewhere)
+        };
+        let here: [(u16, &[u8]); 1] = [(libc::IFLA_LINK, &three)];
+        let elsewhere: [(u16, &[u8]); 2] = [(libc::IFLA_LINK, &three), (libc::IFLA_LINK_NETNSID, &nsid)];
+        assert_eq!((below("vlan", &here), below("vlan", &elsewhere)), ((Some(3), false), (None, true)));
+        for kind in ["veth", "netkit", "vxcan"] {
+            assert_eq!((below(kind, &here), below(kind, &elsewhere)), ((None, false), (None, false)));
+        }
+    }
+
+    #[test]
+    fn only_messages_that_describe_a_link_are_about_one() {
+        let new = |body: &[u8]| decoded(libc::RTM_NEWLINK, 0, body);
+        assert!(matches!(new(&described("veth", &[])), Ok(Some(Event::Link(link))) if link.admin_up));
+        let mtu = 1500_u32.to_ne_bytes();
+        let name: (u16, &[u8]) = (libc::IFLA_IFNAME, b"eth0\0");
+        let of_port = about_link(libc::AF_BRIDGE, &[name, (libc::IFLA_MTU, &mtu)]);
+        assert_eq!(new(&of_port), Ok(None));
+        assert_eq!(decoded(libc::RTM_DELLINK, 0, &of_port), Ok(None), "it has left the bridge only");
+        assert_eq!(new(&about_link(libc::AF_UNSPEC, &[name, (libc::IFLA_WIRELESS, b"scan")])), Ok(None));
+        assert_eq!(new(&about_link(libc::AF_UNSPEC, &[name])), Err(Malformed));
+        assert_eq!(new(&[0; 3]), Err(Malformed));
+        for (more, moved) in [(vec![], false), (vec![(libc::IFLA_NEW_NETNSID, &mtu[..])], true)] {
+            let gone = decoded(libc::RTM_DELLINK, 0, &described("veth", &more));
+            assert_eq!(gone, Ok(Some(Event::LinkGone { index: 2, moved })));
+        }
+    }
+
+    #[test]
+    fn a_route_is_one_more_unless_it_takes_the_place_of_another_or_has_several_links() {
+        let new = |flags, body: &[u8]| decoded(libc::RTM_NEWROUTE, flags, body).unwrap();
+        let to: IpNet = "10.9.0.0/16".parse().unwrap();
+        let body = through("10.9.0.0/16", libc::RTPROT_STATIC, 7);
+        assert!(matches!(new(libc::NLM_F_CREATE, &body), Some(Event::Route(route)) if route.links == [7]));
+        for flags in [libc::NLM_F_REPLACE, libc::NLM_F_APPEND] {
+            assert_eq!(new(flags, &body), Some(Event::RoutesTo(to)));
+        }
+        let mut of_group = body.clone();
+        push_attribute(&mut of_group, RTA_NH_ID, &[7, 0, 0, 0]);
+        assert_eq!(new(0, &of_group), Some(Event::RoutesTo(to)));
+        let of_kernel = through("10.9.0.0/16", libc::RTPROT_KERNEL, 7);
+        assert_eq!(new(0, &of_kernel), None);
+        assert_eq!(
+            new(libc::NLM_F_REPLACE, &of_kernel),
+            Some(Event::RoutesTo(to)),
+            "the node's route is gone"
+        );
+        // The kernel says of a route that is deleted what became of it.
+        let mut dead = body.clone();
+        dead[8] = 1;
+        assert!(matches!(decoded(libc::RTM_DELROUTE, 0, &dead),
+            Ok(Some(Event::RouteGone(gone))) if Some(&gone) == route(&body).as_ref()));
+    }
+
     #[test]
     fn routes_count_unless_every_link_with_an_address_has_them() {
         let found = |to: &str, protocol| {
-            let mut routes = Vec::new();
-            routes_of(&route(to, protocol, 7), &mut routes);
-            routes.iter().map(|route| (route.to.to_string(), route.link)).collect::<Vec<_>>()
+            let found = route(&through(to, protocol, 7)).into_iter();
+            found.map(|route| (route.to.to_string(), route.links)).collect::<Vec<_>>()
         };
         for to in ["0.0.0.0/0", "::/0", "10.99.0.0/16", "10.1.1.1/32", "2001:db8::/48"] {
-            assert_eq!(found(to, libc::RTPROT_STATIC), [(to.to_owned(), Some(7))]);
+            assert_eq!(found(to, libc::RTPROT_STATIC), [(to.to_owned(), vec![7])]);
         }
         for to in ["10.99.0.0/16", "fe80::/64", "2001:db8::/64"] {
             assert_eq!(found(to, libc::RTPROT_KERNEL), [], "{to}");
@@ -268,19 +452,22 @@ mod tests {
         fn no_bytes_cause_a_panic_or_an_endless_loop(
             bytes in prop_oneof![attributes_in_a_message(), proptest::collection::vec(any::<u8>(), 0..200)]
         ) {
-            let mut routes = Vec::new();
             for message in messages(&bytes) {
-                is_change(&message);
+                let _ = event(&message);
+            }
+            for kind in [libc::RTM_NEWLINK, libc::RTM_DELLINK, libc::RTM_NEWADDR, libc::RTM_NEWROUTE] {
+                let message = request(kind, 0, 0, &bytes);
+                let _ = event(&NetlinkBuffer::new(&message[..]));
             }
             link(&bytes);
             address(&bytes);
             unicast_address(&bytes);
             // A default route, in the fields that make one.
-            let mut route = bytes;
-            if let Some(family) = route.get_mut(0) { *family = libc::AF_INET as u8; }
-            if let Some(prefix_length) = route.get_mut(1) { *prefix_length = 0; }
-            if let Some(kind) = route.get_mut(7) { *kind = libc::RTN_UNICAST; }
-            routes_of(&route, &mut routes);
+            let mut default = bytes;
+            if let Some(family) = default.get_mut(0) { *family = libc::AF_INET as u8; }
+            if let Some(prefix_length) = default.get_mut(1) { *prefix_length = 0; }
+            if let Some(kind) = default.get_mut(7) { *kind = libc::RTN_UNICAST; }
+            route(&default);
         }
     }
 }

@@ -12,17 +12,16 @@ mod message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 use nix::libc;
 
-use super::address::{Address, LinkAddress, is_link_local};
+use super::address::Address;
 use super::error::Error;
 use super::link::Link;
 
-pub(super) use decode::is_change;
+pub(super) use decode::{Event, Malformed, Route, event};
 use decode::{IFADDRMSG, IFINFOMSG, NDMSG, RTMSG};
 pub(super) use message::messages;
 use message::{i32_at, push_attribute, u32_at};
@@ -85,20 +84,11 @@ impl Socket {
         })
     }
 
-    /// Reads the IP addresses of all links, by index.
-    pub(super) fn all_addresses(&mut self) -> Result<BTreeMap<u32, Vec<LinkAddress>>, Error> {
-        let found = self.dump("addresses", libc::RTM_GETADDR, &[0; IFADDRMSG], |message, addresses| {
-            let address = decode::address(message).map(|address| {
-                let ip = address.local.addr();
-                LinkAddress { ip, global: address.scope < libc::RT_SCOPE_LINK && !is_link_local(ip) }
-            });
-            addresses.extend(u32_at(message, 4).zip(address));
-        })?;
-        let mut by_link: BTreeMap<u32, Vec<LinkAddress>> = BTreeMap::new();
-        for (link, address) in found {
-            by_link.entry(link).or_default().push(address);
-        }
-        Ok(by_link)
+    /// Reads the IP addresses of all links, each with the index of its link.
+    pub(super) fn all_addresses(&mut self) -> Result<Vec<(u32, Address)>, Error> {
+        self.dump("addresses", libc::RTM_GETADDR, &[0; IFADDRMSG], |message, addresses| {
+            addresses.extend(u32_at(message, 4).zip(decode::address(message)));
+        })
     }
 
     /// Reads the hardware addresses that links receive frames for, by index: their own, and those of links
@@ -116,17 +106,19 @@ impl Socket {
         Ok(by_link)
     }
 
-    /// Reads the routes of the node's own traffic, IPv4 and IPv6, each with the index of its link. Every
-    /// table counts, because a node reaches other networks through its second card by policy routing.
-    pub(super) fn routes(&mut self) -> Result<Vec<(u32, IpNet)>, Error> {
+    /// Reads the routes of the node's own traffic, IPv4 and IPv6. Every table counts, because a node reaches
+    /// other networks through its second card by policy routing.
+    pub(super) fn routes(&mut self) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let mut body = [0; RTMSG];
             body[0] = family as u8;
             body[7] = libc::RTN_UNICAST;
-            for route in self.dump("routes", libc::RTM_GETROUTE, &body, decode::routes_of)? {
-                routes.push((route.link.ok_or(Error::HiddenNexthop)?, route.to));
-            }
+            let decode = |message: &[u8], routes: &mut Vec<Route>| routes.extend(decode::route(message));
+            routes.extend(self.dump("routes", libc::RTM_GETROUTE, &body, decode)?);
+        }
+        if routes.iter().any(|route| route.links.is_empty()) {
+            return Err(Error::HiddenNexthop);
         }
         Ok(routes)
     }
