@@ -9,15 +9,16 @@ use serde_json::Value;
 use crate::project;
 
 /// Crates below the programs, and those of the workspace that each may depend on.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("allocation", &["api", "kubernetes"]),
     ("api", &["cni", "kubernetes"]),
-    ("bandwidth", &[]),
+    ("bandwidth", &["plugin"]),
     ("cni", &[]),
     ("driver", &["cni"]),
     ("hook", &[]),
     ("kubernetes", &[]),
     ("nri", &[]),
+    ("plugin", &[]),
     ("process", &[]),
     ("slices", &["kubernetes"]),
     ("validation", &["allocation", "api"]),
