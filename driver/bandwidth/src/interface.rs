@@ -2,18 +2,20 @@
 
 use std::io;
 
+use netclaim_plugin::rtnl::{Body, Rtnl, errno};
+use netclaim_plugin::{Failure, link};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
 use nix::errno::Errno;
 use nix::libc::{RTM_DELLINK, RTM_DELQDISC, RTM_GETLINK, RTM_GETQDISC, RTM_GETTFILTER, RTM_NEWLINK};
 use nix::libc::{RTM_NEWQDISC, RTM_NEWTFILTER, RTM_SETLINK};
 
-use crate::failure::Failure;
 use crate::limits::{Bucket, Limits};
 use crate::messages::{self, Link};
-use crate::rtnl::{Body, Rtnl, errno};
 
 /// For requests that make something.
 const NEW: u16 = NLM_F_CREATE | NLM_F_EXCL;
+/// The code of a CHECK that finds something else than ADD made.
+const DIFFERS: u32 = 101;
 const REMOVE: &str = "remove its limits";
 
 /// An interface in the calling thread's network namespace, which is the container's.
@@ -32,12 +34,8 @@ struct Kernel {
 
 impl Kernel {
     fn open(interface: &str, action: &'static str) -> Result<Self, Failure> {
-        match Rtnl::open() {
-            Ok(rtnl) => Ok(Self { rtnl, interface: interface.to_owned() }),
-            Err(source) => {
-                Err(Failure::Kernel { interface: interface.to_owned(), action, module: None, source })
-            }
-        }
+        let rtnl = Rtnl::open().map_err(|source| Failure::kernel(interface, action, None, source))?;
+        Ok(Self { rtnl, interface: interface.to_owned() })
     }
 
     /// Sends a request and returns the answer; an answer with one of the errors `accepted` is empty. `action`
@@ -50,21 +48,14 @@ impl Kernel {
         body: &Body,
         accepted: &[Errno],
     ) -> Result<Vec<Vec<u8>>, Failure> {
-        self.rtnl.ask(kind, flags, body.as_bytes()).or_else(|source| {
-            let errno = errno(&source);
-            if errno.is_some_and(|errno| accepted.contains(&errno)) {
-                return Ok(Vec::new());
-            }
-            // Both mean that a kind is unknown: of a qdisc, filter or action, and of a link.
-            let unknown = matches!(errno, Some(Errno::ENOENT | Errno::EOPNOTSUPP));
-            let (interface, module) = (self.interface.clone(), module.filter(|_| unknown));
-            Err(Failure::Kernel { interface, action, module, source })
+        self.rtnl.ask(kind, flags, body).or_else(|source| match errno(&source) {
+            Some(errno) if accepted.contains(&errno) => Ok(Vec::new()),
+            _ => Err(Failure::kernel(&self.interface, action, module, source)),
         })
     }
 
     fn find(&mut self, action: &'static str, name: &str) -> Result<Option<Link>, Failure> {
-        let found =
-            self.ask(action, None, (RTM_GETLINK, 0), &messages::link_by_name(name), &[Errno::ENODEV])?;
+        let found = self.ask(action, None, (RTM_GETLINK, 0), &link::by_name(name), &[Errno::ENODEV])?;
         Ok(found.iter().find_map(|message| Link::decode(message)))
     }
 
@@ -84,7 +75,7 @@ impl Kernel {
             }
         }
         if let Some(ifb) = ifb {
-            let device = messages::link_by_index(ifb.index);
+            let device = link::by_index(ifb.index);
             self.ask(REMOVE, None, (RTM_DELLINK, 0), &device, &[Errno::ENODEV])?;
         }
         Ok(())
@@ -127,12 +118,11 @@ impl Interface {
         let ifb = messages::new_ifb(&name, self.link.mtu);
         self.kernel.ask(ACTION, MODULE, (RTM_NEWLINK, NEW), &ifb, &[])?;
         let Some(Link { index: ifb, .. }) = self.kernel.find(ACTION, &name)? else {
-            let interface = self.kernel.interface.clone();
-            let source = io::Error::other("it is gone");
-            return Err(Failure::Kernel { interface, action: ACTION, module: None, source });
+            let gone = io::Error::other("it is gone");
+            return Err(Failure::kernel(&self.kernel.interface, ACTION, None, gone));
         };
         // Without an address, the device sends nothing of its own. A kernel without IPv6 refuses the setting.
-        let silent = messages::no_ipv6_address(ifb);
+        let silent = link::no_ipv6_address(ifb);
         self.kernel.ask(ACTION, None, (RTM_SETLINK, 0), &silent, &[Errno::EAFNOSUPPORT, Errno::EINVAL])?;
         let up = messages::up_with_alias(ifb, &format!("ingress of {}", self.kernel.interface));
         self.kernel.ask(ACTION, MODULE, (RTM_SETLINK, 0), &up, &[])?;
@@ -171,9 +161,14 @@ impl Interface {
 
     fn require_none(&self, direction: &'static str, difference: Option<String>) -> Result<(), Failure> {
         match difference {
-            Some(found) => {
-                Err(Failure::Differs { interface: self.kernel.interface.clone(), direction, found })
-            }
+            Some(found) => Err(Failure::State {
+                code: DIFFERS,
+                problem: format!(
+                    "{}: {direction} is not limited as it was: {found}; a process in the container's network \
+                     namespace has changed it",
+                    self.kernel.interface
+                ),
+            }),
             None => Ok(()),
         }
     }

@@ -7,7 +7,7 @@
 //! * A packet that does not pass at once waits up to 25 ms longer than the burst takes, and is dropped then,
 //!   as with the reference plugin.
 
-use crate::failure::Failure;
+use netclaim_plugin::Failure;
 
 /// How long a packet waits at most, in addition to the burst's own time.
 const LATENCY_MS: u64 = 25;

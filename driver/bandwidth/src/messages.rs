@@ -2,8 +2,10 @@
 
 use nix::libc::{self, TCA_KIND, TCA_OPTIONS};
 
+use netclaim_plugin::link::{self, IFINFOMSG};
+use netclaim_plugin::rtnl::{Body, attribute, text, u32_at, u64_at};
+
 use crate::limits::Bucket;
-use crate::rtnl::{Body, attribute, text, u32_at, u64_at};
 
 // linux/pkt_sched.h: where qdiscs are attached, and the handles of the plugin's own.
 const ROOT: u32 = 0xffff_ffff;
@@ -12,9 +14,7 @@ const INGRESS_HANDLE: u32 = 0xffff_0000;
 /// Marks a root qdisc as the plugin's.
 const OUR_HANDLE: u32 = 0x6e63_0000;
 
-// linux/if_link.h and linux/pkt_cls.h, as far as the libc crate lacks them.
-const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
-const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+// linux/pkt_cls.h, as far as the libc crate lacks them.
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
@@ -29,8 +29,7 @@ const TCA_EGRESS_REDIR: u32 = 1;
 const TC_ACT_STOLEN: u32 = 4;
 const ETH_P_ALL: u16 = 3;
 
-/// sizeof(struct ifinfomsg), sizeof(struct tcmsg).
-const IFINFOMSG: usize = 16;
+/// sizeof(struct tcmsg).
 const TCMSG: usize = 20;
 
 /// A link, as far as the plugin needs it.
@@ -50,29 +49,14 @@ impl Link {
     }
 }
 
-pub(crate) fn link_by_name(name: &str) -> Body {
-    ifinfomsg(0, 0).with_name(libc::IFLA_IFNAME, name)
-}
-
-pub(crate) fn link_by_index(index: u32) -> Body {
-    ifinfomsg(index, 0)
-}
-
 pub(crate) fn new_ifb(name: &str, mtu: u32) -> Body {
-    link_by_name(name)
+    link::by_name(name)
         .with(libc::IFLA_MTU, &mtu.to_ne_bytes())
         .with_nested(libc::IFLA_LINKINFO, Body::default().with_name(libc::IFLA_INFO_KIND, "ifb"))
 }
 
-/// Sets a link to get no IPv6 address of its own.
-pub(crate) fn no_ipv6_address(index: u32) -> Body {
-    let mode = Body::default().with(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
-    let families = Body::default().with_nested(libc::AF_INET6 as u16, mode);
-    link_by_index(index).with_nested(libc::IFLA_AF_SPEC, families)
-}
-
 pub(crate) fn up_with_alias(index: u32, alias: &str) -> Body {
-    ifinfomsg(index, libc::IFF_UP as u32).with_name(libc::IFLA_IFALIAS, alias)
+    link::up(index).with_name(libc::IFLA_IFALIAS, alias)
 }
 
 /// A token bucket as the root qdisc of a link.
@@ -167,15 +151,6 @@ fn options_difference(options: &[u8], bucket: Bucket) -> Option<String> {
         return Some(format!("the burst is {bytes} bytes instead of {}", bucket.burst));
     }
     None
-}
-
-/// struct ifinfomsg: family, device type, index, flags, change mask. `flags` are set, and no others changed.
-fn ifinfomsg(index: u32, flags: u32) -> Body {
-    let mut message = [0; IFINFOMSG];
-    message[4..8].copy_from_slice(&index.to_ne_bytes());
-    message[8..12].copy_from_slice(&flags.to_ne_bytes());
-    message[12..].copy_from_slice(&flags.to_ne_bytes());
-    Body::new(&message)
 }
 
 /// struct tcmsg: family, link, handle, parent, info.

@@ -133,6 +133,14 @@ fn a_namespace_that_is_gone_needs_no_del() {
 }
 
 #[test]
+fn a_del_succeeds_with_a_configuration_that_its_add_refuses() {
+    for wrong in [json!({"egresRate": 1}), json!({"egressRate": "1G"})] {
+        assert!(!plugin("ADD", &NOWHERE, &config("1.1.0", wrong.clone())).success, "{wrong}");
+        assert!(plugin("DEL", &NOWHERE, &config("1.1.0", wrong.clone())).success, "{wrong}");
+    }
+}
+
+#[test]
 fn the_plugins_own_namespace_is_refused() {
     for command in ["ADD", "CHECK", "DEL"] {
         let own = [CONTAINER.as_slice(), &[("CNI_NETNS", "/proc/self/ns/net")]].concat();

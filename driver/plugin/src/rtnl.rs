@@ -4,7 +4,7 @@
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_REQUEST, NetlinkBuffer, NlasIterator,
+    NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NlasIterator,
 };
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -20,13 +20,14 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// A blocking rtnetlink socket.
 #[derive(Debug)]
-pub(crate) struct Rtnl {
+pub struct Rtnl {
     socket: Socket,
     sequence: u32,
 }
 
 impl Rtnl {
-    pub(crate) fn open() -> io::Result<Self> {
+    /// Opens a socket in the calling thread's network namespace.
+    pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         // Error texts in addition to error numbers.
@@ -36,10 +37,19 @@ impl Rtnl {
     }
 
     /// Sends a request and waits until it is done. Returns the bodies of the answer's messages.
-    pub(crate) fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    pub fn ask(&mut self, kind: u16, flags: u16, body: &Body) -> io::Result<Vec<Vec<u8>>> {
+        loop {
+            if let Some(found) = self.ask_once(kind, flags, body.as_bytes())? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Returns `None` for a list that changed while the kernel wrote it: it may lack entries.
+    fn ask_once(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Option<Vec<Vec<u8>>>> {
         self.sequence = self.sequence.wrapping_add(1);
         self.socket.send(&message(kind, flags | NLM_F_REQUEST | NLM_F_ACK, self.sequence, body), 0)?;
-        let mut found = Vec::new();
+        let (mut found, mut complete) = (Vec::new(), true);
         let mut datagram = Vec::with_capacity(DATAGRAM);
         loop {
             datagram.clear();
@@ -48,12 +58,13 @@ impl Rtnl {
                 received => received?,
             };
             for message in messages(&datagram).filter(|message| message.sequence_number() == self.sequence) {
+                complete &= message.flags() & NLM_F_DUMP_INTR == 0;
                 match i32::from(message.message_type()) {
                     // Both start with an error number, negative or 0.
                     libc::NLMSG_DONE | libc::NLMSG_ERROR => {
                         return match i32_at(message.payload(), 0) {
                             Some(code) if code < 0 => Err(kernel_error(code, &message)),
-                            _ => Ok(found),
+                            _ => Ok(complete.then_some(found)),
                         };
                     }
                     _ => found.push(message.payload().to_vec()),
@@ -86,7 +97,7 @@ struct KernelError {
 }
 
 /// Returns the error number of a failed [`Rtnl::ask`].
-pub(crate) fn errno(error: &io::Error) -> Option<Errno> {
+pub fn errno(error: &io::Error) -> Option<Errno> {
     let with_text = || error.get_ref()?.downcast_ref::<KernelError>().map(|error| error.number);
     error.raw_os_error().or_else(with_text).map(Errno::from_raw)
 }
@@ -114,15 +125,16 @@ fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
 
 /// Attributes after a fixed header.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Body(Vec<u8>);
+pub struct Body(Vec<u8>);
 
 impl Body {
     /// A body that starts with these bytes.
-    pub(crate) fn new(header: &[u8]) -> Self {
+    pub fn new(header: &[u8]) -> Self {
         Self(header.to_vec())
     }
 
-    pub(crate) fn with(mut self, kind: u16, value: &[u8]) -> Self {
+    /// Adds an attribute.
+    pub fn with(mut self, kind: u16, value: &[u8]) -> Self {
         self.0.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
         self.0.extend_from_slice(value);
@@ -131,32 +143,35 @@ impl Body {
     }
 
     /// Adds a string that ends with a NUL, as the kernel expects names.
-    pub(crate) fn with_name(self, kind: u16, name: &str) -> Self {
+    pub fn with_name(self, kind: u16, name: &str) -> Self {
         self.with(kind, &[name.as_bytes(), &[0]].concat())
     }
 
     /// Adds attributes as the value of one attribute.
-    pub(crate) fn with_nested(self, kind: u16, nested: Self) -> Self {
+    pub fn with_nested(self, kind: u16, nested: Self) -> Self {
         self.with(kind, &nested.0)
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// The body as the kernel reads it.
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
 /// Returns the value of the first attribute of a kind.
-pub(crate) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+pub fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     let found = NlasIterator::new(attributes).map_while(Result::ok).find(|found| found.kind() == kind)?;
     let (length, inner): (usize, &[u8]) = (found.value_length(), found.into_inner());
     inner.get(4..4 + length)
 }
 
-pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+/// Returns the number of 32 bits at an offset.
+pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     bytes.get(offset..)?.first_chunk().map(|four| u32::from_ne_bytes(*four))
 }
 
-pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+/// Returns the number of 64 bits at an offset.
+pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     bytes.get(offset..)?.first_chunk().map(|eight| u64::from_ne_bytes(*eight))
 }
 
@@ -165,6 +180,6 @@ fn i32_at(bytes: &[u8], offset: usize) -> Option<i32> {
 }
 
 /// A string that the kernel ends with a NUL.
-pub(crate) fn text(value: &[u8]) -> String {
+pub fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }

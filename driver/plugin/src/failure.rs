@@ -3,19 +3,22 @@
 use std::error::Error as _;
 use std::io;
 
+use nix::errno::Errno;
 use serde_json::{Value, json};
 
+use crate::rtnl::errno;
 use crate::version;
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The configuration's version is not supported, or has no such operation.
     #[error("{0}")]
     Version(String),
     /// The configuration has an unknown key.
-    #[error("unknown key {key:?} in the configuration: remove it; rates and bursts are {}", known.join(", "))]
+    #[error("unknown key {key:?} in the configuration: remove it; the plugin's own are {}", known.join(", "))]
     UnknownKey {
+        /// The key.
         key: String,
         /// The plugin's own keys.
         known: &'static [&'static str],
@@ -23,6 +26,7 @@ pub(crate) enum Failure {
     /// An environment variable of the protocol is missing or wrong.
     #[error("{name}: {problem}")]
     Environment {
+        /// The variable.
         name: &'static str,
         /// What is wrong and what to do.
         problem: String,
@@ -36,33 +40,38 @@ pub(crate) enum Failure {
     /// A value of the configuration is wrong.
     #[error("{field}: {problem}")]
     Config {
+        /// The key.
         field: String,
         /// What is wrong and what to do.
         problem: String,
     },
     /// The container's network namespace cannot be entered.
     #[error("cannot enter the network namespace at {path}")]
-    Namespace { path: String, source: io::Error },
+    Namespace {
+        /// The path that the runtime passed.
+        path: String,
+        /// What the kernel says.
+        source: io::Error,
+    },
     /// The kernel refused a request.
     #[error("{interface}: cannot {action}{}", needs(.module))]
     Kernel {
+        /// The interface that the request was about.
         interface: String,
         /// What the request was to do.
         action: &'static str,
         /// The kernel module that it needs.
         module: Option<&'static str>,
+        /// What the kernel says.
         source: io::Error,
     },
-    /// CHECK found something else than ADD made.
-    #[error(
-        "{interface}: {direction} is not limited as it was: {found}; a process in the container's network namespace has changed it"
-    )]
-    Differs {
-        interface: String,
-        /// `ingress` or `egress`.
-        direction: &'static str,
-        /// What is there, and what should be there.
-        found: String,
+    /// The host or the container is not as the operation needs it.
+    #[error("{problem}")]
+    State {
+        /// The plugin's own code, from 100 on, or [`Failure::TRY_AGAIN`].
+        code: u32,
+        /// What is there, and what to do.
+        problem: String,
     },
 }
 
@@ -71,11 +80,28 @@ fn needs(module: &Option<&'static str>) -> String {
 }
 
 impl Failure {
-    pub(crate) fn environment(name: &'static str, problem: String) -> Self {
-        Self::Environment { name, problem }
+    /// The code of what may pass by itself.
+    pub const TRY_AGAIN: u32 = 11;
+
+    /// A request that the kernel refused. `module` is named where the error says that the kernel lacks it.
+    pub fn kernel(
+        interface: &str,
+        action: &'static str,
+        module: Option<&'static str>,
+        source: io::Error,
+    ) -> Self {
+        // Both mean that a kind is unknown: of a qdisc, filter or action, and of a link.
+        let unknown = matches!(errno(&source), Some(Errno::ENOENT | Errno::EOPNOTSUPP));
+        Self::Kernel { interface: interface.to_owned(), action, module: module.filter(|_| unknown), source }
     }
 
-    pub(crate) fn config(field: impl Into<String>, problem: impl Into<String>) -> Self {
+    /// A wrong variable of the environment.
+    pub fn environment(name: &'static str, problem: impl Into<String>) -> Self {
+        Self::Environment { name, problem: problem.into() }
+    }
+
+    /// A wrong value of the configuration.
+    pub fn config(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Config { field: field.into(), problem: problem.into() }
     }
 
@@ -94,7 +120,7 @@ impl Failure {
             Self::Decode(_) => 6,
             Self::Config { .. } => 7,
             Self::Kernel { .. } => 100,
-            Self::Differs { .. } => 101,
+            Self::State { code, .. } => *code,
         }
     }
 
