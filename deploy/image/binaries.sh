@@ -15,7 +15,7 @@ arm64 | aarch64) arch=aarch64 ;;
 *) echo "binaries.sh: $2 is neither amd64 nor arm64" >&2; exit 2 ;;
 esac
 target=$arch-unknown-linux-gnu
-packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli netclaim-bandwidth)
+packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli netclaim-bandwidth netclaim-route)
 programs=(netclaim-parent netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaimctl)
 build=(cargo ${NETCLAIM_AUDITABLE:+auditable} build)
 if [[ $arch != "$machine" ]]; then
@@ -32,6 +32,6 @@ folder=${CARGO_TARGET_DIR:-target}/$target/$profile
 mkdir -p "$out"/{usr/bin,usr/libexec/cni,var,run,tmp}
 cp "${programs[@]/#/$folder/}" "$out/usr/bin/"
 # CNI plugins have a folder of their own: what is in it may be named in a ClaimNetwork.
-cp "$folder/netclaim-bandwidth" "$out/usr/libexec/cni/"
+cp "$folder"/netclaim-{bandwidth,route} "$out/usr/libexec/cni/"
 # As on a host: both names of a socket's folder lead to the same mount.
 ln -sfn ../run "$out/var/run"
