@@ -95,10 +95,19 @@ impl NodeWatch {
                 let (provided, named) = (self.providers.provided(), named(&networks));
                 let (uplinks, followers) = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
                 let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
-                let labels = node.labels.clone();
+                let (labels, node_addresses) = (node.labels.clone(), node.addresses.clone());
                 let (blocks, scarce) = (self.blocks.borrow_and_update().clone(), scarce(all_networks));
                 let addresses = addresses(&networks, &scarce, &valid_pools(known_pools.known()), &blocks);
-                let now = Inventory { labels, uplinks, withheld, followers, lacking, networks, addresses };
+                let now = Inventory {
+                    labels,
+                    node_addresses,
+                    uplinks,
+                    withheld,
+                    followers,
+                    lacking,
+                    networks,
+                    addresses,
+                };
                 let taken = inventory.borrow().as_ref().map(|before| taken_by_the_node(before, &now));
                 let new = new_warnings(&mut warned, now.node_link_warnings());
                 self.warn(&node.reference, new.into_iter().chain(taken.unwrap_or_default()));
