@@ -29,6 +29,9 @@ pub struct Allow {
     /// netclaim and of NodePorts (2379, 2380, 6443, 9177 to 9179, 10248 to 10260, 30000 to 32767).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port_mappings: Option<Allowed>,
+    /// Claims may have the pod's default route lead by the network (`defaultRoute`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_route: Option<Allowed>,
     /// CNI_ARGS that claims may pass to the plugins (`args`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<AllowedArgs>,
@@ -113,6 +116,7 @@ impl Allow {
             Setting::Mac => self.mac.is_some(),
             Setting::Bandwidth => self.bandwidth.is_some(),
             Setting::PortMappings => self.port_mappings.is_some(),
+            Setting::DefaultRoute => self.default_route.is_some(),
         }
     }
 
@@ -123,6 +127,7 @@ impl Allow {
             Setting::Mac => &mut self.mac,
             Setting::Bandwidth => &mut self.bandwidth,
             Setting::PortMappings => &mut self.port_mappings,
+            Setting::DefaultRoute => &mut self.default_route,
         };
         *allowed = Some(Allowed {});
     }

@@ -42,6 +42,10 @@ pub struct AttachmentConfig {
     /// Ports of the node that lead to the pod. Plugins get them as the CNI capability `portMappings`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<PortMapping>,
+    /// The pod's default route leads by this network, for the families of which the network gives an address
+    /// and a gateway. `eth0` stays for pods, Services and the node, and for answers to what came by it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub default_route: bool,
     /// CNI_ARGS for the plugins, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
@@ -49,6 +53,11 @@ pub struct AttachmentConfig {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "any_object")]
     pub parameters: BTreeMap<String, Value>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -132,8 +141,17 @@ pub(crate) fn arg_name_problem(name: &str) -> Option<&'static str> {
 impl AttachmentConfig {
     /// Sets what `later` sets: field by field, and maps by key.
     pub(crate) fn overlay(&mut self, later: &Self) {
-        let Self { interface_name, ips, replica_ips, mac, bandwidth, port_mappings, args, parameters } =
-            later.clone();
+        let Self {
+            interface_name,
+            ips,
+            replica_ips,
+            mac,
+            bandwidth,
+            port_mappings,
+            default_route,
+            args,
+            parameters,
+        } = later.clone();
         self.interface_name = interface_name.or_else(|| self.interface_name.take());
         // Two ways to ask for addresses: one replaces the other.
         if !ips.is_empty() || !replica_ips.is_empty() {
@@ -149,6 +167,7 @@ impl AttachmentConfig {
         if !port_mappings.is_empty() {
             self.port_mappings = port_mappings;
         }
+        self.default_route |= default_route;
         self.args.extend(args);
         self.parameters.extend(parameters);
     }

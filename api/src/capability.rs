@@ -25,6 +25,7 @@ pub(crate) fn capability_args(
         mac,
         bandwidth,
         port_mappings,
+        default_route: _,
         args: _,
         parameters: _,
     } = config;
@@ -35,7 +36,7 @@ pub(crate) fn capability_args(
         if declares(conflist, name) { Ok(()) } else { Err(Invalid::new(name, problem())) }
     };
     // A rate is compared with the grant first.
-    let asked = config.settings().map(|(_, setting)| setting);
+    let asked = config.settings().map(|(_, setting)| setting).filter(|setting| setting.is_capability());
     asked.filter(|setting| *setting != Setting::Bandwidth).try_for_each(needs)?;
     let limits = match bandwidth {
         Some(asked) => {
@@ -110,6 +111,7 @@ mod tests {
                 Setting::Mac => json!("02:00:00:00:00:01"),
                 Setting::Bandwidth => json!({"ingress": "1M", "egress": "1M"}),
                 Setting::PortMappings => json!([{"hostPort": 8080, "containerPort": 80}]),
+                Setting::DefaultRoute => json!(true),
             };
             let allow: Allow = serde_json::from_value(json!({name: {}})).expect(name);
             assert!(allow.allows(setting), "{name}");
@@ -117,7 +119,8 @@ mod tests {
             let conflist = json!({"plugins": [{"type": "any", "capabilities": {name: true}}]});
             let args = capability_args(&config, conflist.as_object().expect("an object"), None).expect(name);
             let args = Map::from(args);
-            assert_eq!(args.keys().collect::<Vec<_>>(), [name]);
+            let expected: &[&str] = if setting.is_capability() { &[name] } else { &[] };
+            assert_eq!(args.keys().collect::<Vec<_>>(), expected);
         }
     }
 }

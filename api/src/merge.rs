@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netclaim_cni::validate::{Finding, Severity, validate};
-use netclaim_cni::{CapabilityArgs, NetworkList, error_chain};
+use netclaim_cni::{CapabilityArgs, NetworkList, ROUTE_PLUGIN, error_chain};
 use serde_json::{Map, Value, json};
 
 use crate::addresses::nth_after;
@@ -69,8 +69,14 @@ pub struct Merged {
     pub capability_args: CapabilityArgs,
     /// Addresses that a class or the claim asks for, of a ClaimNetwork whose `addresses` serve them.
     pub asked: Asked,
+    /// Whether the pod's default route leads by the attachment: [`KEPT`] has to be in the scope then.
+    pub default_route: bool,
     template: Template,
 }
+
+/// The value of a scope that has what the pod's first interface keeps beside an attachment with the default
+/// route: prefixes.
+pub const KEPT: &str = "kept";
 
 /// Which addresses an attachment asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,7 +132,7 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
     let asks =
         |layer: &Layer| matches!(&layer.config, Opaque::Attachment(config) if config.bandwidth.is_some());
     let limited = granted.is_some() || layers.iter().any(asks);
-    let (template, allow) = template_of(base, layers, limited)?;
+    let (mut template, allow) = template_of(base, layers, limited)?;
     let mut settings = AttachmentConfig::default();
     for layer in layers {
         match &layer.config {
@@ -148,8 +154,12 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
     }
     let asked = asked(base, &mut settings)?;
     let capability_args = capability_args(&settings, &template.conflist, granted)?;
-    let AttachmentConfig { interface_name, args, parameters, .. } = settings;
-    Ok(Merged { if_name: interface_name, parameters, args, capability_args, asked, template })
+    let AttachmentConfig { interface_name, default_route, args, parameters, .. } = settings;
+    if default_route && let Some(Value::Array(plugins)) = template.conflist.get_mut("plugins") {
+        // It goes by the gateway that the plugins before it report.
+        plugins.push(json!({"type": ROUTE_PLUGIN, "keep": format!("${{{KEPT}}}")}));
+    }
+    Ok(Merged { if_name: interface_name, parameters, args, capability_args, asked, default_route, template })
 }
 
 /// Takes the addresses out of the settings that the ClaimNetwork's `addresses` serve: no plugin has to take
@@ -593,5 +603,29 @@ mod tests {
             let resolved = merged.resolve("netclaim-x", scope).expect("resolves");
             assert_eq!(validate(resolved.raw().as_bytes()), []);
         }
+    }
+
+    #[test]
+    fn the_default_route_is_the_last_plugin_where_the_admin_allows_it() {
+        let asks = |author| [layer(author, json!({"defaultRoute": true}))];
+        let (denied, allowed) = (network(json!({})), network(json!({"defaultRoute": {}})));
+        let merged = |spec, author| merge(Base::Network(&storage(), spec), &asks(author), None);
+        for (spec, author) in [(&allowed, Author::Claim), (&denied, Author::Class)] {
+            let merged = merged(spec, author).expect("merges");
+            assert!(merged.default_route);
+            let scope = [
+                (KEPT, json!(["10.244.0.0/16"])),
+                ("parameters.vlan", json!(7)),
+                ("uplink.name", json!("eth1")),
+            ];
+            let scope = scope.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            let list = merged.resolve("n", scope).expect("resolves");
+            let last = json!({"type": "netclaim-route", "keep": ["10.244.0.0/16"]});
+            assert_eq!(json_of(&list)["plugins"][1], last);
+        }
+        let refusal = merged(&denied, Author::Claim).expect_err("refused").to_string();
+        let expected = "claim config[0].defaultRoute: ClaimNetwork \"storage\" does not allow claims to set it: remove it, or have \
+                        the admin set allow.defaultRoute";
+        assert_eq!(refusal, expected);
     }
 }

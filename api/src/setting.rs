@@ -1,8 +1,8 @@
-//! The settings of an attachment that plugins get as CNI capabilities: the one table of them.
+//! The settings of an attachment that need the admin's permission: the one table of them.
 
 use crate::AttachmentConfig;
 
-/// What a claim may set if the admin allows it, and plugins take as a CNI capability.
+/// What a claim may set if the admin allows it. Plugins take all but one as a CNI capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setting {
     /// IP addresses.
@@ -13,11 +13,14 @@ pub enum Setting {
     Bandwidth,
     /// Ports of the node that lead to the pod.
     PortMappings,
+    /// Whether the pod's default route leads by the network.
+    DefaultRoute,
 }
 
 impl Setting {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Ips, Self::Mac, Self::Bandwidth, Self::PortMappings];
+    pub const ALL: [Self; 5] =
+        [Self::Ips, Self::Mac, Self::Bandwidth, Self::PortMappings, Self::DefaultRoute];
 
     /// The name of the field in `allow` and in an [`AttachmentConfig`], of CNI's capability, and of Multus'
     /// key.
@@ -27,7 +30,13 @@ impl Setting {
             Self::Mac => "mac",
             Self::Bandwidth => "bandwidth",
             Self::PortMappings => "portMappings",
+            Self::DefaultRoute => "defaultRoute",
         }
+    }
+
+    /// Whether a plugin of the network has to take it. For the default route the agent adds a plugin.
+    pub const fn is_capability(self) -> bool {
+        !matches!(self, Self::DefaultRoute)
     }
 }
 
@@ -42,6 +51,7 @@ impl AttachmentConfig {
             mac,
             bandwidth,
             port_mappings,
+            default_route,
             args: _,
             parameters: _,
         } = self;
@@ -52,6 +62,7 @@ impl AttachmentConfig {
             (of(Setting::Mac), mac.is_some()),
             (of(Setting::Bandwidth), bandwidth.is_some()),
             (of(Setting::PortMappings), !port_mappings.is_empty()),
+            (of(Setting::DefaultRoute), *default_route),
         ];
         all.into_iter().filter(|(_, is_set)| *is_set).map(|(found, _)| found)
     }
@@ -66,6 +77,7 @@ impl AttachmentConfig {
             Some((_, Setting::Mac)) => self.mac = None,
             Some((_, Setting::Bandwidth)) => self.bandwidth = None,
             Some((_, Setting::PortMappings)) => self.port_mappings.clear(),
+            Some((_, Setting::DefaultRoute)) => self.default_route = false,
             None => {}
         }
         found.is_some()

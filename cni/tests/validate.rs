@@ -38,7 +38,10 @@ fn of_plugin(plugin: &Value) -> Vec<String> {
     let mut plugins = vec![plugin.clone()];
     // Those that need one before them.
     let first = match plugin["type"].as_str() {
-        Some("tuning" | "sbr" | "vrf" | "bandwidth" | "netclaim-bandwidth" | "firewall" | "portmap") => 1,
+        Some(
+            "tuning" | "sbr" | "vrf" | "bandwidth" | "netclaim-bandwidth" | "netclaim-route" | "firewall"
+            | "portmap",
+        ) => 1,
         _ => 0,
     };
     if first == 1 {
@@ -285,6 +288,11 @@ fn settings_that_exclude_each_other_are_found() {
         (
             json!({"type": "portmap", "capabilities": {"portMappings": true}, "backend": "nftables", "conditionsV4": ["-d", "10.0.0.1"]}),
             "error /conditionsV4: its conditions are written for iptables",
+        ),
+        (json!({"type": "netclaim-route", "table": 7}), "error : `keep` is missing"),
+        (
+            json!({"type": "netclaim-route", "keep": [], "gateway": "10.0.0.1"}),
+            "warning /gateway: plugin `netclaim-route` has no key",
         ),
         (json!({"type": "vrf"}), "error : `vrfname` is missing"),
         (json!({"type": "sbr", "ipam": {"type": "dhcp"}}), "warning /ipam: `sbr` calls no IPAM plugin"),

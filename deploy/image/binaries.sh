@@ -15,7 +15,8 @@ arm64 | aarch64) arch=aarch64 ;;
 *) echo "binaries.sh: $2 is neither amd64 nor arm64" >&2; exit 2 ;;
 esac
 target=$arch-unknown-linux-gnu
-packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli netclaim-bandwidth)
+plugins=(netclaim-bandwidth netclaim-link netclaim-route)
+packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli "${plugins[@]}")
 agent=(netclaim-parent netclaim-kubelet-plugin netclaim-hook)
 controller=(netclaim-controller netclaimctl)
 build=(cargo ${NETCLAIM_AUDITABLE:+auditable} build)
@@ -38,6 +39,6 @@ cp "${agent[@]/#/$folder/}" "$out/agent/usr/bin/"
 cp "${controller[@]/#/$folder/}" "$out/controller/usr/bin/"
 mkdir -p "$out"/agent/{usr/libexec/cni,var,run,tmp} "$out/controller/tmp"
 # CNI plugins have a folder of their own: what is in it may be named in a ClaimNetwork.
-cp "$folder/netclaim-bandwidth" "$out/agent/usr/libexec/cni/"
+cp "${plugins[@]/#/$folder/}" "$out/agent/usr/libexec/cni/"
 # As on a host: both names of a socket's folder lead to the same mount.
 ln -sfn ../run "$out/agent/var/run"

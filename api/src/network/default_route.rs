@@ -19,7 +19,7 @@ const TAKES_ALL: &str = "is the pod's default route from then on: DNS, Services 
 
 const TAKES_HALF: &str = "is one route with two next hops together with the IPv6 default route of the pod's own network, so that \
                           half of the traffic leaves by the wrong interface: write the destinations that are meant for the \
-                          network, or ::/1 and 8000::/1 for all of them";
+                          network; for all of them, have the class or the claims set defaultRoute: true";
 
 impl ClaimNetworkSpec {
     /// IPv6 default routes.
@@ -30,6 +30,16 @@ impl ClaimNetworkSpec {
     /// IPv4 default routes.
     pub(super) fn default_route_warnings(&self) -> impl Iterator<Item = Invalid> {
         self.default_routes().into_iter().filter(|(_, family)| *family == Family::V4).map(problem)
+    }
+
+    /// Returns the warning for a network that gives no address, and so no gateway for `defaultRoute`.
+    pub(super) fn no_gateway(&self) -> Option<Invalid> {
+        let gives_addresses =
+            self.addresses.is_some() || self.plugins().any(|conf| conf.contains_key("ipam"));
+        (self.allow.default_route.is_some() && !gives_addresses).then(|| {
+            let problem = "the network gives no addresses, so that pods with defaultRoute have no gateway and do not start: add                            spec.addresses or an IPAM, or remove it";
+            Invalid::new("spec.allow.defaultRoute", problem)
+        })
     }
 
     /// Returns likely mistakes in the routes of the AddressPool that the ClaimNetwork draws from.

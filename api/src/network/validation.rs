@@ -78,7 +78,8 @@ impl ClaimNetworkSpec {
         let allow = &self.allow;
         // With addresses of its own, the network itself serves claims that ask for one.
         let is_served = |setting: Setting| {
-            declares(&self.cni, setting.as_str()) || (setting == Setting::Ips && self.addresses.is_some())
+            let by_network = setting == Setting::Ips && self.addresses.is_some();
+            by_network || !setting.is_capability() || declares(&self.cni, setting.as_str())
         };
         let untaken =
             Setting::ALL.into_iter().filter(|setting| allow.allows(*setting) && !is_served(*setting));
@@ -110,6 +111,7 @@ impl ClaimNetworkSpec {
             .chain(unenforced)
             .chain(none_reserved)
             .chain(self.default_route_warnings())
+            .chain(self.no_gateway())
             .collect()
     }
 
@@ -528,6 +530,23 @@ mod tests {
                  of range; write a number from 0 to 4094"
             ]
         );
+    }
+
+    #[test]
+    fn a_network_without_addresses_has_no_gateway_for_a_default_route() {
+        let warned = |ipam: bool| {
+            let warnings = warnings_of(|spec| {
+                spec["allow"] = json!({"defaultRoute": {}});
+                spec["cni"]["plugins"] = json!([{"type": "macvlan", "master": "${uplink.name}"}]);
+                if ipam {
+                    spec["cni"]["plugins"][0]["ipam"] = json!({"type": "dhcp"});
+                }
+            });
+            warnings
+                .iter()
+                .any(|warning| warning.starts_with("spec.allow.defaultRoute: the network gives no addresses"))
+        };
+        assert!(warned(false) && !warned(true));
     }
 
     #[test]

@@ -1,16 +1,12 @@
 //! The annotation `k8s.v1.cni.cncf.io/networks`, as Multus reads it.
 
+use std::net::IpAddr;
+
 use netclaim_api::Invalid;
 use serde_json::{Map, Value, json};
 
 /// Keys that cannot be translated, each with what to do.
-const REFUSED: [(&str, &str); 5] = [
-    (
-        "default-route",
-        "netclaim changes no routes of other interfaces: write the routes into the ipam of a NetworkAttachmentDefinition of its \
-         own (0.0.0.0/1 and 128.0.0.0/1, or ::/1 and 8000::/1, go before the default route of eth0), and remove the key. \
-         Since Multus 4.2.2 it may have had no effect: compare `ip route` in a pod",
-    ),
+const REFUSED: [(&str, &str); 4] = [
     ("infiniband-guid", "netclaim has no InfiniBand GUIDs: the workload stays on Multus"),
     (
         "deviceID",
@@ -28,8 +24,21 @@ const REFUSED: [(&str, &str); 5] = [
 ];
 
 /// Keys that are translated.
-const TAKEN: [&str; 8] =
-    ["name", "namespace", "interface", "interfaceRequest", "ips", "mac", "bandwidth", "portMappings"];
+const TAKEN: [&str; 9] = [
+    "name",
+    "namespace",
+    "interface",
+    "interfaceRequest",
+    "ips",
+    "mac",
+    "bandwidth",
+    "portMappings",
+    "default-route",
+];
+
+/// How a default route differs from Multus'.
+const OTHER_GATEWAY: &str = "becomes defaultRoute, by the gateway that the network's IPAM gives with the address, of each family that has one: \
+                             compare it. The agents need agent.clusterCIDRs. Since Multus 4.2.2 the key may have had no effect";
 
 /// One network of a pod.
 #[derive(Debug, Default, PartialEq)]
@@ -39,7 +48,7 @@ pub(super) struct Element {
     pub(super) namespace: Option<String>,
     pub(super) name: String,
     pub(super) interface: Option<String>,
-    /// Fields of an AttachmentConfig: `ips`, `mac`, `bandwidth`, `portMappings`.
+    /// Fields of an AttachmentConfig: `ips`, `mac`, `bandwidth`, `portMappings`, `defaultRoute`.
     pub(super) config: Map<String, Value>,
     /// What is dropped without a change for the pod.
     pub(super) notes: Vec<Invalid>,
@@ -158,11 +167,27 @@ fn from_json(index: usize, item: &Value) -> Result<Element, Vec<Invalid>> {
             Err(error) => errors.push(error),
         }
     }
+    match object.get("default-route") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(gateways)) if gateways.is_empty() => {}
+        Some(Value::Array(gateways)) if gateways.iter().all(is_ip) => {
+            element.config.insert("defaultRoute".to_owned(), Value::Bool(true));
+            element.notes.push(Invalid::new("default-route", OTHER_GATEWAY).within(&at));
+        }
+        Some(_) => {
+            errors
+                .push(Invalid::new("default-route", "Multus refuses it, too: write a list of IP addresses"));
+        }
+    }
     if errors.is_empty() {
         Ok(element)
     } else {
         Err(errors.into_iter().map(|error| error.within(&at)).collect())
     }
+}
+
+fn is_ip(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text.parse::<IpAddr>().is_ok())
 }
 
 /// Returns the limits as an AttachmentConfig has them, and notes.
@@ -232,6 +257,20 @@ mod tests {
         let elements = parse(text).expect("reads");
         assert_eq!(elements[0].config["bandwidth"], json!({"ingress": 1_000_000}));
         assert_eq!(elements[0].notes[0].field, "[0].bandwidth.ingressBurst");
+    }
+
+    #[test]
+    fn a_default_route_becomes_the_setting_and_its_gateways_do_not() {
+        let of = |gateways: &str| parse(&format!(r#"[{{"name": "lan", "default-route": {gateways}}}]"#));
+        let element = of(r#"["10.66.0.1", "fd00::1"]"#).expect("reads").remove(0);
+        assert_eq!(Value::Object(element.config), json!({"defaultRoute": true}));
+        assert_eq!(element.notes[0].field, "[0].default-route");
+        for none in ["null", "[]"] {
+            assert_eq!(of(none).expect("reads")[0].config, Map::new(), "{none}");
+        }
+        for wrong in [r#""10.66.0.1""#, r#"["gateway"]"#] {
+            assert_eq!(of(wrong).expect_err("refused")[0].field, "[0].default-route", "{wrong}");
+        }
     }
 
     #[test]

@@ -81,8 +81,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["files", "output"])]
     pub apply: bool,
     /// Let the workloads that are translated open ClaimNetworks that exist, and those of other namespaces
-    /// than --from: for their namespaces, and for what they set (ips, mac, bandwidth, portMappings), which
-    /// all namespaces of such a ClaimNetwork may set then
+    /// than --from: for their namespaces, and for what they set (ips, mac, bandwidth, portMappings,
+    /// defaultRoute), which all namespaces of such a ClaimNetwork may set then
     #[arg(long)]
     pub widen: bool,
     /// Translate one namespace [default: the one of the context; with files, all of them]

@@ -212,7 +212,8 @@ impl Draft {
         }
         let plugins = self.spec.cni.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
         let mut plugins: Vec<&mut Map<String, Value>> = plugins.filter_map(Value::as_object_mut).collect();
-        let is_declared = plugins.iter().any(|plugin| plugins::declares(plugin, setting));
+        let is_declared =
+            !setting.is_capability() || plugins.iter().any(|plugin| plugins::declares(plugin, setting));
         if !is_declared {
             let taker = plugins.iter_mut().find(|plugin| plugins::takes(plugin, setting));
             let Some(taker) = taker else { return Err(plugins::untaken(setting).to_owned()) };

@@ -204,7 +204,7 @@ pub(super) fn takes(plugin: &Map<String, Value>, setting: Setting) -> bool {
             ipam.is_some_and(|ipam| TAKE_IPS.contains(&text(ipam, "type")))
         }
         Setting::Mac => TAKE_MAC.contains(&text(plugin, "type")),
-        Setting::Bandwidth | Setting::PortMappings => false,
+        Setting::Bandwidth | Setting::PortMappings | Setting::DefaultRoute => false,
     }
 }
 
@@ -223,6 +223,7 @@ pub(super) fn untaken(setting: Setting) -> &'static str {
             "no plugin of the network has the capability, so it had no effect: remove the key, or add {\"type\": \"bandwidth\", \
              \"capabilities\": {\"bandwidth\": true}}"
         }
+        Setting::DefaultRoute => "the agent adds the plugin",
         Setting::PortMappings => {
             "no plugin of the network has the capability, so it had no effect: remove the key, or add {\"type\": \"portmap\", \
              \"capabilities\": {\"portMappings\": true}}"

@@ -3,7 +3,7 @@
 
 use super::form::{Form, Key};
 use super::ipam_rules;
-use super::rules::{self, BANDWIDTH_PLUGIN, Rule};
+use super::rules::{self, BANDWIDTH_PLUGIN, ROUTE_PLUGIN, Rule};
 use crate::version::SpecVersion;
 
 use Form::{
@@ -319,8 +319,19 @@ const SHAPER_OF_ANY_LINK: Plugin = Plugin {
     ..plugin(BANDWIDTH_PLUGIN, Chained, Unused, RATES, rules::shaper)
 };
 
+const DEFAULT_ROUTE: Plugin = Plugin {
+    since: SpecVersion::V0_3_0,
+    ..plugin(
+        ROUTE_PLUGIN,
+        Chained,
+        Unused,
+        &[("keep", List(&Cidr)), ("interface", Link), ("table", TABLE)],
+        rules::route,
+    )
+};
+
 pub(super) fn find(name: &str) -> Option<&'static Plugin> {
-    ALL.iter().chain([&SHAPER_OF_ANY_LINK]).find(|plugin| plugin.name == name)
+    ALL.iter().chain([&SHAPER_OF_ANY_LINK, &DEFAULT_ROUTE]).find(|plugin| plugin.name == name)
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ use crate::version::SpecVersion;
 /// The bandwidth plugin that works with any interface; it comes with netclaim.
 pub const BANDWIDTH_PLUGIN: &str = "netclaim-bandwidth";
 
+/// The plugin that gives pods their default route; it comes with netclaim.
+pub const ROUTE_PLUGIN: &str = "netclaim-route";
+
 /// Checks a configuration whose keys and forms have been looked at already.
 pub(super) type Rule = fn(&Subject<'_>, &mut Report);
 
@@ -233,6 +236,15 @@ pub(super) fn shaper(subject: &Subject<'_>, report: &mut Report) {
         }
     }
     limits_nothing(subject, report);
+}
+
+/// Checks netclaim's plugin for the default route.
+pub(super) fn route(subject: &Subject<'_>, report: &mut Report) {
+    if !subject.conf.has("keep") {
+        let advice =
+            "list the prefixes that stay with `eth0`; or remove the plugin, and have claims set defaultRoute";
+        report.error(subject.at, "`keep` is missing", advice);
+    }
 }
 
 fn limits_nothing(subject: &Subject<'_>, report: &mut Report) {

@@ -366,6 +366,7 @@ impl Agent {
             driver: self.args.driver_name.clone(),
             node_name: self.args.node_name.clone(),
             boot_id: self.boot_id.clone(),
+            cluster_cidrs: self.args.cluster_cidrs.clone(),
             attacher: Arc::clone(&self.attacher),
             gate: Arc::clone(&self.gate),
             inventory,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netclaim_cni::BANDWIDTH_PLUGIN;
+use netclaim_cni::{BANDWIDTH_PLUGIN, ROUTE_PLUGIN};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -102,7 +102,7 @@ impl Programs {
 fn plugins_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     match dir.read_dir() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            tracing::warn!(dir = %dir.display(), "the agent's CNI plugins are missing: {BANDWIDTH_PLUGIN} is not installed");
+            tracing::warn!(dir = %dir.display(), "the agent's CNI plugins are missing: {BANDWIDTH_PLUGIN} and {ROUTE_PLUGIN} are not installed");
             Ok(Vec::new())
         }
         found => found?.map(|entry| Ok(entry?.path())).collect(),

@@ -1,6 +1,7 @@
 //! What the node has, and which uplink each ClaimNetwork gets. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use netclaim_api::network::{ClaimNetworkSpec, UplinkSelector};
 use netclaim_api::taints::{Reason, Unhealthy};
@@ -28,6 +29,8 @@ pub(crate) const KINDS: [(&str, &str); 8] = [
 pub(crate) struct Inventory {
     /// Labels of the Node object.
     pub(crate) labels: BTreeMap<String, String>,
+    /// Internal and external addresses of the Node object.
+    pub(crate) node_addresses: BTreeSet<IpAddr>,
     /// Links that pods may be attached to, by index.
     pub(crate) uplinks: Vec<Uplink>,
     /// Why links that ClaimNetworks name are not uplinks, by name.

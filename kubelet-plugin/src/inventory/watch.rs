@@ -97,10 +97,19 @@ impl NodeWatch {
                 let (uplinks, followers) = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
                 let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
                 links.set_interest(Interest::new(&node.addresses, &in_force, &named));
-                let labels = node.labels.clone();
+                let (labels, node_addresses) = (node.labels.clone(), node.addresses.clone());
                 let addresses =
                     shared.addresses(&networks, all_networks, known_pools.known(), &mut self.blocks);
-                let now = Inventory { labels, uplinks, withheld, followers, lacking, networks, addresses };
+                let now = Inventory {
+                    labels,
+                    node_addresses,
+                    uplinks,
+                    withheld,
+                    followers,
+                    lacking,
+                    networks,
+                    addresses,
+                };
                 let taken = inventory.borrow().as_ref().map(|before| taken_by_the_node(before, &now));
                 let new = new_warnings(&mut warned, now.node_link_warnings());
                 self.warn(&node.reference, new.into_iter().chain(taken.unwrap_or_default()));

@@ -12,8 +12,11 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable as _};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, OptionFuture};
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::ListParams;
 use kube::{Api, Client};
 use netclaim_api::NetworkName;
 use netclaim_api::device::DeviceName;
@@ -30,6 +33,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use super::claim::{Claim, ReadError, reserved_for};
+use super::default_route::{self, DefaultRoutes};
 use super::error::PlanError;
 use super::exclusion::{self, Excluded, InPod};
 use super::metrics::{CallMetrics, KubeletCall};
@@ -104,7 +108,15 @@ pub(crate) enum PrepareError {
     Late { node: String },
 }
 
-static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+/// What the API server says for the plans of a claim, as far as they need it.
+#[derive(Default)]
+struct Facts {
+    namespace_labels: BTreeMap<String, String>,
+    /// What stays with `eth0` beside an attachment that has the pod's default route.
+    kept: Vec<IpNet>,
+}
+
+static UNKNOWN: Facts = Facts { namespace_labels: BTreeMap::new(), kept: Vec::new() };
 
 /// What a Prepare needs of the CNI plugins.
 pub(crate) trait Plugins: Attach {
@@ -127,6 +139,8 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) node_name: String,
     pub(crate) boot_id: String,
     pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
+    /// Prefixes of the cluster's pods.
+    pub(crate) cluster_cidrs: Vec<IpNet>,
     /// Who knows the names of CDI devices.
     pub(crate) gate: Arc<GateKeeper>,
     /// What the node has; `None` until it is known.
@@ -408,12 +422,12 @@ impl<N: Plugins> NodeAgent<N> {
         let refuse = |error: PrepareError| self.refuse(&claim, error);
         let deadline = Instant::now() + LINK_PATIENCE;
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
-        let labels = self.namespace_labels(&claim, &inventory).await?;
+        let facts = self.facts(&claim, &inventory).await?;
         loop {
             let mut changes = self.attacher.changes();
             let foreign = self.foreign_addresses(&claim, &inventory).await;
             let book = self.plan_lock.lock().await.clone();
-            let made = match self.plan(&claim, None, &inventory, &labels, (&foreign, &book)) {
+            let made = match self.plan(&claim, None, &inventory, &facts, (&foreign, &book)) {
                 Ok(made) => made,
                 // The controller may be about to lease another block, or an attachment to end.
                 Err(error) if error.is_for_lack_of_addresses() && Instant::now() < deadline => {
@@ -445,7 +459,7 @@ impl<N: Plugins> NodeAgent<N> {
                 }
                 // Others may have got something since, and blocks may be gone.
                 inventory = self.current_inventory(inventory);
-                let now = self.plan(&claim, None, &inventory, &labels, (&foreign, &turn));
+                let now = self.plan(&claim, None, &inventory, &facts, (&foreign, &turn));
                 let now = now.ok().filter(|now| addresses::differ_in_choice_only(&made, now));
                 // Which address it is does not matter to the plugins. What was chosen before the turn, others
                 // may have by now.
@@ -598,8 +612,7 @@ impl<N: Plugins> NodeAgent<N> {
             return Ok(known);
         }
         let offers = |known: &Option<Arc<Inventory>>| {
-            let offers =
-                |inventory| is_offered(claim, self.node(&self.settled(inventory), &NO_LABELS)).is_ok();
+            let offers = |inventory| is_offered(claim, self.node(&self.settled(inventory), &UNKNOWN)).is_ok();
             known.as_ref().is_some_and(offers)
         };
         match tokio::time::timeout_at(deadline, inventory.wait_for(offers)).await {
@@ -664,12 +677,30 @@ impl<N: Plugins> NodeAgent<N> {
         devices::settled(inventory, held.into_iter().flatten())
     }
 
-    fn node<'a>(
-        &'a self,
-        inventory: &'a Inventory,
-        namespace_labels: &'a BTreeMap<String, String>,
-    ) -> Node<'a> {
-        Node { name: &self.node_name, inventory, namespace_labels }
+    fn node<'a>(&'a self, inventory: &'a Inventory, facts: &'a Facts) -> Node<'a> {
+        let Facts { namespace_labels, kept } = facts;
+        Node { name: &self.node_name, inventory, namespace_labels, kept }
+    }
+
+    async fn facts(&self, claim: &Claim, inventory: &Inventory) -> Result<Facts, ReadError> {
+        Ok(Facts {
+            namespace_labels: self.namespace_labels(claim, inventory).await?,
+            kept: self.kept(claim, inventory).await?,
+        })
+    }
+
+    /// The prefixes that stay with `eth0`, where they are needed. The cluster has few ServiceCIDRs, and they
+    /// hardly ever change: a list for each such claim is less than a watch of each node.
+    async fn kept(&self, claim: &Claim, inventory: &Inventory) -> Result<Vec<IpNet>, ReadError> {
+        if self.cluster_cidrs.is_empty() || !default_route::is_asked(claim) {
+            return Ok(Vec::new());
+        }
+        let services = Api::<ServiceCIDR>::all(self.client.clone());
+        // From the API server's cache.
+        let params = ListParams::default().match_any();
+        let read = || answer(services.list(&params), || "ServiceCIDRs".to_owned());
+        let services = read.retry(pauses()).await?.items;
+        Ok(default_route::kept(&self.cluster_cidrs, &services, &inventory.node_addresses))
     }
 
     /// The labels of the claim's namespace, where they are needed.
@@ -701,10 +732,10 @@ impl<N: Plugins> NodeAgent<N> {
         }
         let read = |text: &str, uid: &str| Claim::read(text, uid, &self.driver);
         let claim = self.read_once(&ClaimRef { namespace, name, uid }, read).await.ok()?;
-        let labels = self.namespace_labels(&claim, &inventory).await.ok()?;
+        let facts = self.facts(&claim, &inventory).await.ok()?;
         let foreign = self.foreign_addresses(&claim, &inventory).await;
         let book = self.plan_lock.lock().await.clone();
-        let planned = self.plan(&claim, Some(before.index), &inventory, &labels, (&foreign, &book));
+        let planned = self.plan(&claim, Some(before.index), &inventory, &facts, (&foreign, &book));
         let planned = planned.ok()?.into_iter().find(|plan| plan.index == before.index)?;
         let planned = self.settle(vec![planned]).await.ok()?.pop()?;
         let is_same = addresses::differ_in_choice_only(slice::from_ref(before), slice::from_ref(&planned));
@@ -724,7 +755,7 @@ impl<N: Plugins> NodeAgent<N> {
         claim: &Claim,
         anew: Option<u32>,
         inventory: &Inventory,
-        namespace_labels: &BTreeMap<String, String>,
+        facts: &Facts,
         (foreign, book): (&ForeignAddresses, &Book),
     ) -> Result<Vec<Plan>, PlanError> {
         let state =
@@ -751,13 +782,16 @@ impl<N: Plugins> NodeAgent<N> {
             let is_others = has_segments && plan.owner.claim.uid != claim.object.uid;
             is_others.then(|| devices::id_of(plan)).flatten()
         };
+        let mut default_routes = DefaultRoutes::default();
+        others.iter().for_each(|plan| default_routes.add(plan));
         let taken = Taken {
             addresses,
+            default_routes,
             own: own.into_iter().filter(|plan| Some(plan.index) != anew).map(Arc::unwrap_or_clone).collect(),
             names: others.iter().map(|plan| plan.spec.if_name.clone()).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
         };
-        plans(claim, self.node(inventory, namespace_labels), &taken)
+        plans(claim, self.node(inventory, facts), &taken)
     }
 
     async fn settle(&self, mut plans: Vec<Plan>) -> Result<Vec<Plan>, PrepareError> {
@@ -1020,6 +1054,10 @@ mod tests {
 
         /// The agent after another one, which has left its journal so.
         fn after(left: impl FnOnce(&Path)) -> Self {
+            Self::with(left, vec!["10.244.0.0/16".parse().unwrap()])
+        }
+
+        fn with(left: impl FnOnce(&Path), cluster_cidrs: Vec<IpNet>) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
             let (reports, reported) = mpsc::unbounded_channel();
@@ -1044,6 +1082,7 @@ mod tests {
                 driver: "netclaim.dev".into(),
                 node_name: "node0".into(),
                 boot_id: "b".into(),
+                cluster_cidrs,
                 attacher: Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, "b"),
                 gate,
                 inventory: known,
@@ -1166,6 +1205,59 @@ mod tests {
         for claim in &claims {
             assert_eq!(agent.pods(claim), ["pod"]);
         }
+    }
+
+    impl Agent {
+        /// A claim for a macvlan of eth1 whose class gives it the pod's default route.
+        fn default_route_claim(&self, name: &str) -> ClaimRef {
+            let claim = self.claim(name, "macvlan-eth1", &["pod"]);
+            let parameters = json!({"apiVersion": netclaim_api::API_VERSION, "kind": "AttachmentConfig", "defaultRoute": true});
+            let config = json!([{"source": "FromClass", "opaque": {"driver": "netclaim.dev", "parameters": parameters}}]);
+            let path = format!("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}");
+            let mut claims = self.claims.lock().unwrap();
+            claims.get_mut(&path).unwrap()["status"]["allocation"]["devices"]["config"] = config;
+            let services = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDRList", "metadata": {},
+                "items": [{"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/12"]}}]});
+            claims.insert("/apis/networking.k8s.io/v1/servicecidrs".into(), services);
+            claim
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_default_route_keeps_pods_services_and_the_node_with_eth0() {
+        let agent = Agent::new();
+        agent.inventory.send_modify(|known| {
+            let known = Arc::make_mut(known.as_mut().unwrap());
+            known.node_addresses.insert("192.0.2.10".parse().unwrap());
+        });
+        let claim = agent.default_route_claim("c");
+        agent.prepare(&claim).await.unwrap();
+        let plan = agent.node.attacher.plans_of(&claim.uid).remove(0);
+        let list: Value = serde_json::from_str(plan.spec.conflist.raw()).unwrap();
+        let kept = ["10.96.0.0/12", "10.244.0.0/16", "192.0.2.10/32"];
+        assert_eq!(list["plugins"][1], json!({"type": "netclaim-route", "keep": kept}));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_default_route_is_refused_without_the_prefixes_of_pods() {
+        let agent = Agent::with(|_| (), Vec::new());
+        let claim = agent.default_route_claim("c");
+        let refusal = agent.prepare(&claim).await.unwrap_err();
+        let words = "defaultRoute: pods would lose DNS and Services: set agent.clusterCIDRs";
+        assert!(refusal.contains(words), "{refusal}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_second_attachment_with_the_default_route_of_a_pod_is_refused_by_name() {
+        let agent = Agent::new();
+        let [one, two] = ["one", "two"].map(|name| agent.default_route_claim(name));
+        agent.prepare(&one).await.unwrap();
+        let refusal = agent.prepare(&two).await.unwrap_err();
+        let words = "request \"net\" of ResourceClaim default/two: defaultRoute: interface net1 of ResourceClaim default/one has the \
+                     IPv4 default route of the pod already";
+        assert!(refusal.contains(words), "{refusal}");
+        let other = agent.claim("three", "macvlan-eth1", &["pod"]);
+        agent.prepare(&other).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -65,6 +65,14 @@ pub(crate) enum DeviceError {
         "all addresses of ClaimNetwork {network:?} are reserved: ask for some by ips, with \"0\" in capacity.requests.addresses"
     )]
     OnlyReserved { network: String },
+    #[error(
+        "defaultRoute: pods would lose DNS and Services: set agent.clusterCIDRs (--cluster-cidrs of the agent on node {node})"
+    )]
+    NoClusterCidrs { node: String },
+    #[error(
+        "defaultRoute: {holder} has the {family} default route of the pod already: one attachment of a pod can have that of a family"
+    )]
+    DefaultRouteTaken { family: &'static str, holder: String },
     #[error("interfaceName: {0:?} is taken by another claim of the pod: choose another name")]
     IfNameTaken(String),
     #[error("interfaceName: no free interface name is left")]

@@ -5,7 +5,8 @@
 
 pub(crate) mod call;
 pub(crate) mod claim;
-pub(crate) mod error;
+pub(crate) mod default_route;
+mod error;
 pub(crate) mod exclusion;
 pub(crate) mod handover;
 pub(crate) mod metrics;

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipnet::IpNet;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::{self, DeviceName};
-use netclaim_api::merge::{Asked, Base, merge};
+use netclaim_api::merge::{Asked, Base, KEPT, merge};
 use netclaim_api::network::{self, ClaimNetworkSpec, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::template::Scope;
@@ -14,6 +15,7 @@ use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 
 use super::claim::{AllocatedDevice, Claim};
+use super::default_route::DefaultRoutes;
 use super::error::{DeviceError, PlanError};
 use super::node_selector;
 use crate::addresses::plan::{self as addresses, TakenAddresses};
@@ -29,6 +31,9 @@ pub(crate) struct Node<'a> {
     pub(crate) inventory: &'a Inventory,
     /// Labels of the claim's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
     pub(crate) namespace_labels: &'a BTreeMap<String, String>,
+    /// What stays with `eth0` beside an attachment that has the pod's default route; empty if that is not
+    /// known.
+    pub(crate) kept: &'a [IpNet],
 }
 
 /// What is journalled already.
@@ -42,6 +47,8 @@ pub(crate) struct Taken {
     pub(crate) segments: BTreeSet<Segment>,
     /// Addresses of the node's blocks.
     pub(crate) addresses: TakenAddresses,
+    /// Default routes of the claim's pod.
+    pub(crate) default_routes: DefaultRoutes,
 }
 
 /// Whether the labels of the claim's namespace decide whether it may use its ClaimNetworks.
@@ -78,10 +85,12 @@ pub(crate) fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<
             None => {
                 let plan = plan(claim, device, index, node, &taken)
                     .map_err(|source| in_request(claim, device, source))?;
+                taken.default_routes.refuse(&plan).map_err(|source| in_request(claim, device, source))?;
                 taken.addresses.add(&plan);
                 plan
             }
         };
+        taken.default_routes.add(&plan);
         taken.names.insert(plan.spec.if_name.clone());
         taken.segments.extend(plan.owner.segment.clone());
         plans.push(Plan { of, ..plan });
@@ -142,7 +151,11 @@ fn plan(
         }
         Base::Uplink(_) => (allocated.device.device.as_str(), None),
     };
+    if merged.default_route && node.kept.is_empty() {
+        return Err(DeviceError::NoClusterCidrs { node: node.name.to_owned() });
+    }
     let mut scope = scope(claim, network, node.name, uplink, segment.as_ref());
+    scope.insert(KEPT.to_owned(), json!(node.kept));
     let mut addresses = None;
     if let Base::Network(name, _) = base
         && let Some(of_node) = node.inventory.addresses.get(name)
@@ -356,7 +369,7 @@ mod tests {
     static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
     fn node(inventory: &Inventory) -> Node<'_> {
-        Node { name: "node0", inventory, namespace_labels: &NO_LABELS }
+        Node { name: "node0", inventory, namespace_labels: &NO_LABELS, kept: &[] }
     }
 
     fn inventory() -> Inventory {
@@ -569,7 +582,7 @@ mod tests {
 
     fn segments(inventory: &Inventory, claim: &Claim, taken: &[u32]) -> Result<Vec<Value>, PlanError> {
         let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
-        let node = Node { name: "node0", inventory, namespace_labels: &labels };
+        let node = Node { name: "node0", inventory, namespace_labels: &labels, kept: &[] };
         let segments = taken.iter().map(|id| Segment { space: "uplink eth1".into(), id: *id }).collect();
         let plans = plans(claim, node, &Taken { segments, ..Taken::default() })?;
         Ok(plans.iter().map(|plan| plugin(plan)["vlanId"].clone()).collect())
@@ -664,7 +677,7 @@ mod tests {
     fn an_id_that_was_taken_from_its_network_is_given_to_no_new_sandbox() {
         let inventory = segmented("Node");
         let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
-        let node = Node { name: "node0", inventory: &inventory, namespace_labels: &labels };
+        let node = Node { name: "node0", inventory: &inventory, namespace_labels: &labels, kept: &[] };
         let made = plans(&claim(&[("net-seg", None)]), node, &Taken::default()).expect("planned");
         let seg: NetworkName = "seg".parse().expect("a name");
         let keeps = |inventory: &Inventory| keeps_segment(&made[0], &seg, inventory).is_ok();

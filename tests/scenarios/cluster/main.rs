@@ -16,6 +16,7 @@ mod churn;
 mod collector;
 mod columns;
 mod command_line;
+mod default_route;
 mod endpoints;
 mod faults;
 mod karpenter;
@@ -41,6 +42,7 @@ use bandwidth::*;
 use churn::*;
 use columns::*;
 use command_line::*;
+use default_route::*;
 use endpoints::*;
 use faults::{
     agent::*, controller::*, failpoints::*, node::*, plugins::*, reboot::*, runtime_connection::*,
@@ -218,6 +220,7 @@ fn main() -> ExitCode {
             a_lease_of_an_unknown_sandbox_is_collected,
             a_lease_in_a_network_without_pods_is_collected,
             a_lost_address_is_reported_until_it_is_back,
+            a_default_route_leads_by_the_claimed_network_and_the_cluster_stays_with_eth0,
             a_deleted_pod_is_released_without_the_kubelet,
             a_reboot_releases_old_addresses_and_restarts_pods_with_their_networks,
             agent_and_controller_take_another_log_filter_without_a_restart,

@@ -75,6 +75,7 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ("agent.kubeletDir=kubelet", &[], "/agent/kubeletDir"),
         ("agent.kubeletDir=null", &[], "missing property 'kubeletDir'"),
         ("agent.cniBinDir=/opt/../bin", &[], "/agent/cniBinDir"),
+        ("agent.clusterCIDRs={10.244.0.0}", &[], "/agent/clusterCIDRs/0"),
         ("agent.podLabels.app\\.kubernetes\\.io/name=mine", &[], "app.kubernetes.io/name"),
         ("agent.extraEnv[0].name=NETCLAIM_LOG", &[], "/agent/extraEnv/0/name"),
         ("agent.extraEnv[0].name=OTEL_TRACES_SAMPLER", &[], "/agent/extraEnv/0/name"),
@@ -128,6 +129,10 @@ const VALUES: &[(&str, &str)] = &[
     ("agent.hostMounts=true", "SYS_PTRACE"),
     ("agent.metricsAddress=127.0.0.1:9177", "value: \"127.0.0.1:9177\""),
     ("agent.logJSON=true", "NETCLAIM_LOG_JSON"),
+    (
+        "agent.clusterCIDRs={10.244.0.0/16,fd00:244::/56}",
+        "{name: NETCLAIM_CLUSTER_CIDRS, value: \"10.244.0.0/16,fd00:244::/56\"}",
+    ),
     ("agent.extraEnv[0].name=NETCLAIM_GC_PERIOD,agent.extraEnv[0].value=60s", "NETCLAIM_GC_PERIOD"),
     (
         "agent.networkStatusAnnotation=true",

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::project;
 
 /// Crates below the programs, and those of the workspace that each may depend on.
-const ALLOWED: [(&str, &[&str]); 13] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("allocation", &["api", "kubernetes"]),
     ("api", &["cni", "kubernetes"]),
     ("bandwidth", &["plugin"]),
@@ -21,6 +21,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("nri", &[]),
     ("plugin", &[]),
     ("process", &[]),
+    ("route", &["plugin"]),
     ("slices", &["kubernetes"]),
     ("validation", &["allocation", "api"]),
     ("webhook", &["api", "process", "validation"]),
