@@ -46,6 +46,13 @@ pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName,
     inventory.networks.iter().map(chain).collect()
 }
 
+/// Whether plugins would get another configuration now, apart from the addresses of a pod and from links.
+pub(super) fn configures_otherwise(before: Option<&Inventory>, now: Option<&Inventory>) -> bool {
+    let (Some(before), Some(now)) = (before, now) else { return before.is_some() != now.is_some() };
+    let pool = |inventory: &Inventory, name| inventory.addresses.get(name).and_then(|of| of.pool.clone());
+    before.networks != now.networks || now.networks.keys().any(|name| pool(before, name) != pool(now, name))
+}
+
 impl Chain {
     fn of(name: &NetworkName, cni: &Map<String, Value>, node: &str, uplink: Option<&Link>) -> Self {
         let plugins = cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
