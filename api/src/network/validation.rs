@@ -311,6 +311,16 @@ mod tests {
     }
 
     #[test]
+    fn the_version_auto_is_accepted_where_it_is_the_only_one() {
+        assert_eq!(problems_of(|spec| spec["cni"]["cniVersion"] = json!("auto")), [""; 0]);
+        let found = problems_of(|spec| {
+            spec["cni"]["cniVersion"] = json!("auto");
+            spec["cni"]["cniVersions"] = json!(["1.0.0"]);
+        });
+        assert!(found.len() == 1 && found[0].starts_with("spec.cni.cniVersion: "), "{found:?}");
+    }
+
+    #[test]
     fn every_problem_is_reported_at_once() {
         let found = problems_of(|spec| {
             spec["cni"] = json!({"cniVersion": "9.9.9", "plugins": [{"type": "a/b", "prevResult": {}}, 1, {"type": "x", "y": "${nope}"}]});
