@@ -2,7 +2,7 @@
 //! alone.
 
 use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
-use netclaim_cni::{BANDWIDTH_PLUGIN, PluginConf};
+use netclaim_cni::{BANDWIDTH_PLUGIN, PluginConf, SpecVersion};
 use serde_json::{Map, Value, json};
 
 use crate::{Allow, Invalid, LinkUse, template};
@@ -156,10 +156,25 @@ fn placeholders(value: &Value) -> usize {
     }
 }
 
+/// The `cniVersion` of a configuration that is used in the highest version that all its plugins support.
+const AUTO: &str = "auto";
+
+/// Returns a conflist that offers all versions where it is written with the version `auto`: the runtime
+/// chooses among them on each node.
+pub(crate) fn with_versions(mut conflist: Map<String, Value>) -> Map<String, Value> {
+    if conflist.get("cniVersion").and_then(Value::as_str) == Some(AUTO)
+        && !conflist.contains_key("cniVersions")
+    {
+        conflist.remove("cniVersion");
+        conflist.insert("cniVersions".to_owned(), json!(SpecVersion::ALL));
+    }
+    conflist
+}
+
 /// Returns a conflist as it is, and the configuration of a single plugin as a chain of one.
 pub(crate) fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
     if config.contains_key("plugins") || !config.contains_key("type") {
-        return config.clone();
+        return with_versions(config.clone());
     }
     let mut plugin = config.clone();
     let mut list = Map::new();
@@ -167,7 +182,7 @@ pub(crate) fn as_conflist(config: &Map<String, Value>) -> Map<String, Value> {
         list.extend(plugin.remove(key).map(|value| (key.to_owned(), value)));
     }
     list.insert("plugins".into(), json!([plugin]));
-    list
+    with_versions(list)
 }
 
 /// Returns what attaches an uplink device whose class has no configuration: layer 2 only, no address.
@@ -186,6 +201,24 @@ pub(crate) fn plain_conflist(link_use: LinkUse, limited: bool) -> Map<String, Va
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_version_auto_offers_every_version() {
+        let of = |config: Value| {
+            let mut list = as_conflist(config.as_object().expect("an object"));
+            list.insert("name".to_owned(), json!("n"));
+            let json = Value::Object(list).to_string();
+            assert_eq!(netclaim_cni::validate::validate(json.as_bytes()), [], "{json}");
+            let list = netclaim_cni::NetworkList::parse(json.as_bytes()).expect("a list");
+            (list.version(), list.versions().len())
+        };
+        let all = (SpecVersion::CURRENT, SpecVersion::ALL.len());
+        assert_eq!(of(json!({"cniVersion": "auto", "plugins": [{"type": "x"}]})), all);
+        let mut single = json!({"cniVersion": "auto", "type": "x"});
+        assert_eq!(of(single.clone()), all);
+        single["cniVersion"] = json!("1.0.0");
+        assert_eq!(of(single), (SpecVersion::V1_0_0, 1));
+    }
 
     fn places(config: Value, allow: Value) -> Vec<String> {
         let config: Map<String, Value> = serde_json::from_value(config).expect("an object");

@@ -11,6 +11,7 @@
 //! | `netclaim.dev/full` | pods have all addresses that the node has of the ClaimNetwork, and no block is free: nothing is wrong, but a node autoscaler makes no nodes after this one |
 //! | `netclaim.dev/plugin-missing` | a plugin of the ClaimNetwork is not on the node |
 //! | `netclaim.dev/kernel-lacks` | the node's kernel cannot make the kind of link that a plugin of the ClaimNetwork makes |
+//! | `netclaim.dev/value-missing` | the node has no label, or the uplink no attribute, that the ClaimNetwork's configuration names as a placeholder |
 //! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |
 //! | `netclaim.dev/limited` | a plugin's STATUS says that pods would have limited connectivity (CNI error 51) |
 //!
@@ -37,13 +38,14 @@ pub enum Reason {
     Full,
     PluginMissing,
     KernelLacks,
+    ValueMissing,
     NotReady,
     Limited,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::LinkDown,
         Self::LinkInUse,
         Self::LinkInPod,
@@ -53,6 +55,7 @@ impl Reason {
         Self::Full,
         Self::PluginMissing,
         Self::KernelLacks,
+        Self::ValueMissing,
         Self::NotReady,
         Self::Limited,
     ];
@@ -79,6 +82,9 @@ impl Reason {
             Self::Full => "pods have all addresses of the node, and no block is free",
             Self::PluginMissing => "a plugin of the ClaimNetwork is not on the node",
             Self::KernelLacks => "the node's kernel cannot make the kind of link that a plugin makes",
+            Self::ValueMissing => {
+                "the node or its uplink lacks a label or attribute that the ClaimNetwork needs"
+            }
             Self::NotReady => "a plugin reports that it cannot serve",
             Self::Limited => "a plugin reports that pods would have limited connectivity",
         }
@@ -96,6 +102,7 @@ impl Reason {
             Self::Full => "netclaim.dev/full",
             Self::PluginMissing => "netclaim.dev/plugin-missing",
             Self::KernelLacks => "netclaim.dev/kernel-lacks",
+            Self::ValueMissing => "netclaim.dev/value-missing",
             Self::NotReady => "netclaim.dev/not-ready",
             Self::Limited => "netclaim.dev/limited",
         }

@@ -3,12 +3,16 @@
 //! A string that is only a placeholder becomes the value itself (`"${parameters.vlan}"` -> `100`); in a
 //! longer string, scalars are written out. `$${` stands for a literal `${`. Keys are never templates.
 
+use std::collections::BTreeSet;
+
+use netclaim_kubernetes::labels::is_label_key;
 use serde_json::{Map, Value};
 
 use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
 use netclaim_cni::validate::{Finding, UnknownPlaceholder, validate_template};
 
 use crate::allow::NAMED_PARAMETERS;
+use crate::attribute::AttributeName;
 use crate::invalid::first_of;
 use crate::{Allow, Invalid, ParameterRule, segmentation};
 
@@ -31,8 +35,19 @@ pub const PLACES: [&str; 12] = [
     "uplink.mtu",
 ];
 
+/// Placeholders that end with the key of a label of the Node.
+pub const NODE_LABELS: &str = "node.labels.";
+/// Placeholders that end with the name of an attribute that is declared of the uplink.
+pub const UPLINK_ATTRIBUTES: &str = "uplink.attributes.";
+
 /// Returns what is known of a placeholder that netclaim itself fills; `None` if there is no such placeholder.
 pub fn place(name: &str) -> Option<PlaceholderValue> {
+    if let Some(key) = name.strip_prefix(NODE_LABELS) {
+        return is_label_key(key).then_some(PlaceholderValue::Text);
+    }
+    if let Some(attribute) = name.strip_prefix(UPLINK_ATTRIBUTES) {
+        return AttributeName::try_from(attribute.to_owned()).is_ok().then_some(PlaceholderValue::Any);
+    }
     PLACES.contains(&name).then_some(match name {
         // What the kernel gives an Ethernet link, in bytes.
         "uplink.mtu" => PlaceholderValue::Between(68, 65535),
@@ -52,7 +67,8 @@ pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<PlaceholderValue, 
 }
 
 fn unknown(name: &str, parameters: Option<String>) -> UnknownPlaceholder {
-    let known: Vec<String> = PLACES.map(str::to_owned).into_iter().chain(parameters).collect();
+    let named = [format!("{NODE_LABELS}KEY"), format!("{UPLINK_ATTRIBUTES}NAME")];
+    let known: Vec<String> = PLACES.map(str::to_owned).into_iter().chain(named).chain(parameters).collect();
     UnknownPlaceholder {
         problem: format!("${{{name}}} is unknown"),
         advice: format!("use one of {}", known.join(", ")),
@@ -94,6 +110,27 @@ fn fill(text: &str, scope: &Scope) -> Result<Value, String> {
         })
         .collect::<Result<String, String>>()
         .map(Value::String)
+}
+
+/// Returns the names of the placeholders in these values.
+pub fn names<'a>(values: impl IntoIterator<Item = &'a Value>) -> BTreeSet<&'a str> {
+    let mut left: Vec<&Value> = values.into_iter().collect();
+    let mut names = BTreeSet::new();
+    while let Some(value) = left.pop() {
+        match value {
+            Value::String(text) => {
+                let name = |part| match part {
+                    Part::Placeholder(name) => Some(name),
+                    Part::Text(_) => None,
+                };
+                names.extend(parse(text).into_iter().flatten().filter_map(name));
+            }
+            Value::Array(items) => left.extend(items),
+            Value::Object(map) => left.extend(map.values()),
+            _ => {}
+        }
+    }
+    names
 }
 
 fn map_strings(value: &Value, f: &mut impl FnMut(&str) -> Result<Value, String>) -> Result<Value, Invalid> {
@@ -160,6 +197,30 @@ mod tests {
             ("/plugins/0/m", "${uplink.ifname} is unknown")
         );
         assert!(finding.advice.contains("uplink.name, uplink.mac"), "{finding}");
+    }
+
+    #[test]
+    fn labels_and_attributes_are_named_with_dots_and_slashes() {
+        for name in ["node.labels.topology.kubernetes.io/zone", "node.labels.rack"] {
+            assert_eq!(place(name), Some(PlaceholderValue::Text), "{name}");
+        }
+        for name in ["uplink.attributes.switch", "uplink.attributes.example.com/vlan"] {
+            assert_eq!(place(name), Some(PlaceholderValue::Any), "{name}");
+        }
+        for name in ["node.labels.", "node.labels.a b", "node.labels.a/b/c", "uplink.attributes.a-b"] {
+            assert_eq!(place(name), None, "{name}");
+        }
+        let scope = Scope::from_iter([
+            ("node.labels.topology.kubernetes.io/zone".to_owned(), json!("eu-1a")),
+            ("uplink.attributes.example.com/vlan".to_owned(), json!(100)),
+        ]);
+        let conf = json!({"x": "z-${node.labels.topology.kubernetes.io/zone}", "vlan": "${uplink.attributes.example.com/vlan}"});
+        assert_eq!(resolve(&conf, &scope), Ok(json!({"x": "z-eu-1a", "vlan": 100})));
+        let more = json!(["$${no}", "${uplink.name}", "${open"]);
+        let found = names([&conf, &more]);
+        let expected =
+            ["node.labels.topology.kubernetes.io/zone", "uplink.attributes.example.com/vlan", "uplink.name"];
+        assert_eq!(found, expected.into());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::addresses::{AddressTotals, NetworkAddresses};
 use crate::attribute::{self, DeclaredAttributes, MAX_DECLARED, admission_rules_of_declared};
-use crate::conflist::{Plugin, has_child, link_use_of, plugins, vlan_of};
+use crate::conflist::{Plugin, has_child, link_use_of, plugins, vlan_of, with_versions};
 use crate::decode::decode;
 use crate::node_selector::NodeSelector;
 use crate::segmentation::Segmentation;
@@ -77,7 +77,7 @@ pub struct ClaimNetworkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
     /// The CNI network configuration list, with placeholders such as `${uplink.name}` or
-    /// `${parameters.NAME}`.
+    /// `${parameters.NAME}`. With `cniVersion: auto` each node uses the highest version that its plugins support.
     #[schemars(schema_with = "conflist")]
     pub cni: Map<String, Value>,
     /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one
@@ -109,6 +109,10 @@ fn conflist(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         "properties": {"name": {
             "type": "string",
             "description": "Name of the CNI network, by which plugins keep their state on nodes. By default, it is netclaim-NAME.",
+        }, "cniVersion": {
+            "description": "Version of the CNI specification, such as 1.1.0; or auto, which is the highest one that all \
+                            plugins on the node support.",
+            "x-kubernetes-preserve-unknown-fields": true,
         }},
         "x-kubernetes-preserve-unknown-fields": true,
         "description": "The CNI network configuration list, with placeholders such as ${uplink.name} or \
@@ -301,9 +305,9 @@ impl ClaimNetworkSpec {
     }
 
     /// Returns the conflist with `ipam` for `"${addresses}"`, and in the first plugin where no plugin has an
-    /// `ipam`. Without `addresses` it is the conflist as written.
+    /// `ipam`. Without `addresses` it is the conflist as written. The version `auto` offers all versions.
     pub fn cni_with(&self, ipam: &Value) -> Map<String, Value> {
-        let mut cni = self.cni.clone();
+        let mut cni = with_versions(self.cni.clone());
         if self.addresses.is_none() {
             return cni;
         }

@@ -313,6 +313,32 @@ mod tests {
     }
 
     #[test]
+    fn placeholders_of_labels_and_attributes_are_checked() {
+        let found = |x: &str| problems_of(|spec| spec["cni"]["plugins"][0]["ipam"]["dataDir"] = json!(x));
+        assert_eq!(found("/run/${node.labels.topology.kubernetes.io/zone}"), [""; 0]);
+        assert_eq!(found("/run/${uplink.attributes.switch}"), [""; 0]);
+        let wrong = found("/run/${node.labels.a b}");
+        assert!(wrong.len() == 1 && wrong[0].contains("node.labels.KEY"), "{wrong:?}");
+        let without = problems_of(|spec| {
+            spec["uplink"] = Value::Null;
+            spec["cni"]["plugins"] = json!([{"type": "x", "a": "${uplink.attributes.switch}"}]);
+        });
+        assert!(without.len() == 1 && without[0].contains("needs spec.uplink"), "{without:?}");
+        let typed = problems_of(|spec| spec["cni"]["plugins"][0]["type"] = json!("${node.labels.a}"));
+        assert!(!typed.is_empty());
+    }
+
+    #[test]
+    fn the_version_auto_is_accepted_where_it_is_the_only_one() {
+        assert_eq!(problems_of(|spec| spec["cni"]["cniVersion"] = json!("auto")), [""; 0]);
+        let found = problems_of(|spec| {
+            spec["cni"]["cniVersion"] = json!("auto");
+            spec["cni"]["cniVersions"] = json!(["1.0.0"]);
+        });
+        assert!(found.len() == 1 && found[0].starts_with("spec.cni.cniVersion: "), "{found:?}");
+    }
+
+    #[test]
     fn every_problem_is_reported_at_once() {
         let found = problems_of(|spec| {
             spec["cni"] = json!({"cniVersion": "9.9.9", "plugins": [{"type": "a/b", "prevResult": {}}, 1, {"type": "x", "y": "${nope}"}]});

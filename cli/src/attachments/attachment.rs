@@ -29,6 +29,9 @@ pub(super) struct Attachment {
     pub(super) node: Option<String>,
     pub(super) uplink: Option<String>,
     pub(super) mode: Option<String>,
+    /// The CNI version that the plugins were called with; `None` until then, and where their result is too
+    /// long for the claim.
+    pub(super) cni_version: Option<String>,
     pub(super) pool: String,
     pub(super) device: String,
     /// The `Ready` condition; `None` if the agent has not reported yet.
@@ -85,6 +88,7 @@ impl Attachment {
             node: node_of_pool(&result.pool).map(str::to_owned),
             uplink: None,
             mode: None,
+            cni_version: reported.and_then(cni_version),
             pool: result.pool.clone(),
             device: result.device.clone(),
             ready: ready.map(|condition| condition.status == "True"),
@@ -100,6 +104,7 @@ impl Attachment {
             interface: None,
             addresses: Vec::new(),
             mac: None,
+            cni_version: None,
             ready: Some(false),
             reason: Some("WaitsForPod".to_owned()),
             message: Some(format!("waits for pod {first}, which has the claim, to end")),
@@ -112,7 +117,7 @@ impl Attachment {
         let mut head = if has_namespaces { vec!["NAMESPACE"] } else { Vec::new() };
         head.extend(["POD", "INTERFACE", "NETWORK", "ADDRESSES", "NODE", "READY", "REASON"]);
         if wide {
-            head.extend(["MAC", "UPLINK", "MODE", "DEVICE", "CLAIM", "REQUEST", "MESSAGE"]);
+            head.extend(["MAC", "UPLINK", "MODE", "CNI", "DEVICE", "CLAIM", "REQUEST", "MESSAGE"]);
         }
         head
     }
@@ -141,6 +146,7 @@ impl Attachment {
                 optional(&self.mac),
                 optional(&self.uplink),
                 optional(&self.mode),
+                optional(&self.cni_version),
                 text(&self.device),
                 text(&self.claim),
                 text(&self.request),
@@ -149,4 +155,9 @@ impl Attachment {
         }
         cells
     }
+}
+
+/// A plugin answers in the version that it was called with.
+fn cni_version(device: &AllocatedDeviceStatus) -> Option<String> {
+    device.data.as_ref()?.0.get("cniVersion")?.as_str().map(str::to_owned)
 }

@@ -38,7 +38,7 @@ fn device(pool: &str, device: &str, state: Value) -> Value {
 
 fn attached(interface: &str, ips: &[&str]) -> Value {
     json!({"networkData": {"interfaceName": interface, "ips": ips, "hardwareAddress": "02:00:5e:10:00:01"},
-        "conditions": [condition("True", "Attached", &format!("attached as {interface}"))]})
+        "data": {"cniVersion": "1.0.0"}, "conditions": [condition("True", "Attached", &format!("attached as {interface}"))]})
 }
 
 fn condition(status: &str, reason: &str, message: &str) -> Value {
@@ -146,11 +146,20 @@ async fn a_wide_table_has_links_claims_and_messages_in_one_line_each() {
         .lines()
         .map(|line| line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
         .collect();
-    assert_eq!(lines[0][7..], ["MAC", "UPLINK", "MODE", "DEVICE", "CLAIM", "REQUEST", "MESSAGE"]);
-    let expected =
-        ["<none>", "eth1", "macvlan", "net-storage", "db", "net", r"CNI plugin macvlan failed ADD:\nno link"];
+    assert_eq!(lines[0][7..], ["MAC", "UPLINK", "MODE", "CNI", "DEVICE", "CLAIM", "REQUEST", "MESSAGE"]);
+    let expected = [
+        "<none>",
+        "eth1",
+        "macvlan",
+        "<none>",
+        "net-storage",
+        "db",
+        "net",
+        r"CNI plugin macvlan failed ADD:\nno link",
+    ];
     assert_eq!(lines[2][7..], expected);
-    let expected = ["02:00:5e:10:00:01", "<none>", "<none>", "net-lan", "web-lan", "net", "attached as net2"];
+    let expected =
+        ["02:00:5e:10:00:01", "<none>", "<none>", "1.0.0", "net-lan", "web-lan", "net", "attached as net2"];
     assert_eq!(lines[4][7..], expected);
 }
 
@@ -188,7 +197,7 @@ async fn programs_get_everything() {
     let json: Value = serde_json::from_str(&shown(&client, &["web", "--output=json"]).await).unwrap();
     let expected = json!({"namespace": "shop", "pod": "web", "interface": "net1", "claim": "web", "request": "net",
         "network": "storage", "addresses": ["10.20.0.2/22", "fd00::2/64"], "mac": "02:00:5e:10:00:01", "node": "a",
-        "uplink": "eth1", "mode": "macvlan", "pool": "a", "device": "net-storage", "ready": true,
+        "uplink": "eth1", "mode": "macvlan", "cniVersion": "1.0.0", "pool": "a", "device": "net-storage", "ready": true,
         "reason": "Attached", "message": "attached as net1"});
     assert_eq!(json["attachments"][0], expected);
     let yaml = shown(&client, &["web", "--output=yaml"]).await;

@@ -10,6 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::attachment::Attachment;
@@ -330,6 +331,12 @@ impl Error {
             ErrorKind::Timeout { .. } | ErrorKind::Signal { .. } | ErrorKind::Wait(_) => Retry::Later,
             ErrorKind::Spawn { source, .. } => match source.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory | io::ErrorKind::Interrupted => {
+                    Retry::Later
+                }
+                _ if [Errno::EMFILE, Errno::ENFILE]
+                    .map(|e| Some(e as i32))
+                    .contains(&source.raw_os_error()) =>
+                {
                     Retry::Later
                 }
                 _ => Retry::No,

@@ -15,7 +15,7 @@ use super::plan::{Owner, Plan, Spec};
 use super::pod::{Command, Pod, blocking};
 use super::record::{Phase, Record, Sandbox};
 use super::state::PodState;
-use super::{Attach, Checked, Failure, Observer};
+use super::{Attach, Checked, Failure, Observer, Operation};
 use crate::links::{HostLink, Netns};
 
 /// A live sandbox, as the runtime lists it.
@@ -326,6 +326,18 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         }
         for pod_uid in gone {
             pods.send(&pod_uid, Command::SandboxGone(None));
+        }
+    }
+
+    /// Notes that plugins or networks have changed: ADDs that could not succeed before are tried at once.
+    pub fn retry_permanent(&self) {
+        let pods = self.lock();
+        let failed = |handle: &&Handle<O::Owner>| {
+            let state = handle.state.borrow();
+            state.records.iter().any(|record| record.failed == Some(Operation::Add))
+        };
+        for handle in pods.by_uid.values().filter(failed) {
+            let _ = handle.commands.send(Command::RetryPermanent);
         }
     }
 

@@ -49,7 +49,7 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
-use netclaim_cni::{CniResult, ContainerId, IfName, ListName, Stopped};
+use netclaim_cni::{CniResult, ContainerId, IfName, ListName, Retry, Stopped};
 
 pub use attacher::{Attacher, LiveSandbox};
 pub use plan::{Owner, Plan, Spec};
@@ -67,6 +67,8 @@ use crate::links::HostLink;
 pub struct Failure {
     /// For people: the whole chain of causes in one line.
     pub message: String,
+    /// Whether the same operation fails until the configuration, the arguments or the plugin change.
+    pub is_permanent: bool,
 }
 
 impl Failure {
@@ -78,12 +80,17 @@ impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE));
-        Self { message }
+        Self { message, is_permanent: false }
     }
 
     /// A failure because of this error, with all its causes.
     pub fn of(error: &dyn std::error::Error) -> Self {
         Self::new(netclaim_cni::error_chain(error))
+    }
+
+    /// A failure because of this error of a plugin, with all its causes.
+    pub fn of_plugin(error: &netclaim_cni::Error) -> Self {
+        Self { is_permanent: error.retry() == Retry::No, ..Self::of(error) }
     }
 }
 

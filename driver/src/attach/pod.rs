@@ -52,6 +52,8 @@ pub(super) enum Command<O> {
     Check { key: String, reply: oneshot::Sender<Checked> },
     /// Run the owed DELs of this group, forget its records, then answer.
     Release { group: String, reply: oneshot::Sender<Result<(), Failure>> },
+    /// Try ADDs again that could not succeed as things were.
+    RetryPermanent,
 }
 
 pub(super) struct Pod<A, O: Observer> {
@@ -260,6 +262,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 }
             }
             Command::Check { key, reply } => self.checks.push((key, reply)),
+            Command::RetryPermanent => self.retries.retry_permanent(),
             Command::Release { group, reply } => {
                 self.wanted.release(&group);
                 self.retries.retry_now(Instant::now());
@@ -381,7 +384,10 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let (attach, of_add) = (Arc::clone(&self.attach), sandbox.clone());
         let looked = async move {
             let begins = attach.can_begin(&plan.spec, &of_add).await;
-            begins.map_err(|failure| Failure::new(format!("{}: {failure}", plan.owner)))
+            begins.map_err(|Failure { message, is_permanent }| Failure {
+                is_permanent,
+                ..Failure::new(format!("{}: {message}", plan.owner))
+            })
         };
         match self.attend(looked, commands, |pod| pod.wants_in(key, sandbox)).await {
             Ended::Done(Ok(())) => true,
@@ -585,7 +591,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         let operation = async move { attach.give_back(&plan.spec, &link).await };
         match self.attend(operation, commands, |_| true).await {
-            Ended::Done(Ok(DelOutcome::Stray(why)) | Err(Failure { message: why })) => {
+            Ended::Done(Ok(DelOutcome::Stray(why)) | Err(Failure { message: why, .. })) => {
                 self.failed(&key, Operation::Del, Failure::new(why)).await;
                 self.retries.is_stray(&key, Instant::now());
             }
@@ -760,7 +766,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
 
     async fn failed(&mut self, key: &str, operation: Operation, failure: Failure) {
         tracing::warn!(pod.uid = %self.uid, attachment = %key, error = %failure, "attachment failed");
-        self.retries.failed(key, operation, Instant::now());
+        self.retries.failed(key, operation, failure.is_permanent, Instant::now());
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
             (record.error, record.failed) = (Some(failure.message.clone()), Some(operation));
             let group = record.plan.owner.group();

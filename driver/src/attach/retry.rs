@@ -4,7 +4,8 @@
 //! | what fails | tried again | given up |
 //! |---|---|---|
 //! | ADD | after its DEL; 0.5 s, doubled up to 10 s | never: the claim stays prepared |
-//! | DEL in a namespace | as above | never; after 5 failures a virtual link of the host is moved out, and the namespace of a sandbox that has ended is let go |
+//! | ADD that cannot succeed as things are | as above, but doubled up to 60 s; at once after a change | never |
+//! | DEL in a namespace | 0.5 s, doubled up to 10 s | never; after 5 failures a virtual link of the host is moved out, and the namespace of a sandbox that has ended is let go |
 //! | DEL without a namespace | as above | at the 3rd failure of a plugin, at the 8th if it could not be run, did not end, or says that it may work later |
 //! | giving back a moved link | as above | at the 8th failure the link is a stray: looked for every 60 s, and nobody waits for it |
 
@@ -17,6 +18,9 @@ use tokio::time::Instant;
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 /// The longest delay: the kubelet asks for the container again every 10 to 15 s.
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
+/// The same for an ADD that cannot succeed before something changes, which [`Retries::retry_permanent`] says:
+/// the first tries are as soon as others, for what a plugin judges wrongly.
+const PERMANENT_DELAY: Duration = Duration::from_secs(60);
 /// Between looks for a stray link: mostly somebody has to do something.
 const STRAY_DELAY: Duration = Duration::from_secs(60);
 /// Failed DELs after which the namespace of a sandbox that has ended is no longer held: a plugin that cannot
@@ -97,15 +101,20 @@ pub struct Retries(HashMap<String, Retry>);
 struct Retry {
     operation: Operation,
     failures: u32,
+    is_permanent: bool,
     due: Instant,
 }
 
 impl Retries {
     /// Notes a failure; the operation is due again after a delay that grows with the failures in a row.
-    pub fn failed(&mut self, key: &str, operation: Operation, now: Instant) {
+    /// `is_permanent` means that it cannot succeed as things are. DELs are counted, and pods wait for
+    /// their end: no DEL waits longer for it.
+    pub fn failed(&mut self, key: &str, operation: Operation, is_permanent: bool, now: Instant) {
         let failures = self.of(key, operation).map_or(0, |retry| retry.failures);
-        let due = now + delay_after(failures);
-        self.0.insert(key.to_owned(), Retry { operation, failures: failures + 1, due });
+        let is_permanent = is_permanent && operation == Operation::Add;
+        let longest = if is_permanent { PERMANENT_DELAY } else { LONGEST_DELAY };
+        let due = now + delay(failures, longest);
+        self.0.insert(key.to_owned(), Retry { operation, failures: failures + 1, is_permanent, due });
     }
 
     /// Has the search for a stray link wait longer than other operations.
@@ -124,6 +133,11 @@ impl Retries {
     pub fn retry_now(&mut self, now: Instant) {
         self.0.retain(|_, retry| retry.operation == Operation::Del);
         self.0.values_mut().for_each(|retry| retry.due = now);
+    }
+
+    /// Plugins or networks have changed: ADDs that could not succeed before are due now.
+    pub fn retry_permanent(&mut self) {
+        self.0.retain(|_, retry| !retry.is_permanent);
     }
 
     /// Whether the operation has to wait.
@@ -148,7 +162,11 @@ impl Retries {
 
 /// The delay after so many failures before this one.
 pub fn delay_after(failures: u32) -> Duration {
-    FIRST_DELAY.saturating_mul(1 << failures.min(8)).min(LONGEST_DELAY)
+    delay(failures, LONGEST_DELAY)
+}
+
+fn delay(failures: u32, longest: Duration) -> Duration {
+    FIRST_DELAY.saturating_mul(1 << failures.min(8)).min(longest)
 }
 
 #[cfg(test)]
@@ -164,9 +182,37 @@ mod tests {
     }
 
     #[test]
+    fn an_add_that_cannot_succeed_waits_longer_but_a_del_does_not() {
+        let delays = |operation, is_permanent| {
+            let (mut retries, now) = (Retries::default(), Instant::now());
+            let delays = (0..9).map(|_| {
+                retries.failed("a", operation, is_permanent, now);
+                retries.next_due(now).unwrap().duration_since(now).as_millis()
+            });
+            delays.collect::<Vec<_>>()
+        };
+        let usual = [500, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000];
+        assert_eq!(delays(Operation::Add, false), usual);
+        assert_eq!(delays(Operation::Del, true), usual);
+        let longer = [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000];
+        assert_eq!(delays(Operation::Add, true), longer);
+    }
+
+    #[test]
+    fn a_changed_plugin_hurries_only_adds_that_could_not_succeed() {
+        let (mut retries, now) = (Retries::default(), Instant::now());
+        retries.failed("permanent", Operation::Add, true, now);
+        retries.failed("temporary", Operation::Add, false, now);
+        retries.failed("del", Operation::Del, true, now);
+        retries.retry_permanent();
+        assert!(!retries.waits("permanent", Operation::Add, now));
+        assert!(retries.waits("temporary", Operation::Add, now) && retries.waits("del", Operation::Del, now));
+    }
+
+    #[test]
     fn a_failed_add_does_not_hold_up_its_del() {
         let (mut retries, now) = (Retries::default(), Instant::now());
-        retries.failed("a", Operation::Add, now);
+        retries.failed("a", Operation::Add, false, now);
         assert!(retries.waits("a", Operation::Add, now) && !retries.waits("a", Operation::Del, now));
         assert_eq!(retries.del_attempt("a"), Attempt(0));
         assert!(!retries.waits("a", Operation::Add, now + FIRST_DELAY));
@@ -175,8 +221,8 @@ mod tests {
     #[test]
     fn a_change_makes_everything_due_and_forgets_failed_adds_only() {
         let (mut retries, now) = (Retries::default(), Instant::now());
-        retries.failed("a", Operation::Add, now);
-        (0..3).for_each(|_| retries.failed("d", Operation::Del, now));
+        retries.failed("a", Operation::Add, false, now);
+        (0..3).for_each(|_| retries.failed("d", Operation::Del, true, now));
         retries.retry_now(now);
         assert!(!retries.waits("a", Operation::Add, now) && !retries.waits("d", Operation::Del, now));
         assert_eq!((retries.del_attempt("d"), retries.next_due(now)), (Attempt(3), None));

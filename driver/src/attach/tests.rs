@@ -21,6 +21,8 @@ use crate::links::{Netns, NetnsId};
 enum Script {
     Succeed,
     Fail,
+    /// What fails until something changes.
+    Never,
     /// An ADD that made nothing.
     MakeNothing,
     /// An ADD that stops at the second plugin, which made nothing outside of the pod.
@@ -59,6 +61,7 @@ impl Plugins {
         match script {
             Script::Succeed => Ok(()),
             Script::Fail | Script::MakeNothing | Script::Stop => Err(Failure::new("no")),
+            Script::Never => Err(Failure { is_permanent: true, ..Failure::new("no such plugin") }),
             Script::Panic => panic!("a bug"),
             Script::Slow => {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -76,6 +79,7 @@ impl Plugins {
 impl Attach for Plugins {
     async fn can_begin(&self, _: &Spec, _: &Sandbox) -> Result<(), Failure> {
         match self.begin.lock().unwrap().pop_front() {
+            Some(Script::Never) => Err(Failure { is_permanent: true, ..Failure::new("no such plugin") }),
             Some(_) => Err(Failure::new("the name is taken")),
             None => Ok(()),
         }
@@ -330,6 +334,28 @@ async fn a_network_waits_for_the_del_of_a_later_one_of_its_claim() {
     node.until("detached", |state| state.records.iter().all(|r| r.phase == Phase::Planned)).await;
     let del = |name: &str| format!("del {name} s1 with result");
     assert_eq!(node.plugins.calls()[3..], ["b1", "a0", "b1", "b0"].map(del), "other claims do not wait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_that_cannot_succeed_waits_for_a_minute_or_for_a_change() {
+    for (begin, add) in [(vec![Script::Never; 9], vec![]), (vec![], vec![Script::Never; 9])] {
+        let node = Node::prepared(&[("a", 0)]).await;
+        node.plugins.begin.lock().unwrap().extend(begin);
+        node.plugins.add.lock().unwrap().extend(add);
+        let started = tokio::time::Instant::now();
+        node.up("s1");
+        node.until("failed", |state| state.records[0].failed == Some(Operation::Add)).await;
+        tokio::time::sleep(Duration::from_secs(70)).await;
+        let left = || node.plugins.begin.lock().unwrap().len() + node.plugins.add.lock().unwrap().len();
+        assert_eq!(left(), 1, "0.5 to 32 s between the first eight");
+        node.attacher.retry_permanent();
+        while left() == 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(started.elapsed() < Duration::from_secs(71), "{:?}", started.elapsed());
+        node.until("open", open("s1")).await;
+        assert!(started.elapsed() < Duration::from_secs(72), "a change begins anew: {:?}", started.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]

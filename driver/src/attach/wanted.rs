@@ -449,7 +449,7 @@ mod tests {
             record.phase = after(record.phase, Event::AddMadeNothing)
                 .map_err(|illegal| TestCaseError::fail(illegal.to_string()))?;
             self.owed.remove(&key);
-            self.agent.retries.failed(&key, Operation::Add, self.now);
+            self.agent.retries.failed(&key, Operation::Add, false, self.now);
             self.store(record);
             Ok(())
         }
@@ -478,7 +478,7 @@ mod tests {
                     self.owed.remove(&key);
                     self.agent.retries.succeeded(&key);
                 }
-                (_, false) => self.agent.retries.failed(&key, operation, self.now),
+                (_, false) => self.agent.retries.failed(&key, operation, false, self.now),
             }
             self.store(record);
             Ok(())

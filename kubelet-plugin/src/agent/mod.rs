@@ -209,8 +209,10 @@ impl Agent {
         node_uid: watch::Receiver<Option<String>>,
     ) -> Health {
         let (unavailable_sender, unavailable) = watch::channel(Arc::default());
+        let attacher = Arc::clone(&self.attacher);
         let availability = Availability {
             plugins: Arc::clone(&self.plugins),
+            changed: Box::new(move || attacher.retry_permanent()),
             node: self.args.node_name.clone(),
             period: self.args.status_period,
             metrics: self.metrics.networks.clone(),

@@ -31,7 +31,10 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Returns what its pods suffer from, if it is anything.
     pub(super) fn ailment(&self) -> Option<String> {
-        let is_problem = |unhealthy: &&Unhealthy| Reason::is_problem(unhealthy.reason.key());
+        // A pod keeps the values that its network was made with.
+        let is_problem = |unhealthy: &&Unhealthy| {
+            Reason::is_problem(unhealthy.reason.key()) && unhealthy.reason != Reason::ValueMissing
+        };
         self.unhealthy.iter().find(is_problem).filter(|_| !self.is_in_pod).map(ToString::to_string)
     }
 }

@@ -678,6 +678,21 @@ mod tests {
     }
 
     #[test]
+    fn a_label_that_goes_keeps_new_pods_away_and_harms_none() {
+        let mut inventory = inventory(&[("m", "macvlan")]);
+        let name = "m".parse().expect("a name");
+        inventory.networks.get_mut(&name).expect("there").cni["plugins"][0]["x"] =
+            json!("${node.labels.topology.kubernetes.io/zone}");
+        let (pool, health) = made(&inventory, &[held("net-m", &inventory)]);
+        let device = pool.devices.iter().find(|device| device.name == "net-m").expect("published");
+        assert_eq!(taints(device), ["netclaim.dev/value-missing"]);
+        assert!(health.iter().all(|health| health.unhealthy.is_none()));
+        inventory.labels.insert("topology.kubernetes.io/zone".to_owned(), "eu-1a".to_owned());
+        let pool = pool_of(&inventory);
+        assert!(pool.devices.iter().all(|device| device.taints.is_none()));
+    }
+
+    #[test]
     fn a_macvlan_that_takes_the_whole_link_is_exclusive_and_stays_on_the_node() {
         let mut with = inventory(&[("m", "macvlan"), ("p", "macvlan")]);
         let spec = with.networks.get_mut(&"p".parse().expect("a name")).expect("there");

@@ -8,6 +8,7 @@ use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, NetworkName};
 
 use super::addresses::NodeAddresses;
+use super::node_scope::lacks_value;
 use super::shared::Shared;
 use super::uplink::Uplink;
 use super::uplinks::PolicyLinks;
@@ -62,8 +63,13 @@ impl Inventory {
         self.uplinks.iter().find(|uplink| uplink.link.is_named(name.as_str()))
     }
 
-    /// Returns why the kernel cannot make a link that a plugin of the ClaimNetwork makes.
+    /// Returns what the node lacks for the ClaimNetwork's plugins: a kind of links in the kernel, a label, or an
+    /// attribute of the uplink.
     pub(crate) fn lacks(&self, network: &ClaimNetworkSpec) -> Option<Unhealthy> {
+        self.lacks_kind(network).or_else(|| lacks_value(network, self))
+    }
+
+    fn lacks_kind(&self, network: &ClaimNetworkSpec) -> Option<Unhealthy> {
         let types = network.plugin_types();
         let (plugin, kind) =
             KINDS.iter().find(|(plugin, kind)| types.contains(plugin) && self.lacking.contains(kind))?;

@@ -154,7 +154,7 @@ fn plan(
     if merged.default_route && node.kept.is_empty() {
         return Err(DeviceError::NoClusterCidrs { node: node.name.to_owned() });
     }
-    let mut scope = scope(claim, network, node.name, uplink, segment.as_ref());
+    let mut scope = scope(claim, network, node, uplink, segment.as_ref());
     scope.insert(KEPT.to_owned(), json!(node.kept));
     let mut addresses = None;
     if let Base::Network(name, _) = base
@@ -187,7 +187,7 @@ fn plan(
         segment,
         addresses,
         takes_no_address: allocated.takes_no_address,
-        link: uplink.and_then(|link| on_link(link, link_use)),
+        link: uplink.and_then(|uplink| on_link(&uplink.link, link_use)),
         attributes,
     };
     let spec = Spec {
@@ -209,7 +209,7 @@ fn on_link(link: &Link, link_use: Option<LinkUse>) -> Option<OnLink> {
 struct Offer<'a> {
     base: Base<'a>,
     /// The link that it is on.
-    uplink: Option<&'a Link>,
+    uplink: Option<&'a Uplink>,
     /// What is published of it.
     attributes: Map<String, Value>,
 }
@@ -230,7 +230,7 @@ fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, Devi
 }
 
 /// Returns the device's pool, what it attaches to, and its link.
-fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Link>), DeviceError> {
+fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Uplink>), DeviceError> {
     let gone = || DeviceError::Gone { device: name.to_owned(), node: node.name.to_owned() };
     match name.parse().map_err(|_| gone())? {
         DeviceName::Network(network) => {
@@ -247,12 +247,12 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&
                 network::Scope::Node => node.name.to_owned(),
                 network::Scope::Cluster => device::cluster_pool(name),
             };
-            Ok((pool, Base::Network(name, spec), uplink.map(|uplink| &uplink.link)))
+            Ok((pool, Base::Network(name, spec), uplink))
         }
         DeviceName::Link(link_use, label) => {
             let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
             let uplink = node.inventory.uplinks.iter().find(is_it).ok_or_else(gone)?;
-            Ok((node.name.to_owned(), Base::Uplink(link_use), Some(&uplink.link)))
+            Ok((node.name.to_owned(), Base::Uplink(link_use), Some(uplink)))
         }
     }
 }
@@ -337,8 +337,8 @@ fn free_name(taken: &BTreeSet<IfName>) -> Result<IfName, DeviceError> {
 fn scope(
     claim: &Claim,
     network: &str,
-    node: &str,
-    uplink: Option<&Link>,
+    node: Node<'_>,
+    uplink: Option<&Uplink>,
     segment: Option<&Segment>,
 ) -> Scope {
     let mut scope: Vec<(&str, Value)> = vec![
@@ -350,7 +350,7 @@ fn scope(
         ("pod.uid", json!(claim.pod.uid)),
     ];
     scope.extend(segment.map(|segment| ("segmentation.id", json!(segment.id))));
-    let mut all = node_scope(network, node, uplink);
+    let mut all = node_scope(network, node.name, node.inventory, uplink);
     all.extend(scope.into_iter().map(|(name, value)| (name.to_owned(), value)));
     all
 }
@@ -384,6 +384,27 @@ mod tests {
             networks: [("storage".parse().expect("a name"), storage)].into(),
             ..Inventory::default()
         }
+    }
+
+    #[test]
+    fn labels_of_the_node_and_attributes_of_the_uplink_are_filled_in() {
+        let mut inventory = inventory();
+        let name = "storage".parse().expect("a name");
+        let plugin = &mut inventory.networks.get_mut(&name).expect("there").cni["plugins"][0];
+        plugin["zone"] = json!("z-${node.labels.topology.kubernetes.io/zone}");
+        plugin["vlan"] = json!("${uplink.attributes.vlan}");
+        let claim = claim(&[("net-storage", None)]);
+        let error = plans(&claim, node(&inventory), &Taken::default()).expect_err("no label");
+        assert!(error_chain(&error).contains("has no value here"), "{}", error_chain(&error));
+        inventory.labels.insert("topology.kubernetes.io/zone".into(), "eu-1a".into());
+        inventory.uplinks[0].declared =
+            serde_json::from_value(json!({"vlan": {"int": 7}})).expect("attributes");
+        let plans = plans(&claim, node(&inventory), &Taken::default()).expect("plans");
+        let conflist: Value = serde_json::from_str(plans[0].spec.conflist.raw()).expect("JSON");
+        assert_eq!(
+            (&conflist["plugins"][0]["zone"], &conflist["plugins"][0]["vlan"]),
+            (&json!("z-eu-1a"), &json!(7))
+        );
     }
 
     fn claim(devices: &[(&str, Option<&str>)]) -> Claim {

@@ -57,8 +57,8 @@ impl CniPlugins {
     /// # Errors
     /// Which plugin is not installed or does not speak its version.
     pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Failure> {
-        self.runtime.find_all(list).map_err(|error| Failure::of(&error))?;
-        self.runtime.settle(list).await.map_err(|error| Failure::of(&error))
+        self.runtime.find_all(list).map_err(|error| Failure::of_plugin(&error))?;
+        self.runtime.settle(list).await.map_err(|error| Failure::of_plugin(&error))
     }
 
     /// Keeps other programs away from the container and from GC of the network.
@@ -413,7 +413,7 @@ impl Attach for CniPlugins {
             }
             Err(error) => {
                 // How far the chain came is in `last_good`; the user needs the plugin's own error.
-                let (failure, stopped) = (Failure::of(&error.error), error.stopped());
+                let (failure, stopped) = (Failure::of_plugin(&error.error), error.stopped());
                 let last_good = error.last_good.map(|result| *result);
                 if stopped.needs_del() {
                     let outcome = AddOutcome::Failed(stopped, last_good.clone());

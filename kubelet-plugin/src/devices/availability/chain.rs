@@ -7,14 +7,12 @@ use std::sync::Arc;
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::network::{ClaimNetworkSpec, conflist_name};
-use netclaim_api::template;
+use netclaim_api::template::{self, Scope};
 use netclaim_cni::reference::status_looks_at_nothing;
 use netclaim_cni::{NetworkList, PluginType};
-use netclaim_driver::links::Link;
 use serde_json::{Map, Value, json};
 
-use crate::inventory::Inventory;
-use crate::inventory::node_scope;
+use crate::inventory::{self, Inventory, node_scope};
 
 /// The plugins of one ClaimNetwork.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,24 +35,37 @@ struct Uplink {
 /// Returns the chains of the node's ClaimNetworks.
 pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName, Chain> {
     let chain = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
-        let link = inventory.uplink_of(spec).map(|uplink| &uplink.link);
+        let uplink = inventory.uplink_of(spec);
         // Not the node's blocks, which change: whether plugins can serve does not depend on them.
         let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
         let ipam = pool.map(AddressPoolSpec::sample).unwrap_or_default();
-        (name.clone(), Chain::of(name, &spec.cni_with(&ipam), node, link))
+        (name.clone(), Chain::of(name, &spec.cni_with(&ipam), node, inventory, uplink))
     };
     inventory.networks.iter().map(chain).collect()
 }
 
+/// Whether plugins would get another configuration now, apart from the addresses of a pod and from links.
+pub(super) fn configures_otherwise(before: Option<&Inventory>, now: Option<&Inventory>) -> bool {
+    let (Some(before), Some(now)) = (before, now) else { return before.is_some() != now.is_some() };
+    let pool = |inventory: &Inventory, name| inventory.addresses.get(name).and_then(|of| of.pool.clone());
+    before.networks != now.networks || now.networks.keys().any(|name| pool(before, name) != pool(now, name))
+}
+
 impl Chain {
-    fn of(name: &NetworkName, cni: &Map<String, Value>, node: &str, uplink: Option<&Link>) -> Self {
+    fn of(
+        name: &NetworkName,
+        cni: &Map<String, Value>,
+        node: &str,
+        inventory: &Inventory,
+        uplink: Option<&inventory::Uplink>,
+    ) -> Self {
         let plugins = cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
         let types = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
         Self {
             // `"type": ""` is not a plugin: some configurations ask for no addresses in this way.
             plugins: types.filter_map(|name| name.as_str()?.parse().ok()).collect(),
-            conflist: conflist(name, cni, node, uplink).map(Arc::new),
-            uplink: uplink.map(|link| Uplink {
+            conflist: conflist(cni, name, &node_scope(name.as_str(), node, inventory, uplink)).map(Arc::new),
+            uplink: uplink.map(|inventory::Uplink { link, .. }| Uplink {
                 name: link.name.clone(),
                 index: link.index,
                 is_up: link.is_up(),
@@ -70,16 +81,10 @@ impl Chain {
 
 /// Returns the ClaimNetwork's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which
 /// has no STATUS, and where placeholders need a claim or a pod.
-fn conflist(
-    name: &NetworkName,
-    cni: &Map<String, Value>,
-    node: &str,
-    uplink: Option<&Link>,
-) -> Option<NetworkList> {
-    let scope = node_scope(name.as_str(), node, uplink);
+fn conflist(cni: &Map<String, Value>, name: &NetworkName, scope: &Scope) -> Option<NetworkList> {
     let mut conflist = Map::new();
     for (key, value) in cni {
-        conflist.insert(key.clone(), template::resolve(value, &scope).ok()?);
+        conflist.insert(key.clone(), template::resolve(value, scope).ok()?);
     }
     conflist.entry("name").or_insert_with(|| json!(conflist_name(name.as_str())));
     let list = NetworkList::parse(Value::Object(conflist).to_string().as_bytes()).ok()?;

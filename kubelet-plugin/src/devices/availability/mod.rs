@@ -29,7 +29,7 @@ use netclaim_driver::attach::CniPlugins;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use self::chain::chains;
+use self::chain::{chains, configures_otherwise};
 use self::checks::Checks;
 pub(crate) use self::checks::Unavailable;
 use super::metrics::PluginMetrics;
@@ -51,6 +51,8 @@ const MAX_ASKED: usize = 2;
 /// The checks of a node's ClaimNetworks.
 pub(crate) struct Availability {
     pub(crate) plugins: Arc<CniPlugins>,
+    /// Called when plugins or ClaimNetworks have changed: what could not succeed before may succeed now.
+    pub(crate) changed: Box<dyn Fn() + Send + Sync>,
     /// The Node object's name.
     pub(crate) node: String,
     /// After what time plugins are asked again; zero is never.
@@ -74,6 +76,7 @@ impl Availability {
         let mut asked = FuturesUnordered::new();
         let mut look = Instant::now();
         let mut found = found::Plugins::new();
+        let (mut files_changed, mut known) = (false, None);
         inventory.mark_changed();
         loop {
             let now = Instant::now();
@@ -93,6 +96,9 @@ impl Availability {
                 };
                 checks.look_for_plugins(find, now);
                 self.report_plugins(&found, &seen);
+                if std::mem::take(&mut files_changed) || found != seen {
+                    (self.changed)();
+                }
                 found = seen;
             }
             while asked.len() < MAX_ASKED
@@ -111,14 +117,20 @@ impl Availability {
                     if changed.is_err() {
                         return;
                     }
-                    let chains = inventory.borrow_and_update().as_deref().map(|now| chains(now, &self.node));
+                    let now = inventory.borrow_and_update().clone();
+                    let chains = now.as_deref().map(|now| chains(now, &self.node));
                     for removed in checks.replace(chains.unwrap_or_default(), Instant::now()) {
                         self.metrics.forget(removed.as_str());
                     }
-                    look = Instant::now();
+                    if configures_otherwise(known.as_deref(), now.as_deref()) {
+                        (self.changed)();
+                    }
+                    (known, look) = (now, Instant::now());
                 }
                 Some(network) = failed_adds.recv() => checks.add_failed(&network, Instant::now()),
-                () = bin_dirs.changed() => look = look.min(Instant::now() + SETTLE),
+                () = bin_dirs.changed() => {
+                    (files_changed, look) = (true, look.min(Instant::now() + SETTLE));
+                }
                 Some((name, conflist, status)) = asked.next() => {
                     checks.answered(&name, &conflist, status, Instant::now(), fastrand::f64());
                 }

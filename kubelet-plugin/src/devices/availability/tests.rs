@@ -236,7 +236,8 @@ struct Node {
     unavailable: watch::Receiver<Arc<Unavailable>>,
     registry: Registry,
     failed_adds: mpsc::UnboundedSender<NetworkName>,
-    _inventory: watch::Sender<Option<Arc<Inventory>>>,
+    inventory: watch::Sender<Option<Arc<Inventory>>>,
+    changes: watch::Receiver<u32>,
     _cache: tempfile::TempDir,
 }
 
@@ -246,8 +247,10 @@ impl Node {
         let runtime = Runtime::new(dirs.iter().map(|dir| (*dir).to_owned()).collect()).unwrap();
         let plugins = CniPlugins::new(runtime, Cache::new(cache.path()), Links::new("/sys"), PERIOD);
         let mut registry = Registry::new("netclaim");
+        let (changed, changes) = watch::channel(0);
         let availability = Availability {
             plugins: Arc::new(plugins),
+            changed: Box::new(move || changed.send_modify(|changes| *changes += 1)),
             node: "node0".into(),
             period: Duration::from_secs(1),
             metrics: NetworkMetrics::new(&mut registry),
@@ -257,7 +260,7 @@ impl Node {
         let (sender, unavailable) = watch::channel(Arc::default());
         let (failed_adds, failed) = mpsc::unbounded_channel();
         tokio::spawn(availability.watch(seen, failed, sender));
-        Self { unavailable, registry, failed_adds, _inventory: inventory, _cache: cache }
+        Self { unavailable, registry, failed_adds, inventory, changes, _cache: cache }
     }
 
     /// Waits until `network` is unavailable for this reason, or available; returns the message.
@@ -367,4 +370,28 @@ async fn the_reference_plugins_are_ready_when_their_configuration_is() {
     let message = node.becomes("bad", Some(Reason::NotReady)).await;
     assert!(message.contains("`bridge` failed STATUS of network `netclaim-bad`"), "{message}");
     node.becomes("good", None).await;
+}
+
+#[tokio::test]
+async fn a_plugin_or_a_network_that_changes_hurries_what_could_not_succeed() {
+    let dir = tempfile::tempdir().unwrap();
+    install(dir.path(), "x", "");
+    let mut node = Node::new(&[dir.path()], &[("a", conf("x"))]);
+    node.changes.wait_for(|changes| *changes > 0).await.unwrap();
+    node.becomes("a", None).await;
+    tokio::time::sleep(2 * SETTLE).await;
+    node.changes.mark_unchanged();
+    install(dir.path(), "another", "");
+    tokio::time::timeout(Duration::from_secs(30), node.changes.changed()).await.expect("a file").unwrap();
+    node.inventory.send_replace(Some(Arc::new(inventory(&[("a", conf("another"))]))));
+    tokio::time::timeout(Duration::from_secs(30), node.changes.changed()).await.expect("a network").unwrap();
+}
+
+#[test]
+fn links_and_blocks_do_not_configure_plugins_otherwise() {
+    let before = inventory(&[("a", conf("x"))]);
+    let now = Inventory { uplinks: vec![uplink("eth1"), uplink("eth2")], ..before.clone() };
+    assert!(!configures_otherwise(Some(&before), Some(&now)));
+    assert!(configures_otherwise(Some(&before), Some(&inventory(&[("a", conf("y"))]))));
+    assert!(configures_otherwise(None, Some(&before)));
 }
