@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::project;
 
 /// Crates below the programs, and those of the workspace that each may depend on.
-const ALLOWED: [(&str, &[&str]); 14] = [
+const ALLOWED: [(&str, &[&str]); 15] = [
     ("allocation", &["api", "kubernetes"]),
     ("api", &["cni", "kubernetes"]),
     ("bandwidth", &["plugin"]),
