@@ -9,6 +9,7 @@ mod plugin_host;
 
 use std::net::{TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use call::Call;
 use plugin_host::{Feature, Host, LONG, Netns, VLAN, links, on_a_host, run, show, state};
@@ -233,6 +234,33 @@ fn many_at_once_make_one_bridge_and_leave_nothing() {
             all(|container, own| drop(check(container, "net-a", own).unwrap()));
             all(|container, own| del(container, "net-a", own));
             assert_eq!(links(), before);
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_process_that_is_killed_leaves_nothing_after_its_del() {
+    with_uplinks(&[], async |_| {
+        let own = bridge("br100", "eth1");
+        let (before, all) = (state("eth1"), links());
+        let kill = |command, after: Duration| {
+            let mut child =
+                Call::new(command, "c1", "node0").start(&call::config("net-a", own.clone(), json!({})));
+            thread::sleep(after);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        };
+        // A call takes a few milliseconds.
+        for step in 0..40 {
+            let after = Duration::from_micros(200 * step);
+            kill("ADD", after);
+            if step % 2 == 0 {
+                add("c1", "net-a", &own).unwrap();
+                kill("DEL", after);
+            }
+            del("c1", "net-a", &own);
+            assert_eq!((state("eth1"), master("eth1"), links()), (before.clone(), Value::Null, all.clone()));
         }
     });
 }

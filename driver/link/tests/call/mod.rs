@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Not every test program uses all of it.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -23,8 +23,8 @@ impl Call {
         Self { command, container, interface, netns: "/proc/self/ns/net", is_override: true }
     }
 
-    /// Returns the answer, or the error's code and text.
-    pub fn run_text(&self, config: &str) -> Result<Value, (i64, String)> {
+    /// Starts the plugin, which has read its configuration then or will.
+    pub fn start(&self, config: &str) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netclaim-link"));
         command.env_clear().env("CNI_COMMAND", self.command).env("CNI_NETNS", self.netns);
         command.env("CNI_CONTAINERID", &self.container).env("CNI_IFNAME", &self.interface);
@@ -33,7 +33,12 @@ impl Call {
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
+        child
+    }
+
+    /// Returns the answer, or the error's code and text.
+    pub fn run_text(&self, config: &str) -> Result<Value, (i64, String)> {
+        let output = self.start(config).wait_with_output().unwrap();
         let answer: Value = match output.stdout.as_slice() {
             b"" => Value::Null,
             answer => serde_json::from_slice(answer).unwrap(),
