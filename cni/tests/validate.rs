@@ -79,6 +79,8 @@ fn a_good_conflist_has_no_findings() {
         json!({"type": "host-device", "kernelpath": "/sys/devices/pci0000:00/0000:00:01.0"}),
         json!({"type": "tap", "multiQueue": true, "owner": 0, "mac": null}),
         json!({"type": "loopback"}),
+        json!({"type": "netclaim-link", "kind": "vlan", "master": "eth1", "id": 4094, "mtu": 9000}),
+        json!({"type": "netclaim-link", "kind": "bridge", "bridge": "br0", "master": "eth1"}),
     ] {
         assert_eq!(of_plugin(&plugin), Vec::<String>::new(), "{plugin}");
     }
@@ -283,6 +285,45 @@ fn settings_that_exclude_each_other_are_found() {
             json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true, "mac": true}}),
             "warning /capabilities/mac: `netclaim-bandwidth` does not take the capability `mac`",
         ),
+        (json!({"type": "netclaim-link"}), "error : `kind` is missing"),
+        (
+            json!({"type": "netclaim-link", "kind": "vxlan"}),
+            r#"error /kind: "vxlan" is not known to the plugin"#,
+        ),
+        (json!({"type": "netclaim-link", "kind": "vlan", "id": 5}), "error : `master` is missing"),
+        (json!({"type": "netclaim-link", "kind": "vlan", "master": "eth1"}), "error : `id` is missing"),
+        (
+            json!({"type": "netclaim-link", "kind": "vlan", "master": "eth1", "id": 4095}),
+            "error /id: 4095 is out of range",
+        ),
+        (
+            json!({"type": "netclaim-link", "kind": "vlan", "master": "a-name-too-long-1", "id": 5}),
+            r#"error /master: interface name "a-name-too-long-1" is longer"#,
+        ),
+        (
+            json!({"type": "netclaim-link", "kind": "vlan", "master": "eth1", "id": 5, "bridge": "br0"}),
+            "error /bridge: the plugin refuses `bridge` with this `kind`",
+        ),
+        (
+            json!({"type": "netclaim-link", "kind": "vlan", "master": "eth1", "id": 5, "vlanId": 5}),
+            "warning /vlanId: plugin `netclaim-link` has no key `vlanId`",
+        ),
+        (
+            json!({"type": "netclaim-link", "kind": "vlan", "master": "eth1", "id": 5, "ipam": {"type": "dhcp"}}),
+            "warning /ipam: `netclaim-link` calls no IPAM plugin",
+        ),
+        (
+            json!({"type": "netclaim-link", "kind": "bridge", "name": "br0", "master": "eth1"}),
+            "error : `bridge` is missing",
+        ),
+        (
+            json!({"type": "netclaim-link", "kind": "bridge", "bridge": "br0", "master": "eth1", "id": 5}),
+            "error /id: the plugin refuses `id` with this `kind`",
+        ),
+        (
+            json!({"type": "netclaim-link", "kind": "bridge", "bridge": "br0"}),
+            "error : the bridge has no port",
+        ),
         (json!({"type": "tuning", "dataDir": "backup"}), r#"warning /dataDir: path "backup" is relative"#),
         (json!({"type": "portmap"}), "warning : without the capability `portMappings` no port is mapped"),
         (
@@ -322,6 +363,16 @@ fn the_order_of_a_chain_is_checked() {
             "warning /plugins/3/type: `bandwidth` limits veth pairs only, and `macvlan` makes none",
         ]
     );
+}
+
+#[test]
+fn a_bridge_has_one_port_its_masters_or_that_of_the_plugin_before() {
+    let vlan = json!({"type": "netclaim-link", "kind": "vlan", "master": "eth1", "id": 5});
+    let bridge = json!({"type": "netclaim-link", "kind": "bridge", "bridge": "br0"});
+    assert_eq!(found(&list(&json!([vlan, bridge]))), Vec::<String>::new());
+    let both = json!({"type": "netclaim-link", "kind": "bridge", "bridge": "br0", "master": "eth1"});
+    let refused = "error /plugins/1/master: the plugin refuses `master` after another plugin, whose interface is the port";
+    assert_eq!(found(&list(&json!([vlan, both]))), [refused]);
 }
 
 #[test]

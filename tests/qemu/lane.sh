@@ -20,6 +20,7 @@ netclaim-cni real_plugins NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-cni plugin_links NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver composite NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-bandwidth traffic NETCLAIM_CNI_BIN=$plugins_bin ipvlan
+netclaim-link host NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver libcni_conformance NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_LIBCNI=$work/libcni rare_links
 netclaim-driver clock NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_OWN_CLOCK=1
 netclaim-driver sriov NETCLAIM_CNI_BIN=$plugins_bin NETCLAIM_OWN_CARDS=1

@@ -330,8 +330,27 @@ const DEFAULT_ROUTE: Plugin = Plugin {
     )
 };
 
+const LINKS_OF_A_HOST: Plugin = Plugin {
+    since: SpecVersion::V0_3_0,
+    ..plugin(
+        "netclaim-link",
+        Other,
+        Unused,
+        &[
+            ("kind", OneOf(&["vlan", "bridge"])),
+            ("master", NewLink),
+            ("id", Int(1, VLAN_MAX)),
+            ("bridge", NewLink),
+            ("mtu", Int(68, 65535)),
+        ],
+        rules::link,
+    )
+};
+
 pub(super) fn find(name: &str) -> Option<&'static Plugin> {
-    ALL.iter().chain([&SHAPER_OF_ANY_LINK, &DEFAULT_ROUTE]).find(|plugin| plugin.name == name)
+    ALL.iter()
+        .chain([&SHAPER_OF_ANY_LINK, &DEFAULT_ROUTE, &LINKS_OF_A_HOST])
+        .find(|plugin| plugin.name == name)
 }
 
 #[cfg(test)]

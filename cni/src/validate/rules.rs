@@ -254,6 +254,39 @@ fn limits_nothing(subject: &Subject<'_>, report: &mut Report) {
     }
 }
 
+/// Checks netclaim's plugin that makes links of a host.
+pub(super) fn link(subject: &Subject<'_>, report: &mut Report) {
+    let conf = subject.conf;
+    let (needed, other): (&[(&str, &str)], _) = match conf.text("kind") {
+        Some("vlan") => {
+            (&[("master", "name the link to make the VLAN on"), ("id", "write 1 to 4094")], "bridge")
+        }
+        Some("bridge") => (&[("bridge", "name the bridge")], "id"),
+        _ if conf.has("kind") => return,
+        _ => (&[("kind", "write `vlan` or `bridge`")], ""),
+    };
+    for (key, advice) in needed.iter().filter(|(key, _)| !conf.has(key)) {
+        report.error(subject.at, format!("`{key}` is missing"), *advice);
+    }
+    if conf.get(other).is_some() {
+        let problem = format!("the plugin refuses `{other}` with this `kind`");
+        report.error(&subject.pointer(other), problem, "remove it");
+    }
+    let is_first = matches!(subject.at, "" | "/plugins/0");
+    match (other, conf.has("master")) {
+        ("id", false) if is_first => {
+            let advice =
+                "name a link of the host in `master`, or put the plugin that makes it before this one";
+            report.error(subject.at, "the bridge has no port", advice);
+        }
+        ("id", true) if !is_first => {
+            let problem = "the plugin refuses `master` after another plugin, whose interface is the port";
+            report.error(&subject.pointer("master"), problem, "remove it");
+        }
+        _ => {}
+    }
+}
+
 pub(super) fn portmap(subject: &Subject<'_>, report: &mut Report) {
     let conf = subject.conf;
     if !subject.declares("portMappings") {

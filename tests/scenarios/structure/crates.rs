@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::project;
 
 /// Crates below the programs, and those of the workspace that each may depend on.
-const ALLOWED: [(&str, &[&str]); 15] = [
+const ALLOWED: [(&str, &[&str]); 16] = [
     ("allocation", &["api", "kubernetes"]),
     ("api", &["cni", "kubernetes"]),
     ("bandwidth", &["plugin"]),
@@ -18,6 +18,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("driver", &["cni"]),
     ("hook", &[]),
     ("kubernetes", &[]),
+    ("link", &["plugin"]),
     ("nri", &[]),
     ("plugin", &[]),
     ("process", &[]),
