@@ -110,6 +110,7 @@ impl ClaimNetworkSpec {
             .chain(unenforced)
             .chain(none_reserved)
             .chain(self.default_route_warnings())
+            .chain(self.table_warnings())
             .collect()
     }
 
@@ -308,6 +309,26 @@ mod tests {
         let spec: ClaimNetworkSpec = serde_json::from_value(storage()).expect("decodes");
         assert_eq!(spec.link_use(), Some(LinkUse::Macvlan));
         assert_eq!(spec.plugin_types(), ["macvlan"]);
+    }
+
+    #[test]
+    fn a_route_of_another_table_needs_check_to_be_off() {
+        let of = |routes: Value, is_off: bool| {
+            let mut spec = storage();
+            spec["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+            spec["cni"]["disableCheck"] = json!(is_off);
+            spec["addresses"] = json!({"ranges": [{"subnet": "10.30.0.0/22"}], "routes": routes});
+            let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
+            assert_eq!(spec.problems("storage"), []);
+            let warnings = spec.warnings("storage").into_iter().map(|warning| warning.field);
+            warnings.filter(|field| field.contains("routes")).collect::<Vec<_>>()
+        };
+        let routes = json!([{"dst": "10.0.0.0/8", "priority": 9}, {"dst": "10.0.0.0/8", "table": 7}]);
+        assert_eq!(of(routes.clone(), false), ["spec.addresses.routes[1].table"]);
+        assert_eq!(of(routes, true), [""; 0]);
+        let default = |key: &str| of(json!([{"dst": "0.0.0.0/0", key: 5}]), true);
+        assert_eq!((default("priority"), default("table")), (vec![], vec![]), "beside that of eth0");
+        assert_eq!(of(json!([{"dst": "0.0.0.0/0"}]), true), ["spec.addresses.routes[0].dst"]);
     }
 
     #[test]
