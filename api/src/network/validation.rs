@@ -7,7 +7,7 @@ use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
-use super::{ADDRESSES, ClaimNetworkSpec, MAX_CLASSES, Scope, UplinkSelector, conflist_name};
+use super::{ADDRESSES, ClaimNetworkSpec, MAX_CLASSES, POD_LABELS, Scope, UplinkSelector, conflist_name};
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{PASSTHRU, Plugin, declares, is_inside_pod, may_be, too_much, whereabouts_problems};
 use crate::merge::PASSTHRU_CHOSEN;
@@ -56,6 +56,7 @@ impl ClaimNetworkSpec {
         problems.extend(Invalid::too_many("spec.deviceClassNames", classes, MAX_CLASSES));
         problems
             .extend(attribute::problems(&self.attributes).into_iter().map(|p| p.within("spec.attributes")));
+        problems.extend(self.pod_labels_problems().into_iter().map(|p| p.within("spec.podLabels")));
         problems.extend(self.segmentation_problems().into_iter().map(|p| p.within("spec.segmentation")));
         if self.scope == Scope::Cluster && self.link_use() == Some(LinkUse::Nic) {
             let problem = "a plugin that takes a whole link belongs to its node: use scope Node";
@@ -263,6 +264,19 @@ impl ClaimNetworkSpec {
         problems
     }
 
+    /// Labels that no plugin takes, or that are none.
+    fn pod_labels_problems(&self) -> Vec<Invalid> {
+        let Some(labels) = &self.pod_labels else { return Vec::new() };
+        let mut problems = labels.problems();
+        if !declares(&self.cni, POD_LABELS) {
+            let problem = format!(
+                "no plugin takes them: write \"capabilities\": {{{POD_LABELS:?}: true}} in the plugin that does"
+            );
+            problems.push(Invalid::new("", problem));
+        }
+        problems
+    }
+
     /// Ids that no attachment would get.
     fn segmentation_problems(&self) -> Vec<Invalid> {
         let Some(segmentation) = &self.segmentation else { return Vec::new() };
@@ -309,6 +323,21 @@ mod tests {
         let spec: ClaimNetworkSpec = serde_json::from_value(storage()).expect("decodes");
         assert_eq!(spec.link_use(), Some(LinkUse::Macvlan));
         assert_eq!(spec.plugin_types(), ["macvlan"]);
+    }
+
+    #[test]
+    fn labels_of_pods_need_keys_and_a_plugin_that_takes_them() {
+        let of = |labels: Value, takes: bool| {
+            problems_of(|spec| {
+                spec["podLabels"] = labels;
+                let taker = json!({"type": "ovn", "capabilities": {"podLabels": takes}});
+                spec["cni"]["plugins"].as_array_mut().expect("a list").push(taker);
+            })
+        };
+        assert_eq!(of(json!({"keys": ["app.kubernetes.io/name", "tier"]}), true), [""; 0]);
+        assert!(of(json!({"keys": ["tier"]}), false)[0].starts_with("spec.podLabels: no plugin takes them"));
+        assert!(of(json!({"keys": []}), true)[0].starts_with("spec.podLabels.keys: is empty"));
+        assert!(of(json!({"keys": ["a", "a b"]}), true)[0].starts_with("spec.podLabels.keys[1]: "));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use super::claim::{Claim, ReadError, reserved_for};
 use super::error::PlanError;
 use super::exclusion::{self, Excluded, InPod};
 use super::metrics::{CallMetrics, KubeletCall};
-use super::plan::{Node, Taken, asks_for_namespace, is_offered, networks, plans};
+use super::plan::{Labels, Node, Taken, asks_for_namespace, asks_for_pod, is_offered, networks, plans};
 use super::revise::Mend;
 use crate::addresses::leases::{LeaseError, Leases};
 use crate::addresses::plan::{self as addresses, Book, ForeignAddresses, PlanLock, TakenAddresses};
@@ -104,7 +104,7 @@ pub(crate) enum PrepareError {
     Late { node: String },
 }
 
-static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+static NO_LABELS: Labels = Labels { namespace: BTreeMap::new(), pod: BTreeMap::new() };
 
 /// What a Prepare needs of the CNI plugins.
 pub(crate) trait Plugins: Attach {
@@ -408,7 +408,7 @@ impl<N: Plugins> NodeAgent<N> {
         let refuse = |error: PrepareError| self.refuse(&claim, error);
         let deadline = Instant::now() + LINK_PATIENCE;
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
-        let labels = self.namespace_labels(&claim, &inventory).await?;
+        let labels = self.labels(&claim, &inventory).await?;
         loop {
             let mut changes = self.attacher.changes();
             let foreign = self.foreign_addresses(&claim, &inventory).await;
@@ -664,27 +664,27 @@ impl<N: Plugins> NodeAgent<N> {
         devices::settled(inventory, held.into_iter().flatten())
     }
 
-    fn node<'a>(
-        &'a self,
-        inventory: &'a Inventory,
-        namespace_labels: &'a BTreeMap<String, String>,
-    ) -> Node<'a> {
-        Node { name: &self.node_name, inventory, namespace_labels }
+    fn node<'a>(&'a self, inventory: &'a Inventory, labels: &'a Labels) -> Node<'a> {
+        Node { name: &self.node_name, inventory, labels }
     }
 
-    /// The labels of the claim's namespace, where they are needed.
-    async fn namespace_labels(
-        &self,
-        claim: &Claim,
-        inventory: &Inventory,
-    ) -> Result<BTreeMap<String, String>, ReadError> {
+    /// The labels of the claim's namespace and pod, where they are needed.
+    async fn labels(&self, claim: &Claim, inventory: &Inventory) -> Result<Labels, ReadError> {
+        let mut labels = Labels::default();
+        if asks_for_pod(claim, inventory) {
+            let ObjectRef { namespace, name, uid } = &claim.pod;
+            let found = self.pods.metadata(namespace, name, uid).await;
+            labels.pod =
+                found.flatten().ok_or_else(|| ReadError::Pod(claim.pod.clone()))?.labels.unwrap_or_default();
+        }
         if !asks_for_namespace(claim, inventory) {
-            return Ok(BTreeMap::new());
+            return Ok(labels);
         }
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let name = &claim.object.namespace;
         let read = || answer(namespaces.get_metadata(name), || format!("Namespace {name}"));
-        Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
+        labels.namespace = read.retry(pauses()).await?.metadata.labels.unwrap_or_default();
+        Ok(labels)
     }
 
     /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the
@@ -701,7 +701,7 @@ impl<N: Plugins> NodeAgent<N> {
         }
         let read = |text: &str, uid: &str| Claim::read(text, uid, &self.driver);
         let claim = self.read_once(&ClaimRef { namespace, name, uid }, read).await.ok()?;
-        let labels = self.namespace_labels(&claim, &inventory).await.ok()?;
+        let labels = self.labels(&claim, &inventory).await.ok()?;
         let foreign = self.foreign_addresses(&claim, &inventory).await;
         let book = self.plan_lock.lock().await.clone();
         let planned = self.plan(&claim, Some(before.index), &inventory, &labels, (&foreign, &book));
@@ -724,7 +724,7 @@ impl<N: Plugins> NodeAgent<N> {
         claim: &Claim,
         anew: Option<u32>,
         inventory: &Inventory,
-        namespace_labels: &BTreeMap<String, String>,
+        labels: &Labels,
         (foreign, book): (&ForeignAddresses, &Book),
     ) -> Result<Vec<Plan>, PlanError> {
         let state =
@@ -757,7 +757,7 @@ impl<N: Plugins> NodeAgent<N> {
             names: others.iter().map(|plan| plan.spec.if_name.clone()).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
         };
-        plans(claim, self.node(inventory, namespace_labels), &taken)
+        plans(claim, self.node(inventory, labels), &taken)
     }
 
     async fn settle(&self, mut plans: Vec<Plan>) -> Result<Vec<Plan>, PrepareError> {
