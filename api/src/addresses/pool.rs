@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use netclaim_cni::IpRequest;
@@ -154,9 +155,38 @@ pub struct Route {
     #[serde(default, deserialize_with = "ip", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub gw: Option<IpAddr>,
+    /// The metric: of two routes to one destination the lower one is used. By default, it is 0 for IPv4 and
+    /// 1024 for IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>", range(min = 1, max = 4_294_967_295_u32))]
+    pub priority: Option<u32>,
+    /// The routing table, which a rule in the pod must name. By default, it is the main one. CHECK of the
+    /// reference plugins does not find such a route, so write `disableCheck: true` in `cni`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>", range(min = 1, max = 4_294_967_295_u32))]
+    pub table: Option<u32>,
 }
 
+/// The tables `default`, `main` and `local` of the kernel.
+const KERNEL_TABLES: RangeInclusive<u32> = 253..=255;
+
 impl Route {
+    /// Whether the route is none beside that of `eth0` to the same destination.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.priority.is_some() || self.table.is_some()
+    }
+
+    /// Returns what the kernel does not take or reads in another way; paths are relative to the route.
+    fn number_problems(&self) -> impl Iterator<Item = Invalid> {
+        let zero = |field, number| {
+            (number == Some(0)).then(|| Invalid::new(field, "is 0, which is the default: remove it"))
+        };
+        let own = self.table.filter(|table| KERNEL_TABLES.contains(table)).map(|table| {
+            Invalid::new("table", format!("{table} is the kernel's own: write another number, or remove it"))
+        });
+        [zero("priority", self.priority), zero("table", self.table), own].into_iter().flatten()
+    }
+
     /// Whether the next hop is in one of the subnets. A link-local one is on every link.
     fn is_in_reach(&self, subnets: &[IpNet]) -> bool {
         let is_link_local = |gw: &IpAddr| matches!(gw, IpAddr::V6(gw) if gw.is_unicast_link_local());
@@ -639,6 +669,7 @@ impl AddressPoolSpec {
         }
         let subnets: Vec<IpNet> = self.ranges.iter().map(|range| range.subnet).collect();
         for (i, route) in self.routes.iter().enumerate() {
+            problems.extend(route.number_problems().map(|problem| problem.within(&format!("routes[{i}]"))));
             let family = Family::of(route.dst.addr());
             if !self.families().contains(&family) {
                 let problem =
@@ -758,13 +789,13 @@ mod tests {
     fn host_local_gets_the_blocks_with_the_mask_and_gateway_of_the_subnet() {
         let pool = pool(json!({
             "ranges": [{"subnet": "10.20.0.0/24", "gateway": "10.20.0.254"}, {"subnet": "fd00::/64"}],
-            "routes": [{"dst": "10.0.0.0/8"}],
+            "routes": [{"dst": "10.0.0.0/8", "priority": 50, "table": 100}],
         }));
         let spans = ["10.20.0.16-10.20.0.17", "10.20.0.19-10.20.0.23", "fd00::40/126"];
         let ipam = pool.host_local(&spans.map(|span| span.parse().expect("a span")));
         assert_eq!(
             ipam,
-            json!({"type": "host-local", "routes": [{"dst": "10.0.0.0/8"}], "ranges": [
+            json!({"type": "host-local", "routes": [{"dst": "10.0.0.0/8", "priority": 50, "table": 100}], "ranges": [
                 [{"subnet": "10.20.0.0/24", "gateway": "10.20.0.254", "rangeStart": "10.20.0.16", "rangeEnd": "10.20.0.17"},
                  {"subnet": "10.20.0.0/24", "gateway": "10.20.0.254", "rangeStart": "10.20.0.19", "rangeEnd": "10.20.0.23"}],
                 [{"subnet": "fd00::/64", "gateway": "fd00::1", "rangeStart": "fd00::40", "rangeEnd": "fd00::43"}]]})
@@ -787,6 +818,14 @@ mod tests {
         assert_eq!(
             of(v4.clone(), json!({"dst": "10.80.0.0/16", "gw": "10.99.0.1"})),
             ["routes[0].gw: 10.99.0.1 is in no subnet of the ranges, so that pods cannot reach it"]
+        );
+        let route = json!({"dst": "10.0.0.0/8", "priority": 0, "table": 254});
+        assert_eq!(
+            of(json!([{"subnet": "10.0.0.0/24"}]), route),
+            [
+                "routes[0].priority: is 0, which is the default: remove it",
+                "routes[0].table: 254 is the kernel's own: write another number, or remove it"
+            ]
         );
         let problem = "routes[0].dst: pods get no IPv6 address: add an IPv6 range, or remove the route";
         for route in [json!({"dst": "fd80::/64"}), json!({"dst": "fd80::/64", "gw": "fe80::1"})] {

@@ -21,6 +21,9 @@ const TAKES_HALF: &str = "is one route with two next hops together with the IPv6
                           half of the traffic leaves by the wrong interface: write the destinations that are meant for the \
                           network; for all of them, have the class or the claims set defaultRoute: true";
 
+const NOT_CHECKED: &str = "CHECK of the reference plugins looks for the route in the main table only, and fails: write \
+                           \"disableCheck\": true in spec.cni";
+
 impl ClaimNetworkSpec {
     /// IPv6 default routes.
     pub(super) fn default_route_problems(&self) -> impl Iterator<Item = Invalid> {
@@ -42,14 +45,36 @@ impl ClaimNetworkSpec {
         })
     }
 
+    /// Routes in tables where the reference plugins do not find them.
+    pub(super) fn table_warnings(&self) -> Vec<Invalid> {
+        let inline = self.addresses.as_ref().and_then(NetworkAddresses::inline);
+        let of_pool = inline.iter().flat_map(|pool| self.unchecked(pool));
+        of_pool
+            .map(|route| Invalid::new(format!("spec.addresses.routes[{route}].table"), NOT_CHECKED))
+            .collect()
+    }
+
+    /// Returns the places of routes that CHECK would not find.
+    fn unchecked(&self, pool: &AddressPoolSpec) -> Vec<usize> {
+        let is_off = self.cni.get("disableCheck") == Some(&Value::Bool(true));
+        let routes = pool.routes.iter().enumerate().filter(|(_, route)| route.table.is_some() && !is_off);
+        routes.map(|(place, _)| place).collect()
+    }
+
     /// Returns likely mistakes in the routes of the AddressPool that the ClaimNetwork draws from.
-    pub fn default_routes_of(&self, pool: &AddressPoolSpec) -> Vec<Invalid> {
+    pub fn route_warnings_of(&self, pool: &AddressPoolSpec) -> Vec<Invalid> {
         let routes = if self.has_table() { Vec::new() } else { routes_of(pool) };
         let said = |(route, family)| {
             let problem = format!("routes[{route}].dst of the pool {}", why(family));
             Invalid::new("spec.addresses.poolName", problem)
         };
-        routes.into_iter().map(said).collect()
+        let of_table = self.unchecked(pool).into_iter().map(|route| {
+            Invalid::new(
+                "spec.addresses.poolName",
+                format!("routes[{route}].table of the pool: {NOT_CHECKED}"),
+            )
+        });
+        routes.into_iter().map(said).chain(of_table).collect()
     }
 
     /// Returns the default routes that plugins add, with their fields.
@@ -99,7 +124,8 @@ fn why(family: Family) -> &'static str {
 
 /// Returns the default routes of a pool by their places.
 fn routes_of(pool: &AddressPoolSpec) -> Vec<(usize, Family)> {
-    let routes = pool.routes.iter().enumerate().filter(|(_, route)| route.dst.prefix_len() == 0);
+    let routes =
+        pool.routes.iter().enumerate().filter(|(_, route)| route.dst.prefix_len() == 0 && !route.is_apart());
     routes.map(|(place, route)| (place, Family::of(route.dst.addr()))).collect()
 }
 

@@ -8,6 +8,7 @@ mod validation;
 
 use std::collections::BTreeMap;
 
+use netclaim_kubernetes::labels::is_label_key;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -77,7 +78,8 @@ pub struct ClaimNetworkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
     /// The CNI network configuration list, with placeholders such as `${uplink.name}` or
-    /// `${parameters.NAME}`. With `cniVersion: auto` each node uses the highest version that its plugins support.
+    /// `${parameters.NAME}`. With `cniVersion: auto` each node uses the highest version that its plugins
+    /// support.
     #[schemars(schema_with = "conflist")]
     pub cni: Map<String, Value>,
     /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one
@@ -95,9 +97,51 @@ pub struct ClaimNetworkSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = MAX_DECLARED, "x-kubernetes-validations" = admission_rules_of_declared()))]
     pub attributes: DeclaredAttributes,
+    /// Labels of pods that plugins get, by the capability `podLabels`. By default, they get none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_labels: Option<PodLabels>,
     /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]
     pub allow: Allow,
+}
+
+/// Labels of pods that plugins get as they are when the claim is prepared. Whoever makes the pod chooses
+/// them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodLabels {
+    /// Keys of the labels, such as `app.kubernetes.io/name`. A pod without a label passes none for it.
+    #[schemars(length(min = 1, max = MAX_POD_LABELS), extend("x-kubernetes-list-type" = "set"))]
+    pub keys: Vec<String>,
+}
+
+/// The capability by which plugins get labels of the pod.
+pub const POD_LABELS: &str = "podLabels";
+
+/// The most labels that plugins get.
+const MAX_POD_LABELS: usize = 16;
+
+impl PodLabels {
+    /// Returns every problem; paths are relative to it.
+    fn problems(&self) -> Vec<Invalid> {
+        let none =
+            self.keys.is_empty().then(|| Invalid::new("keys", "is empty: list the labels, or remove it"));
+        let many = Invalid::too_many("keys", self.keys.len(), MAX_POD_LABELS);
+        let wrong = self.keys.iter().enumerate().filter(|(_, key)| !is_label_key(key)).map(|(i, key)| {
+            Invalid::new(
+                format!("keys[{i}]"),
+                format!("{key:?} is not the key of a label: write for example app"),
+            )
+        });
+        none.into_iter().chain(many).chain(wrong).collect()
+    }
+
+    /// Returns the value of the capability for a pod with these labels.
+    pub fn of(&self, labels: &BTreeMap<String, String>) -> Value {
+        let with =
+            self.keys.iter().filter_map(|key| Some((key.clone(), Value::from(labels.get(key)?.as_str()))));
+        Value::Object(with.collect())
+    }
 }
 
 /// What stands for the `ipam` of a ClaimNetwork with [`ClaimNetworkSpec::addresses`].

@@ -7,7 +7,7 @@ use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
-use super::{ADDRESSES, ClaimNetworkSpec, MAX_CLASSES, Scope, UplinkSelector, conflist_name};
+use super::{ADDRESSES, ClaimNetworkSpec, MAX_CLASSES, POD_LABELS, Scope, UplinkSelector, conflist_name};
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{PASSTHRU, Plugin, declares, is_inside_pod, may_be, too_much, whereabouts_problems};
 use crate::merge::PASSTHRU_CHOSEN;
@@ -56,6 +56,7 @@ impl ClaimNetworkSpec {
         problems.extend(Invalid::too_many("spec.deviceClassNames", classes, MAX_CLASSES));
         problems
             .extend(attribute::problems(&self.attributes).into_iter().map(|p| p.within("spec.attributes")));
+        problems.extend(self.pod_labels_problems().into_iter().map(|p| p.within("spec.podLabels")));
         problems.extend(self.segmentation_problems().into_iter().map(|p| p.within("spec.segmentation")));
         if self.scope == Scope::Cluster && self.link_use() == Some(LinkUse::Nic) {
             let problem = "a plugin that takes a whole link belongs to its node: use scope Node";
@@ -112,6 +113,7 @@ impl ClaimNetworkSpec {
             .chain(none_reserved)
             .chain(self.default_route_warnings())
             .chain(self.no_gateway())
+            .chain(self.table_warnings())
             .collect()
     }
 
@@ -264,6 +266,19 @@ impl ClaimNetworkSpec {
         problems
     }
 
+    /// Labels that no plugin takes, or that are none.
+    fn pod_labels_problems(&self) -> Vec<Invalid> {
+        let Some(labels) = &self.pod_labels else { return Vec::new() };
+        let mut problems = labels.problems();
+        if !declares(&self.cni, POD_LABELS) {
+            let problem = format!(
+                "no plugin takes them: write \"capabilities\": {{{POD_LABELS:?}: true}} in the plugin that does"
+            );
+            problems.push(Invalid::new("", problem));
+        }
+        problems
+    }
+
     /// Ids that no attachment would get.
     fn segmentation_problems(&self) -> Vec<Invalid> {
         let Some(segmentation) = &self.segmentation else { return Vec::new() };
@@ -310,6 +325,41 @@ mod tests {
         let spec: ClaimNetworkSpec = serde_json::from_value(storage()).expect("decodes");
         assert_eq!(spec.link_use(), Some(LinkUse::Macvlan));
         assert_eq!(spec.plugin_types(), ["macvlan"]);
+    }
+
+    #[test]
+    fn labels_of_pods_need_keys_and_a_plugin_that_takes_them() {
+        let of = |labels: Value, takes: bool| {
+            problems_of(|spec| {
+                spec["podLabels"] = labels;
+                let taker = json!({"type": "ovn", "capabilities": {"podLabels": takes}});
+                spec["cni"]["plugins"].as_array_mut().expect("a list").push(taker);
+            })
+        };
+        assert_eq!(of(json!({"keys": ["app.kubernetes.io/name", "tier"]}), true), [""; 0]);
+        assert!(of(json!({"keys": ["tier"]}), false)[0].starts_with("spec.podLabels: no plugin takes them"));
+        assert!(of(json!({"keys": []}), true)[0].starts_with("spec.podLabels.keys: is empty"));
+        assert!(of(json!({"keys": ["a", "a b"]}), true)[0].starts_with("spec.podLabels.keys[1]: "));
+    }
+
+    #[test]
+    fn a_route_of_another_table_needs_check_to_be_off() {
+        let of = |routes: Value, is_off: bool| {
+            let mut spec = storage();
+            spec["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+            spec["cni"]["disableCheck"] = json!(is_off);
+            spec["addresses"] = json!({"ranges": [{"subnet": "10.30.0.0/22"}], "routes": routes});
+            let spec: ClaimNetworkSpec = serde_json::from_value(spec).expect("decodes");
+            assert_eq!(spec.problems("storage"), []);
+            let warnings = spec.warnings("storage").into_iter().map(|warning| warning.field);
+            warnings.filter(|field| field.contains("routes")).collect::<Vec<_>>()
+        };
+        let routes = json!([{"dst": "10.0.0.0/8", "priority": 9}, {"dst": "10.0.0.0/8", "table": 7}]);
+        assert_eq!(of(routes.clone(), false), ["spec.addresses.routes[1].table"]);
+        assert_eq!(of(routes, true), [""; 0]);
+        let default = |key: &str| of(json!([{"dst": "0.0.0.0/0", key: 5}]), true);
+        assert_eq!((default("priority"), default("table")), (vec![], vec![]), "beside that of eth0");
+        assert_eq!(of(json!([{"dst": "0.0.0.0/0"}]), true), ["spec.addresses.routes[0].dst"]);
     }
 
     #[test]

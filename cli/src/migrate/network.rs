@@ -97,6 +97,7 @@ pub(super) fn translate(
     let addresses = addresses.and_then(|addresses| addresses.as_ref().ok()).cloned();
     finish(&mut cni.list, of, addresses.is_some(), &mut notes);
     let spec = ClaimNetworkSpec {
+        pod_labels: None,
         scope: Scope::Node,
         node_selector: None,
         namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),

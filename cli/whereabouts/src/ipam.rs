@@ -74,6 +74,10 @@ pub struct IpamRoute {
     pub dst: IpNet,
     /// The next hop.
     pub gw: Option<IpAddr>,
+    /// `priority`, the metric.
+    pub priority: Option<u32>,
+    /// `table`.
+    pub table: Option<u32>,
 }
 
 /// An address that every pod gets, whatever the pool says; nobody reserves it.
@@ -223,11 +227,13 @@ fn route(value: &Value, dropped: &mut Vec<Invalid>, at: &str) -> Result<IpamRout
         Some(text) => Some(ip(&text).ok_or_else(|| quoted("gw", &text, "is not an address"))?),
         None => None,
     };
+    let mut number = |key| Ok::<_, Invalid>(fields.take::<u32>(key)?.filter(|number| *number > 0));
+    let (priority, table) = (number("priority")?, number("table")?);
     dropped.extend(fields.unknown().into_iter().map(|drop| {
         let field = drop.within(at).field;
-        Invalid::new(field, "netclaim's routes have dst and gw only: set it with the route plugin or sbr")
+        Invalid::new(field, "netclaim's routes have dst, gw, priority and table only: the reference plugins set no mtu and advmss")
     }));
-    Ok(IpamRoute { dst, gw })
+    Ok(IpamRoute { dst, gw, priority, table })
 }
 
 fn fixed_address(value: &Value, dropped: &mut Vec<Invalid>, at: &str) -> Result<Fixed, Invalid> {

@@ -587,7 +587,12 @@ impl<'a> Group<'a> {
                 );
                 group.note(nad, &format!("routes[{i}]"), problem);
             } else {
-                routes.push(Route { dst: route.dst, gw: route.gw });
+                routes.push(Route {
+                    dst: route.dst,
+                    gw: route.gw,
+                    priority: route.priority,
+                    table: route.table,
+                });
             }
         }
         group.spec.routes = group.limited("routes", routes, MAX_ENTRIES);

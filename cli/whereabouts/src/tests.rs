@@ -437,7 +437,7 @@ fn fixed_addresses_become_those_that_claims_ask_for() {
 fn everything_that_is_dropped_is_named() {
     let planned = plan_one(
         json!({"range": "10.0.0.0/24", "gateway": "10.9.0.1", "dns": {"nameservers": ["10.0.0.53"]}, "rnage_end": "10.0.0.9",
-            "routes": [{"dst": "10.1.0.0/16"}, {"dst": "10.2.0.0/16", "gw": "10.0.0.1", "mtu": 1400}],
+            "routes": [{"dst": "10.1.0.0/16"}, {"dst": "10.2.0.0/16", "gw": "10.0.0.1", "mtu": 1400, "priority": 50}],
             "datastore": "kubernetes", "etcd_host": "e", "leader_lease_duration": 1500, "sleep_for_race": 0}),
         vec![],
         vec![],
@@ -451,7 +451,11 @@ fn everything_that_is_dropped_is_named() {
         "ipam.routes[0]",
     ];
     assert_eq!(dropped(&planned), expected);
-    assert_eq!(planned.networks[0].addresses.routes.len(), 1);
+    let routes = &planned.networks[0].addresses.routes;
+    assert_eq!(
+        routes.iter().map(|route| (route.priority, route.table)).collect::<Vec<_>>(),
+        [(Some(50), None)]
+    );
     assert!(planned.notes.iter().all(|note| note.reason.split(' ').count() > 3), "{:?}", planned.notes);
 }
 

@@ -54,7 +54,7 @@ impl Overlaps {
             let pool = spec.addresses.as_ref().and_then(|addresses| good_pools.get(addresses.pool.as_ref()?));
             let found = found.entry(name.clone()).or_default();
             found.extend(pool.and_then(|pool| spec.serves_nobody(pool)));
-            found.extend(pool.map(|pool| spec.default_routes_of(pool)).unwrap_or_default());
+            found.extend(pool.map(|pool| spec.route_warnings_of(pool)).unwrap_or_default());
         }
         let own_ranges = accepted().filter_map(|(name, spec)| {
             let pool = spec.addresses.as_ref().and_then(NetworkAddresses::inline)?;

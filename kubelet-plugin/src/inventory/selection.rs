@@ -63,8 +63,8 @@ impl Inventory {
         self.uplinks.iter().find(|uplink| uplink.link.is_named(name.as_str()))
     }
 
-    /// Returns what the node lacks for the ClaimNetwork's plugins: a kind of links in the kernel, a label, or an
-    /// attribute of the uplink.
+    /// Returns what the node lacks for the ClaimNetwork's plugins: a kind of links in the kernel, a label, or
+    /// an attribute of the uplink.
     pub(crate) fn lacks(&self, network: &ClaimNetworkSpec) -> Option<Unhealthy> {
         self.lacks_kind(network).or_else(|| lacks_value(network, self))
     }

@@ -37,7 +37,7 @@ use super::default_route::{self, DefaultRoutes};
 use super::error::PlanError;
 use super::exclusion::{self, Excluded, InPod};
 use super::metrics::{CallMetrics, KubeletCall};
-use super::plan::{Node, Taken, asks_for_namespace, is_offered, networks, plans};
+use super::plan::{Labels, Node, Taken, asks_for_namespace, asks_for_pod, is_offered, networks, plans};
 use super::revise::Mend;
 use crate::addresses::leases::{LeaseError, Leases};
 use crate::addresses::plan::{self as addresses, Book, ForeignAddresses, PlanLock, TakenAddresses};
@@ -111,12 +111,13 @@ pub(crate) enum PrepareError {
 /// What the API server says for the plans of a claim, as far as they need it.
 #[derive(Default)]
 struct Facts {
-    namespace_labels: BTreeMap<String, String>,
+    labels: Labels,
     /// What stays with `eth0` beside an attachment that has the pod's default route.
     kept: Vec<IpNet>,
 }
 
-static UNKNOWN: Facts = Facts { namespace_labels: BTreeMap::new(), kept: Vec::new() };
+static UNKNOWN: Facts =
+    Facts { labels: Labels { namespace: BTreeMap::new(), pod: BTreeMap::new() }, kept: Vec::new() };
 
 /// What a Prepare needs of the CNI plugins.
 pub(crate) trait Plugins: Attach {
@@ -678,13 +679,13 @@ impl<N: Plugins> NodeAgent<N> {
     }
 
     fn node<'a>(&'a self, inventory: &'a Inventory, facts: &'a Facts) -> Node<'a> {
-        let Facts { namespace_labels, kept } = facts;
-        Node { name: &self.node_name, inventory, namespace_labels, kept }
+        let Facts { labels, kept } = facts;
+        Node { name: &self.node_name, inventory, labels, kept }
     }
 
     async fn facts(&self, claim: &Claim, inventory: &Inventory) -> Result<Facts, ReadError> {
         Ok(Facts {
-            namespace_labels: self.namespace_labels(claim, inventory).await?,
+            labels: self.labels(claim, inventory).await?,
             kept: self.kept(claim, inventory).await?,
         })
     }
@@ -703,19 +704,23 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(default_route::kept(&self.cluster_cidrs, &services, &inventory.node_addresses))
     }
 
-    /// The labels of the claim's namespace, where they are needed.
-    async fn namespace_labels(
-        &self,
-        claim: &Claim,
-        inventory: &Inventory,
-    ) -> Result<BTreeMap<String, String>, ReadError> {
+    /// The labels of the claim's namespace and pod, where they are needed.
+    async fn labels(&self, claim: &Claim, inventory: &Inventory) -> Result<Labels, ReadError> {
+        let mut labels = Labels::default();
+        if asks_for_pod(claim, inventory) {
+            let ObjectRef { namespace, name, uid } = &claim.pod;
+            let found = self.pods.metadata(namespace, name, uid).await;
+            labels.pod =
+                found.flatten().ok_or_else(|| ReadError::Pod(claim.pod.clone()))?.labels.unwrap_or_default();
+        }
         if !asks_for_namespace(claim, inventory) {
-            return Ok(BTreeMap::new());
+            return Ok(labels);
         }
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let name = &claim.object.namespace;
         let read = || answer(namespaces.get_metadata(name), || format!("Namespace {name}"));
-        Ok(read.retry(pauses()).await?.metadata.labels.unwrap_or_default())
+        labels.namespace = read.retry(pauses()).await?.metadata.labels.unwrap_or_default();
+        Ok(labels)
     }
 
     /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the

@@ -42,6 +42,9 @@ pub(crate) enum ReadError {
         #[source]
         source: Box<kube::Error>,
     },
+    /// The labels of the pod are not known.
+    #[error("cannot read the labels of pod {0}: it is gone, or the API server does not answer")]
+    Pod(ObjectRef),
     /// No request can be made for it.
     #[error("cannot ask for {object}")]
     Request {

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
-use netclaim_api::network::{self, ClaimNetworkSpec, conflist_name};
+use netclaim_api::network::{self, ClaimNetworkSpec, POD_LABELS, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::template::Scope;
 use netclaim_api::{IfName, LinkUse, NetworkName};
@@ -29,11 +29,19 @@ pub(crate) struct Node<'a> {
     /// The Node object's name.
     pub(crate) name: &'a str,
     pub(crate) inventory: &'a Inventory,
-    /// Labels of the claim's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
-    pub(crate) namespace_labels: &'a BTreeMap<String, String>,
+    pub(crate) labels: &'a Labels,
     /// What stays with `eth0` beside an attachment that has the pod's default route; empty if that is not
     /// known.
     pub(crate) kept: &'a [IpNet],
+}
+
+/// Labels of objects that only some ClaimNetworks ask for.
+#[derive(Debug, Default)]
+pub(crate) struct Labels {
+    /// Of the claim's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
+    pub(crate) namespace: BTreeMap<String, String>,
+    /// Of the pod; needed where a ClaimNetwork [asks for them](asks_for_pod).
+    pub(crate) pod: BTreeMap<String, String>,
 }
 
 /// What is journalled already.
@@ -54,6 +62,11 @@ pub(crate) struct Taken {
 /// Whether the labels of the claim's namespace decide whether it may use its ClaimNetworks.
 pub(crate) fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
     networks(claim, inventory).any(|(_, spec)| !spec.namespaces.is_all())
+}
+
+/// Whether plugins get labels of the claim's pod.
+pub(crate) fn asks_for_pod(claim: &Claim, inventory: &Inventory) -> bool {
+    networks(claim, inventory).any(|(_, spec)| spec.pod_labels.is_some())
 }
 
 /// Returns the ClaimNetworks that the claim has devices of.
@@ -142,8 +155,7 @@ fn plan(
     };
     let (network, segment) = match base {
         Base::Network(name, spec) => {
-            let labels = node.namespace_labels;
-            if !spec.namespaces.include(labels) {
+            if !spec.namespaces.include(&node.labels.namespace) {
                 let (network, namespace) = (name.to_string(), claim.object.namespace.clone());
                 return Err(DeviceError::Namespace { network, namespace });
             }
@@ -190,12 +202,16 @@ fn plan(
         link: uplink.and_then(|uplink| on_link(&uplink.link, link_use)),
         attributes,
     };
+    let mut capability_args = merged.capability_args;
+    if let Base::Network(_, ClaimNetworkSpec { pod_labels: Some(wanted), .. }) = base {
+        capability_args.other.insert(POD_LABELS.to_owned(), wanted.of(&node.labels.pod));
+    }
     let spec = Spec {
         tenant: attach::Owner::tenant(&owner).to_owned(),
         if_name,
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
-        capability_args: merged.capability_args,
+        capability_args,
     };
     Ok(Plan { owner, index, of: 1, network: network.to_owned(), spec })
 }
@@ -366,10 +382,10 @@ mod tests {
     use crate::inventory::fixtures::{uplink, without_blocks};
     use crate::pods::owner::ObjectRef;
 
-    static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+    static NO_LABELS: Labels = Labels { namespace: BTreeMap::new(), pod: BTreeMap::new() };
 
     fn node(inventory: &Inventory) -> Node<'_> {
-        Node { name: "node0", inventory, namespace_labels: &NO_LABELS, kept: &[] }
+        Node { name: "node0", inventory, labels: &NO_LABELS, kept: &[] }
     }
 
     fn inventory() -> Inventory {
@@ -384,6 +400,22 @@ mod tests {
             networks: [("storage".parse().expect("a name"), storage)].into(),
             ..Inventory::default()
         }
+    }
+
+    #[test]
+    fn plugins_get_the_labels_of_the_pod_that_the_network_names() {
+        let mut inventory = inventory();
+        let spec = inventory.networks.get_mut(&"storage".parse().expect("a name")).expect("there");
+        spec.pod_labels = serde_json::from_value(json!({"keys": ["app", "tier"]})).expect("labels");
+        let pod = [("app", "web"), ("secret", "x")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let labels = Labels { pod: pod.into(), ..Labels::default() };
+        let (claim, node) = (claim(&[("net-storage", None)]), Node { labels: &labels, ..node(&inventory) });
+        assert!(asks_for_pod(&claim, &inventory));
+        let plans = plans(&claim, node, &Taken::default()).expect("plans");
+        assert_eq!(
+            plans[0].spec.capability_args.other,
+            Map::from_iter([("podLabels".into(), json!({"app": "web"}))])
+        );
     }
 
     #[test]
@@ -601,9 +633,14 @@ mod tests {
         Inventory { networks: [("seg".parse().expect("a name"), network)].into(), ..inventory() }
     }
 
+    fn labels(key: &str, value: &str) -> Labels {
+        let namespace = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        Labels { namespace, ..Labels::default() }
+    }
+
     fn segments(inventory: &Inventory, claim: &Claim, taken: &[u32]) -> Result<Vec<Value>, PlanError> {
-        let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
-        let node = Node { name: "node0", inventory, namespace_labels: &labels, kept: &[] };
+        let labels = labels("team", "a");
+        let node = Node { name: "node0", inventory, labels: &labels, kept: &[] };
         let segments = taken.iter().map(|id| Segment { space: "uplink eth1".into(), id: *id }).collect();
         let plans = plans(claim, node, &Taken { segments, ..Taken::default() })?;
         Ok(plans.iter().map(|plan| plugin(plan)["vlanId"].clone()).collect())
@@ -697,8 +734,8 @@ mod tests {
     #[test]
     fn an_id_that_was_taken_from_its_network_is_given_to_no_new_sandbox() {
         let inventory = segmented("Node");
-        let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
-        let node = Node { name: "node0", inventory: &inventory, namespace_labels: &labels, kept: &[] };
+        let labels = labels("team", "a");
+        let node = Node { name: "node0", inventory: &inventory, labels: &labels, kept: &[] };
         let made = plans(&claim(&[("net-seg", None)]), node, &Taken::default()).expect("planned");
         let seg: NetworkName = "seg".parse().expect("a name");
         let keeps = |inventory: &Inventory| keeps_segment(&made[0], &seg, inventory).is_ok();
