@@ -684,10 +684,7 @@ impl<N: Plugins> NodeAgent<N> {
     }
 
     async fn facts(&self, claim: &Claim, inventory: &Inventory) -> Result<Facts, ReadError> {
-        Ok(Facts {
-            labels: self.labels(claim, inventory).await?,
-            kept: self.kept(claim, inventory).await?,
-        })
+        Ok(Facts { labels: self.labels(claim, inventory).await?, kept: self.kept(claim, inventory).await? })
     }
 
     /// The prefixes that stay with `eth0`, where they are needed. The cluster has few ServiceCIDRs, and they
