@@ -62,9 +62,9 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CNI_ENV", default_value = "GOMAXPROCS=1", value_delimiter = ',', value_parser = variable)]
     pub cni_env: Vec<(String, String)>,
 
-    /// Prefixes of the cluster's pods, as 10.244.0.0/16, and of what else is reached by eth0 only, such as the
-    /// node-local DNS; may be given several times. Pods with defaultRoute keep them, Services and their node by
-    /// eth0. Without any, claims with defaultRoute are refused
+    /// Prefixes of the cluster's pods, as 10.244.0.0/16, and of what else is reached by eth0 only, such as
+    /// the node-local DNS; may be given several times. Pods with defaultRoute keep them, Services and their
+    /// node by eth0. Without any, claims with defaultRoute are refused
     #[arg(long, env = "NETCLAIM_CLUSTER_CIDRS", value_delimiter = ',')]
     pub cluster_cidrs: Vec<IpNet>,
 

@@ -100,8 +100,8 @@ pub(super) fn read_links(socket: &mut netlink::Socket, sysfs: &Path) -> Result<V
     Ok(links)
 }
 
-/// Reads what `sysfs` says of links. Reading a speed takes the rtnl lock: not for the host ends of hundreds of
-/// pods.
+/// Reads what `sysfs` says of links. Reading a speed takes the rtnl lock: not for the host ends of hundreds
+/// of pods.
 pub(super) fn read_sysfs(links: &mut [Link], sysfs: &Path) {
     for link in links.iter_mut().filter(|link| !uplinks::is_pod_end(link)) {
         sysfs::read_into(link, sysfs);

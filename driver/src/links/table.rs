@@ -1,10 +1,10 @@
 //! Keeps a snapshot by the messages that the kernel sends when links, addresses and routes change. Pure.
 //!
-//! Messages are applied in their order to a dump that was taken after the subscription. Some of them are older
-//! than the dump, and are applied once more. That is right because a message says all of one object: the last
-//! message of an object leaves what the dump or a later change left, and for an object that has none the dump
-//! is right. What is seen in between, such as a link that the dump lacks because it was deleted, ends with the
-//! messages that were queued before the dump: they are applied before anybody looks.
+//! Messages are applied in their order to a dump that was taken after the subscription. Some of them are
+//! older than the dump, and are applied once more. That is right because a message says all of one object:
+//! the last message of an object leaves what the dump or a later change left, and for an object that has none
+//! the dump is right. What is seen in between, such as a link that the dump lacks because it was deleted,
+//! ends with the messages that were queued before the dump: they are applied before anybody looks.
 //!
 //! The kernel deletes some routes without a message: those through a link that is set down or that loses its
 //! addresses, and those whose source is an address that is removed. Routes of which that may be true are read

@@ -253,8 +253,8 @@ pub(super) fn is_pod_end(link: &Link) -> bool {
 /// Whether a reader of `now` sees a difference to the snapshot in which links were as in `before`.
 ///
 /// Readers want the links that lead out of the node, those with default routes, and those of which `is_read`.
-/// What a link is for depends on those that it is connected to, as master, port or link below. So a difference
-/// is not seen if neither a changed link nor any that it was or is connected to is wanted.
+/// What a link is for depends on those that it is connected to, as master, port or link below. So a
+/// difference is not seen if neither a changed link nor any that it was or is connected to is wanted.
 pub(super) fn is_seen(
     now: &Snapshot,
     before: &BTreeMap<u32, OfLink>,

@@ -20,8 +20,8 @@ use super::read::{Links, read_all, read_sysfs};
 use super::snapshot::Snapshot;
 use super::table::{Dump, Table, Unread};
 
-/// One `ip link add` or one carrier that comes up is several messages, which become one change. What comes and
-/// goes within this time is none.
+/// One `ip link add` or one carrier that comes up is several messages, which become one change. What comes
+/// and goes within this time is none.
 const COALESCE: Duration = Duration::from_millis(50);
 
 /// Everything is read again so often, because sysfs changes without messages: the NUMA node, for example, or
@@ -90,8 +90,8 @@ impl LinkWatch {
 
     /// Waits until readers see a change of the last [`snapshot`](Self::snapshot). They read the links that
     /// lead out of the node or have a default route, those of which `is_read`, which gets a link with its
-    /// addresses, and what is stacked on them or enslaved together with them. Changes within 50 ms of the first
-    /// are one. Cancel safe.
+    /// addresses, and what is stacked on them or enslaved together with them. Changes within 50 ms of the
+    /// first are one. Cancel safe.
     ///
     /// # Errors
     /// As of `snapshot`.

@@ -87,8 +87,8 @@ pub(in crate::links) fn event(message: &NetlinkBuffer<&[u8]>) -> Result<Option<E
 }
 
 /// Decodes what the group of links receives. Bridges report their ports there, too (`AF_BRIDGE`): the port
-/// that such a message calls deleted is a link still. So do drivers of wireless cards, with nothing but a name
-/// and the event.
+/// that such a message calls deleted is a link still. So do drivers of wireless cards, with nothing but a
+/// name and the event.
 fn link_event(kind: u16, body: &[u8]) -> Result<Option<Event>, Malformed> {
     let family = body.first().copied().ok_or(Malformed)?;
     if i32::from(family) != libc::AF_UNSPEC {
