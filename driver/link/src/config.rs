@@ -4,7 +4,6 @@ use netclaim_plugin::{Config, Failure, required};
 use serde::Deserialize;
 
 use crate::alias::Owner;
-use crate::host::Part;
 
 /// The plugin's own keys.
 pub(crate) const KEYS: [&str; 5] = ["kind", "master", "id", "bridge", "mtu"];
@@ -31,6 +30,15 @@ pub(crate) enum Kind {
         /// Whether the port is the interface of the plugin before, not a link of the host.
         is_chained: bool,
     },
+}
+
+/// What a removal is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part<'a> {
+    Vlan,
+    /// The bridge of this name, and ports of any.
+    Bridge(&'a str),
+    All,
 }
 
 impl Kind {

@@ -3,7 +3,7 @@
 use netclaim_plugin::Failure;
 
 use crate::alias::{Alias, Owner};
-use crate::config::{Kind, Wanted};
+use crate::config::{Kind, Part, Wanted};
 use crate::kernel::{Kernel, Link, New};
 
 // Codes of the plugin's own errors.
@@ -114,15 +114,6 @@ fn taken<T>(found: &Link) -> Result<T, Failure> {
         }
     };
     failure(TAKEN, format!("{name} ({kind}{id}) is there already, {whose}"))
-}
-
-/// What a removal is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part<'a> {
-    Vlan,
-    /// The bridge of this name, and ports of any.
-    Bridge(&'a str),
-    All,
 }
 
 /// Removes a part of an attachment's.

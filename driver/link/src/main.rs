@@ -31,8 +31,8 @@ use netclaim_plugin::{Config, Failure, Object, Plugin, enter, required, variable
 use serde_json::json;
 use serde_json::value::to_raw_value;
 
+use config::Part;
 use config::{Kind, Valid};
-use host::Part;
 use kernel::{Kernel, Link};
 
 struct Links;

@@ -12,8 +12,9 @@ use nix::sched::{CloneFlags, unshare};
 use proptest::prelude::*;
 
 use crate::alias::Owner;
+use crate::config::Part;
 use crate::config::{Kind, Wanted};
-use crate::host::{self, Part};
+use crate::host;
 use crate::kernel::Kernel;
 
 thread_local! {

@@ -1,5 +1,7 @@
 //! Values for the placeholders of a ClaimNetwork that depend on the node alone. Pure.
 
+use std::collections::BTreeMap;
+
 use netclaim_api::attribute::AttributeValue;
 use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::taints::{Reason, Unhealthy};
@@ -7,14 +9,18 @@ use netclaim_api::template::{self, NODE_LABELS, Scope, UPLINK_ATTRIBUTES};
 use netclaim_kubernetes::labels::is_label_value;
 use serde_json::{Value, json};
 
-use super::selection::Inventory;
 use super::uplink::Uplink;
 
 /// The placeholders that have a value without a claim.
-pub(crate) fn node_scope(network: &str, node: &str, inventory: &Inventory, uplink: Option<&Uplink>) -> Scope {
+pub(crate) fn node_scope(
+    network: &str,
+    node: &str,
+    labels: &BTreeMap<String, String>,
+    uplink: Option<&Uplink>,
+) -> Scope {
     let own = [("network.name", network), ("node.name", node)];
     let own = own.map(|(name, value)| (name.to_owned(), json!(value))).into_iter();
-    let labels = inventory.labels.iter().map(|(key, value)| (format!("{NODE_LABELS}{key}"), json!(value)));
+    let labels = labels.iter().map(|(key, value)| (format!("{NODE_LABELS}{key}"), json!(value)));
     let mut scope: Scope = own.chain(labels).collect();
     if let Some(Uplink { link, declared, .. }) = uplink {
         scope.insert("uplink.name".to_owned(), json!(link.name));
@@ -41,14 +47,17 @@ fn value(declared: &AttributeValue) -> Option<Value> {
 
 /// Returns which label of the node or attribute of its uplink the ClaimNetwork's configuration needs, and has
 /// no value here.
-pub(super) fn lacks_value(spec: &ClaimNetworkSpec, inventory: &Inventory) -> Option<Unhealthy> {
+pub(super) fn lacks_value(
+    spec: &ClaimNetworkSpec,
+    labels: &BTreeMap<String, String>,
+    uplink: Option<&Uplink>,
+) -> Option<Unhealthy> {
     let names = template::names(spec.cni.values());
     let needed =
         names.into_iter().filter(|name| name.starts_with(NODE_LABELS) || name.starts_with(UPLINK_ATTRIBUTES));
     let mut needed = needed.peekable();
     needed.peek()?;
-    let uplink = inventory.uplink_of(spec);
-    let scope = node_scope("", "", inventory, uplink);
+    let scope = node_scope("", "", labels, uplink);
     let name = needed.find(|name| !scope.contains_key(*name))?;
     let message = match (name.strip_prefix(NODE_LABELS), uplink) {
         (Some(key), _) => format!("the node has no label {key}, which spec.cni needs as ${{{name}}}"),
@@ -64,6 +73,7 @@ pub(super) fn lacks_value(spec: &ClaimNetworkSpec, inventory: &Inventory) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Inventory;
     use crate::inventory::fixtures::uplink;
 
     fn network(plugin: Value) -> ClaimNetworkSpec {

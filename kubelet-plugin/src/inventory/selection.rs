@@ -66,7 +66,7 @@ impl Inventory {
     /// Returns what the node lacks for the ClaimNetwork's plugins: a kind of links in the kernel, a label, or
     /// an attribute of the uplink.
     pub(crate) fn lacks(&self, network: &ClaimNetworkSpec) -> Option<Unhealthy> {
-        self.lacks_kind(network).or_else(|| lacks_value(network, self))
+        self.lacks_kind(network).or_else(|| lacks_value(network, &self.labels, self.uplink_of(network)))
     }
 
     fn lacks_kind(&self, network: &ClaimNetworkSpec) -> Option<Unhealthy> {

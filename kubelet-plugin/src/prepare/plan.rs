@@ -366,7 +366,7 @@ fn scope(
         ("pod.uid", json!(claim.pod.uid)),
     ];
     scope.extend(segment.map(|segment| ("segmentation.id", json!(segment.id))));
-    let mut all = node_scope(network, node.name, node.inventory, uplink);
+    let mut all = node_scope(network, node.name, &node.inventory.labels, uplink);
     all.extend(scope.into_iter().map(|(name, value)| (name.to_owned(), value)));
     all
 }

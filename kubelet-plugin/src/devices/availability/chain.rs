@@ -64,7 +64,8 @@ impl Chain {
         Self {
             // `"type": ""` is not a plugin: some configurations ask for no addresses in this way.
             plugins: types.filter_map(|name| name.as_str()?.parse().ok()).collect(),
-            conflist: conflist(cni, name, &node_scope(name.as_str(), node, inventory, uplink)).map(Arc::new),
+            conflist: conflist(cni, name, &node_scope(name.as_str(), node, &inventory.labels, uplink))
+                .map(Arc::new),
             uplink: uplink.map(|inventory::Uplink { link, .. }| Uplink {
                 name: link.name.clone(),
                 index: link.index,
