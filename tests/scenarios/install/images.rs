@@ -9,11 +9,13 @@ use netclaim_tests::objects::list;
 use netclaim_tests::{SYSTEM, Task, Test};
 
 /// Every node pulls this one. What it does not need is elsewhere.
-const OF_AGENT: [&str; 5] = [
+const OF_AGENT: [&str; 7] = [
     "bin/netclaim-hook",
     "bin/netclaim-kubelet-plugin",
     "bin/netclaim-parent",
     "libexec/cni/netclaim-bandwidth",
+    "libexec/cni/netclaim-link",
+    "libexec/cni/netclaim-route",
     "share/licenses/netclaim/LICENSE",
 ];
 const OF_CONTROLLER: [&str; 3] =
