@@ -2,8 +2,7 @@
 
 use std::io;
 
-use netclaim_plugin::rtnl::{Body, Rtnl, errno};
-use netclaim_plugin::{Failure, link};
+use netclaim_plugin::{Failure, Requests, link};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
 use nix::errno::Errno;
 use nix::libc::{RTM_DELLINK, RTM_DELQDISC, RTM_GETLINK, RTM_GETQDISC, RTM_GETTFILTER, RTM_NEWLINK};
@@ -21,84 +20,54 @@ const REMOVE: &str = "remove its limits";
 /// An interface in the calling thread's network namespace, which is the container's.
 #[derive(Debug)]
 pub(crate) struct Interface {
-    kernel: Kernel,
+    kernel: Requests,
     link: Link,
 }
 
-/// Sends requests about one interface.
-#[derive(Debug)]
-struct Kernel {
-    rtnl: Rtnl,
-    interface: String,
-}
-
-impl Kernel {
-    fn open(interface: &str, action: &'static str) -> Result<Self, Failure> {
-        let rtnl = Rtnl::open().map_err(|source| Failure::kernel(interface, action, None, source))?;
-        Ok(Self { rtnl, interface: interface.to_owned() })
-    }
-
-    /// Sends a request and returns the answer; an answer with one of the errors `accepted` is empty. `action`
-    /// and `module` are for the error message.
-    fn ask(
-        &mut self,
-        action: &'static str,
-        module: Option<&'static str>,
-        (kind, flags): (u16, u16),
-        body: &Body,
-        accepted: &[Errno],
-    ) -> Result<Vec<Vec<u8>>, Failure> {
-        self.rtnl.ask(kind, flags, body).or_else(|source| match errno(&source) {
-            Some(errno) if accepted.contains(&errno) => Ok(Vec::new()),
-            _ => Err(Failure::kernel(&self.interface, action, module, source)),
-        })
-    }
-
-    fn find(&mut self, action: &'static str, name: &str) -> Result<Option<Link>, Failure> {
-        let found = self.ask(action, None, (RTM_GETLINK, 0), &link::by_name(name), &[Errno::ENODEV])?;
-        Ok(found.iter().find_map(|message| Link::decode(message)))
-    }
-
-    fn remove_limits(&mut self) -> Result<(), Failure> {
-        // The kernel answers with these for a qdisc that is not the plugin's.
-        const NOT_OURS: &[Errno] = &[Errno::ENOENT, Errno::EINVAL];
-        let name = self.interface.clone();
-        let interface = self.find(REMOVE, &name)?;
-        let ifb = self.find(REMOVE, &ifb_name(&name))?;
-        if let Some(interface) = interface {
-            let qdisc = messages::own_root_qdisc(interface.index);
-            self.ask(REMOVE, None, (RTM_DELQDISC, 0), &qdisc, NOT_OURS)?;
-            if ifb.is_some() {
-                // Before the device: a filter without its device drops all received packets.
-                let qdisc = messages::ingress_qdisc(interface.index);
-                self.ask(REMOVE, None, (RTM_DELQDISC, 0), &qdisc, NOT_OURS)?;
-            }
-        }
-        if let Some(ifb) = ifb {
-            let device = link::by_index(ifb.index);
-            self.ask(REMOVE, None, (RTM_DELLINK, 0), &device, &[Errno::ENODEV])?;
-        }
-        Ok(())
-    }
+fn find(kernel: &mut Requests, action: &'static str, name: &str) -> Result<Option<Link>, Failure> {
+    let found = kernel.ask(action, None, (RTM_GETLINK, 0), &link::by_name(name), &[Errno::ENODEV])?;
+    Ok(found.iter().find_map(|message| Link::decode(message)))
 }
 
 /// Removes the plugin's limits from an interface, which may be gone.
 pub(crate) fn remove_limits(name: &str) -> Result<(), Failure> {
-    Kernel::open(name, REMOVE)?.remove_limits()
+    remove_limits_by(&mut Requests::open(name, REMOVE)?)
+}
+
+fn remove_limits_by(kernel: &mut Requests) -> Result<(), Failure> {
+    // The kernel answers with these for a qdisc that is not the plugin's.
+    const NOT_OURS: &[Errno] = &[Errno::ENOENT, Errno::EINVAL];
+    let name = kernel.interface().to_owned();
+    let interface = find(kernel, REMOVE, &name)?;
+    let ifb = find(kernel, REMOVE, &ifb_name(&name))?;
+    if let Some(interface) = interface {
+        let qdisc = messages::own_root_qdisc(interface.index);
+        kernel.ask(REMOVE, None, (RTM_DELQDISC, 0), &qdisc, NOT_OURS)?;
+        if ifb.is_some() {
+            // Before the device: a filter without its device drops all received packets.
+            let qdisc = messages::ingress_qdisc(interface.index);
+            kernel.ask(REMOVE, None, (RTM_DELQDISC, 0), &qdisc, NOT_OURS)?;
+        }
+    }
+    if let Some(ifb) = ifb {
+        let device = link::by_index(ifb.index);
+        kernel.ask(REMOVE, None, (RTM_DELLINK, 0), &device, &[Errno::ENODEV])?;
+    }
+    Ok(())
 }
 
 impl Interface {
     /// Finds the interface of this name.
     pub(crate) fn find(name: &str) -> Result<Option<Self>, Failure> {
         const ACTION: &str = "look it up";
-        let mut kernel = Kernel::open(name, ACTION)?;
-        let link = kernel.find(ACTION, name)?;
+        let mut kernel = Requests::open(name, ACTION)?;
+        let link = find(&mut kernel, ACTION, name)?;
         Ok(link.map(|link| Self { kernel, link }))
     }
 
     /// Replaces the plugin's limits by these.
     pub(crate) fn limit(&mut self, limits: &Limits) -> Result<(), Failure> {
-        self.kernel.remove_limits()?;
+        remove_limits_by(&mut self.kernel)?;
         if let Some(limit) = limits.ingress {
             let ifb = self.add_ifb()?;
             self.add_bucket(ifb, limit.bucket(self.link.mtu), "limit ingress")?;
@@ -114,17 +83,17 @@ impl Interface {
     fn add_ifb(&mut self) -> Result<u32, Failure> {
         const ACTION: &str = "make an ifb device for ingress";
         const MODULE: Option<&str> = Some("ifb");
-        let name = ifb_name(&self.kernel.interface);
+        let name = ifb_name(self.kernel.interface());
         let ifb = messages::new_ifb(&name, self.link.mtu);
         self.kernel.ask(ACTION, MODULE, (RTM_NEWLINK, NEW), &ifb, &[])?;
-        let Some(Link { index: ifb, .. }) = self.kernel.find(ACTION, &name)? else {
+        let Some(Link { index: ifb, .. }) = find(&mut self.kernel, ACTION, &name)? else {
             let gone = io::Error::other("it is gone");
-            return Err(Failure::kernel(&self.kernel.interface, ACTION, None, gone));
+            return Err(Failure::kernel(self.kernel.interface(), ACTION, None, gone));
         };
         // Without an address, the device sends nothing of its own. A kernel without IPv6 refuses the setting.
         let silent = link::no_ipv6_address(ifb);
         self.kernel.ask(ACTION, None, (RTM_SETLINK, 0), &silent, &[Errno::EAFNOSUPPORT, Errno::EINVAL])?;
-        let up = messages::up_with_alias(ifb, &format!("ingress of {}", self.kernel.interface));
+        let up = messages::up_with_alias(ifb, &format!("ingress of {}", self.kernel.interface()));
         self.kernel.ask(ACTION, MODULE, (RTM_SETLINK, 0), &up, &[])?;
         Ok(ifb)
     }
@@ -166,7 +135,7 @@ impl Interface {
                 problem: format!(
                     "{}: {direction} is not limited as it was: {found}; a process in the container's network \
                      namespace has changed it",
-                    self.kernel.interface
+                    self.kernel.interface()
                 ),
             }),
             None => Ok(()),
@@ -174,8 +143,8 @@ impl Interface {
     }
 
     fn ingress_difference(&mut self, bucket: Bucket) -> Result<Option<String>, Failure> {
-        let name = ifb_name(&self.kernel.interface);
-        let Some(ifb) = self.kernel.find("look up the ifb device", &name)? else {
+        let name = ifb_name(self.kernel.interface());
+        let Some(ifb) = find(&mut self.kernel, "look up the ifb device", &name)? else {
             return Ok(Some(format!("the device {name} is gone")));
         };
         if !ifb.is_up {

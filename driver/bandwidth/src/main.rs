@@ -39,7 +39,7 @@ mod messages;
 
 use std::process::ExitCode;
 
-use netclaim_plugin::{Config, Failure, Plugin, enter, required, variable};
+use netclaim_plugin::{Config, Failure, Plugin, enter_if_there, enter_required};
 
 use interface::Interface;
 
@@ -55,21 +55,15 @@ impl Plugin for Bandwidth {
 
     fn add(config: &Config) -> Result<String, Failure> {
         let limits = config::limits(config)?;
-        let result = config.prev_result.clone().ok_or_else(|| {
-            let problem = "is missing: put the plugin that makes the interface before this one";
-            Failure::config("prevResult", problem)
-        })?;
+        let result = config.require_result()?;
         interface()?.limit(&limits)?;
-        Ok(result)
+        Ok(result.to_owned())
     }
 
     fn del(_: &Config) -> Result<(), Failure> {
-        let name = required("CNI_IFNAME")?;
-        required("CNI_CONTAINERID")?;
-        // The limits ended with the namespace.
-        let Some(netns) = variable("CNI_NETNS") else { return Ok(()) };
-        let Some(()) = enter(&netns)? else { return Ok(()) };
-        interface::remove_limits(&name)
+        let name = netclaim_plugin::interface()?;
+        // The limits end with the namespace.
+        if enter_if_there()? { interface::remove_limits(&name) } else { Ok(()) }
     }
 
     fn check(config: &Config) -> Result<(), Failure> {
@@ -85,14 +79,7 @@ impl Plugin for Bandwidth {
 
 /// Enters the container's network namespace and finds its interface.
 fn interface() -> Result<Interface, Failure> {
-    let name = required("CNI_IFNAME")?;
-    required("CNI_CONTAINERID")?;
-    let netns = required("CNI_NETNS")?;
-    enter(&netns)?
-        .ok_or_else(|| Failure::environment("CNI_NETNS", format!("{netns} is not a network namespace")))?;
-    Interface::find(&name)?.ok_or_else(|| {
-        let problem =
-            format!("the container has no interface {name}: put the plugin that makes it before this one");
-        Failure::environment("CNI_IFNAME", problem)
-    })
+    let name = netclaim_plugin::interface()?;
+    enter_required()?;
+    Interface::find(&name)?.ok_or_else(|| Failure::no_interface(&name))
 }

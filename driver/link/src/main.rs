@@ -27,12 +27,11 @@ mod tests;
 
 use std::process::ExitCode;
 
-use netclaim_plugin::{Config, Failure, Object, Plugin, enter, required, variable};
+use netclaim_plugin::{Config, Failure, Object, Plugin, enter_if_there, enter_required, required};
 use serde_json::json;
 use serde_json::value::to_raw_value;
 
-use config::Part;
-use config::{Kind, Valid};
+use config::{Kind, Part, Valid};
 use kernel::{Kernel, Link};
 
 struct Links;
@@ -68,9 +67,10 @@ impl Plugin for Links {
         let owner = config::owner(config)?;
         let kind = config.field::<String>("kind").ok().flatten();
         let bridge = config.field::<String>("bridge").ok().flatten().unwrap_or_default();
-        // The links ended with the namespace.
-        let Some(netns) = variable("CNI_NETNS") else { return Ok(()) };
-        let Some(()) = enter(&netns)? else { return Ok(()) };
+        // The links end with the namespace.
+        if !enter_if_there()? {
+            return Ok(());
+        }
         match kind.as_deref() {
             Some("vlan") => host::del(&mut Kernel::lock()?, &owner, Part::Vlan),
             Some("bridge") => host::del(&mut Kernel::lock()?, &owner, Part::Bridge(&bridge)),
@@ -102,11 +102,8 @@ impl Plugin for Links {
 
 /// Enters the namespace and locks it.
 fn there() -> Result<Kernel, Failure> {
-    let netns = required("CNI_NETNS")?;
-    match enter(&netns)? {
-        Some(()) => Kernel::lock(),
-        None => Err(Failure::environment("CNI_NETNS", format!("{netns} is not a network namespace"))),
-    }
+    enter_required()?;
+    Kernel::lock()
 }
 
 /// The previous result, or a new one, with the link that was made.

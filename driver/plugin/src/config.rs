@@ -50,6 +50,14 @@ impl Config {
         field(&self.object, key)
     }
 
+    /// Returns the previous result, which a chained plugin needs.
+    pub fn require_result(&self) -> Result<&str, Failure> {
+        self.prev_result.as_deref().ok_or_else(|| {
+            let problem = "is missing: put the plugin that makes the interface before this one";
+            Failure::config("prevResult", problem)
+        })
+    }
+
     /// Refuses keys that are neither the protocol's nor among `keys`, the plugin's own.
     pub(crate) fn knows(&self, keys: &'static [&'static str]) -> Result<(), Failure> {
         let known =

@@ -100,6 +100,13 @@ impl Failure {
         Self::Environment { name, problem: problem.into() }
     }
 
+    /// The container lacks the interface that a chained plugin is for.
+    pub fn no_interface(name: &str) -> Self {
+        let problem =
+            format!("the container has no interface {name}: put the plugin that makes it before this one");
+        Self::environment("CNI_IFNAME", problem)
+    }
+
     /// A wrong value of the configuration.
     pub fn config(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Config { field: field.into(), problem: problem.into() }

@@ -10,6 +10,7 @@ mod config;
 mod failure;
 pub mod link;
 mod netns;
+mod requests;
 pub mod rtnl;
 mod version;
 
@@ -21,7 +22,8 @@ use serde_json::json;
 
 pub use config::{Config, Object};
 pub use failure::Failure;
-pub use netns::enter;
+pub use netns::{enter_if_there, enter_required};
+pub use requests::Requests;
 use version::{NEWEST, SUPPORTED};
 
 /// A configuration is a few kilobytes; a previous result with thousands of routes still fits.
@@ -96,6 +98,13 @@ fn run<P: Plugin>(command: &str, version: &mut String) -> Result<Option<String>,
 /// Returns a variable of the environment; an empty one counts as missing.
 pub fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns the name of the container's interface; the container's id must be there, too.
+pub fn interface() -> Result<String, Failure> {
+    let name = required("CNI_IFNAME")?;
+    required("CNI_CONTAINERID")?;
+    Ok(name)
 }
 
 /// Returns a variable of the environment that the protocol requires.

@@ -42,8 +42,7 @@ struct Route {
 
 /// Returns a gateway for each family of which the interface has an address, at least one.
 pub(crate) fn gateways(config: &Config, interface: &str) -> Result<Vec<IpAddr>, Failure> {
-    let result = config.prev_result.as_deref().ok_or_else(no_result)?;
-    let result = serde_json::from_str(result);
+    let result = serde_json::from_str(config.require_result()?);
     let result = result.map_err(|error| Failure::config("prevResult", error.to_string()))?;
     let found = of(&result, interface);
     if found.is_empty() {
@@ -54,10 +53,6 @@ pub(crate) fn gateways(config: &Config, interface: &str) -> Result<Vec<IpAddr>, 
         return Err(Failure::config("prevResult", problem));
     }
     Ok(found)
-}
-
-pub(crate) fn no_result() -> Failure {
-    Failure::config("prevResult", "is missing: put the plugin that makes the interface before this one")
 }
 
 fn of(result: &Reported, interface: &str) -> Vec<IpAddr> {

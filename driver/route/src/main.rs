@@ -27,14 +27,13 @@
 #![forbid(unsafe_code)]
 
 mod gateways;
-mod kernel;
 mod messages;
 mod routes;
 
 use std::process::ExitCode;
 
 use ipnet::IpNet;
-use netclaim_plugin::{Config, Failure, Plugin, enter, required, variable};
+use netclaim_plugin::{Config, Failure, Plugin, enter_if_there, enter_required};
 
 use gateways::gateways;
 use routes::Container;
@@ -65,23 +64,20 @@ impl Plugin for DefaultRoute {
 
     fn add(config: &Config) -> Result<String, Failure> {
         let settings = settings(config)?;
-        let result = config.prev_result.clone().ok_or_else(gateways::no_result)?;
+        let result = config.require_result()?;
         let interface = interface()?;
         let gateways = gateways(config, &interface)?;
         let mut container = Container::open(&interface, &settings.first)?;
         for gateway in gateways {
             container.lead(gateway, &settings.keep, settings.table)?;
         }
-        Ok(result)
+        Ok(result.to_owned())
     }
 
     fn del(_: &Config) -> Result<(), Failure> {
-        let name = required("CNI_IFNAME")?;
-        required("CNI_CONTAINERID")?;
-        // The routes ended with the namespace.
-        let Some(netns) = variable("CNI_NETNS") else { return Ok(()) };
-        let Some(()) = enter(&netns)? else { return Ok(()) };
-        routes::remove(&name)
+        let name = netclaim_plugin::interface()?;
+        // The routes end with the namespace.
+        if enter_if_there()? { routes::remove(&name) } else { Ok(()) }
     }
 
     fn check(config: &Config) -> Result<(), Failure> {
@@ -113,11 +109,7 @@ fn settings(config: &Config) -> Result<Settings, Failure> {
 
 /// Enters the container's network namespace. Returns the name of its interface.
 fn interface() -> Result<String, Failure> {
-    let name = required("CNI_IFNAME")?;
-    required("CNI_CONTAINERID")?;
-    let netns = required("CNI_NETNS")?;
-    let entered = enter(&netns)?;
-    entered
-        .ok_or_else(|| Failure::environment("CNI_NETNS", format!("{netns} is not a network namespace")))?;
+    let name = netclaim_plugin::interface()?;
+    enter_required()?;
     Ok(name)
 }

@@ -3,18 +3,22 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netclaim_plugin::Failure;
+use netclaim_plugin::rtnl::u32_at;
+use netclaim_plugin::{Failure, Requests, link};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use nix::errno::Errno;
 use nix::libc::{
-    RTM_DELROUTE, RTM_DELRULE, RTM_GETADDR, RTM_GETROUTE, RTM_GETRULE, RTM_NEWROUTE, RTM_NEWRULE,
+    RTM_DELROUTE, RTM_DELRULE, RTM_GETADDR, RTM_GETLINK, RTM_GETROUTE, RTM_GETRULE, RTM_NEWROUTE, RTM_NEWRULE,
 };
 
-use crate::kernel::Kernel;
 use crate::messages::{self, Family, Route, Rule};
 
 /// The metric of the first interface's default routes, worse than any that a kernel or CNI chooses.
 const WORSE: u32 = 4096;
+/// The codes of an ADD that the container's routes forbid, and of a CHECK that finds something else than ADD
+/// made.
+const REFUSED: u32 = 102;
+const DIFFERS: u32 = 101;
 const LOOK: &str = "read the container's routes";
 const REMOVE: &str = "remove its default route";
 const RULES: Option<&str> = Some("CONFIG_IP_MULTIPLE_TABLES, and CONFIG_IPV6_MULTIPLE_TABLES for IPv6");
@@ -30,7 +34,7 @@ const fn our_metric(family: Family) -> u32 {
 /// The container whose network namespace is the calling thread's.
 #[derive(Debug)]
 pub(crate) struct Container {
-    kernel: Kernel,
+    kernel: Requests,
     /// Index of the interface that gets the default routes.
     link: u32,
     /// Name and index of the container's first interface.
@@ -39,14 +43,9 @@ pub(crate) struct Container {
 
 impl Container {
     pub(crate) fn open(interface: &str, first: &str) -> Result<Self, Failure> {
-        let mut kernel = Kernel::open(interface, LOOK)?;
-        let link = kernel.index(LOOK, interface)?.ok_or_else(|| {
-            let problem = format!(
-                "the container has no interface {interface}: put the plugin that makes it before this one"
-            );
-            Failure::environment("CNI_IFNAME", problem)
-        })?;
-        let first = (first.to_owned(), kernel.index(LOOK, first)?);
+        let mut kernel = Requests::open(interface, LOOK)?;
+        let link = index(&mut kernel, LOOK, interface)?.ok_or_else(|| Failure::no_interface(interface))?;
+        let first = (first.to_owned(), index(&mut kernel, LOOK, first)?);
         Ok(Self { kernel, link, first })
     }
 
@@ -109,16 +108,22 @@ impl Container {
     fn refuse(&self, routes: &[Route], family: Family) -> Result<(), Failure> {
         let mut others = routes.iter().filter(|route| route.is_default() && route.link() != Some(self.link));
         if others.clone().any(Route::is_ours) {
-            return Err(self.kernel.refused(format!(
-                "another interface of the pod has the {family} default route by defaultRoute already: one of a family can have it"
-            )));
+            return Err(refused(
+                &self.kernel,
+                format!(
+                    "another interface of the pod has the {family} default route by defaultRoute already: one of a family can have it"
+                ),
+            ));
         }
         let first = &self.first.0;
         match (self.first.1, others.next().and_then(Route::link)) {
-            (None, Some(link)) => Err(self.kernel.refused(format!(
-                "the container has no interface {first}, and the {family} default route leaves by the interface of index {link}: write the name \
+            (None, Some(link)) => Err(refused(
+                &self.kernel,
+                format!(
+                    "the container has no interface {first}, and the {family} default route leaves by the interface of index {link}: write the name \
                  of the container's first interface into `interface`"
-            ))),
+                ),
+            )),
             _ => Ok(()),
         }
     }
@@ -128,21 +133,24 @@ impl Container {
         let family = Family::of(gateway);
         let routes = routes(&mut self.kernel, family)?;
         if !best(&routes).is_some_and(|route| is_our_default(route, self.link, gateway)) {
-            return Err(self.kernel.differs(format!(
-                "the {family} default route does not leave by it via {gateway}; another network or a process in the pod has changed it"
-            )));
+            return Err(differs(
+                &self.kernel,
+                format!(
+                    "the {family} default route does not leave by it via {gateway}; another network or a process in the pod has changed it"
+                ),
+            ));
         }
         if self.defaults(&routes).0.is_empty() {
             return Ok(());
         }
         let first = self.first.0.clone();
         if let Some(prefix) = missing(keep, &routes, family).first() {
-            return Err(self.kernel.differs(format!("{prefix} is kept by no route of {first}")));
+            return Err(differs(&self.kernel, format!("{prefix} is kept by no route of {first}")));
         }
         let rules = rules(&mut self.kernel, family)?;
         let mut addresses = self.first_addresses(family)?.into_iter();
         match addresses.find(|address| !rules.iter().any(|rule| rule.from == *address)) {
-            Some(address) => Err(self.kernel.differs(format!("there is no rule for {address} of {first}"))),
+            Some(address) => Err(differs(&self.kernel, format!("there is no rule for {address} of {first}"))),
             None => Ok(()),
         }
     }
@@ -165,8 +173,8 @@ impl Container {
 /// Removes the default routes of an interface, and with the last one of a family all else that the plugin
 /// has made for the family. The interface may be gone.
 pub(crate) fn remove(interface: &str) -> Result<(), Failure> {
-    let mut kernel = Kernel::open(interface, REMOVE)?;
-    let link = kernel.index(REMOVE, interface)?;
+    let mut kernel = Requests::open(interface, REMOVE)?;
+    let link = index(&mut kernel, REMOVE, interface)?;
     for family in Family::ALL {
         let ours: Vec<Route> = routes(&mut kernel, family)?.into_iter().filter(Route::is_ours).collect();
         let is_its =
@@ -184,19 +192,33 @@ pub(crate) fn remove(interface: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn routes(kernel: &mut Kernel, family: Family) -> Result<Vec<Route>, Failure> {
+/// Returns the index of the link of this name.
+fn index(kernel: &mut Requests, action: &'static str, name: &str) -> Result<Option<u32>, Failure> {
+    let found = kernel.ask(action, None, (RTM_GETLINK, 0), &link::by_name(name), &[Errno::ENODEV])?;
+    Ok(found.first().and_then(|message| u32_at(message, 4)))
+}
+
+fn refused(kernel: &Requests, problem: String) -> Failure {
+    Failure::State { code: REFUSED, problem: format!("{}: {problem}", kernel.interface()) }
+}
+
+fn differs(kernel: &Requests, found: String) -> Failure {
+    Failure::State { code: DIFFERS, problem: format!("{}: {found}", kernel.interface()) }
+}
+
+fn routes(kernel: &mut Requests, family: Family) -> Result<Vec<Route>, Failure> {
     let found = kernel.ask(LOOK, None, (RTM_GETROUTE, NLM_F_DUMP), &messages::all(family), &[])?;
     Ok(found.iter().flat_map(|message| Route::decode(message, family)).collect())
 }
 
-fn rules(kernel: &mut Kernel, family: Family) -> Result<Vec<Rule>, Failure> {
+fn rules(kernel: &mut Requests, family: Family) -> Result<Vec<Rule>, Failure> {
     let accepted = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP];
     let request = (RTM_GETRULE, NLM_F_DUMP);
     let found = kernel.ask("read the container's rules", None, request, &messages::all(family), accepted)?;
     Ok(found.iter().filter_map(|message| Rule::decode(message, family)).collect())
 }
 
-fn delete(kernel: &mut Kernel, action: &'static str, route: &Route) -> Result<(), Failure> {
+fn delete(kernel: &mut Requests, action: &'static str, route: &Route) -> Result<(), Failure> {
     kernel.ask(action, None, (RTM_DELROUTE, 0), &route.encode(), &[Errno::ESRCH]).map(drop)
 }
 
