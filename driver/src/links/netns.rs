@@ -16,6 +16,7 @@ use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use super::address::Address;
 use super::error::Error;
 use super::link::Link;
 use super::netlink;
@@ -141,6 +142,23 @@ impl Netns {
     /// As of [`Netns::run`] and of a dump of links.
     pub async fn links(&self) -> Result<Vec<Link>, Error> {
         self.run(|| netlink::Socket::open()?.links()).await?
+    }
+
+    /// Reads a link in the namespace, without the data of sysfs, and its addresses.
+    ///
+    /// # Errors
+    /// As of [`Netns::links`].
+    pub async fn link_with_addresses(&self, name: &str) -> Result<Option<(Link, Vec<Address>)>, Error> {
+        let name = name.to_owned();
+        let read = move || {
+            let mut socket = netlink::Socket::open()?;
+            let Some(link) = socket.links()?.into_iter().find(|link| link.name == name) else {
+                return Ok(None);
+            };
+            let addresses = socket.addresses(link.index)?;
+            Ok(Some((link, addresses)))
+        };
+        self.run(read).await?
     }
 
     /// Reads all names of links in the namespace, alternative names included. A new interface can have none

@@ -11,7 +11,6 @@ use ipnet::IpNet;
 use netclaim_cni::ipam::host_local::{HostLocal, TYPE as HOST_LOCAL, holder};
 use netclaim_cni::{CniResult, ContainerId, Interface, NetworkList, Route, reference};
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use rtnetlink::{Handle, RouteMessageBuilder};
 use serde_json::value::RawValue;
@@ -43,13 +42,16 @@ pub(super) async fn is_as_made(spec: &Spec, sandbox: &Sandbox, result: &CniResul
     let Some(netns) = Netns::open(&sandbox.netns).ok().filter(|netns| netns.id() == sandbox.netns_id) else {
         return false;
     };
-    let Ok(links) = netns.links().await else { return false };
-    let link = links.iter().find(|link| link.name == spec.if_name.as_str());
-    let Some(link) = link.filter(|link| is_same(link, made)) else { return false };
+    let Ok(Some((link, addresses))) = netns.link_with_addresses(spec.if_name.as_str()).await else {
+        return false;
+    };
+    if !is_same(&link, made) {
+        return false;
+    }
     let ips: Vec<IpNet> = result.ips_of(&attachment).map(|ip| ip.address).collect();
     let index = link.index;
-    let Ok(Ok((addresses, routes))) = netns.run(move || look(index)).await else { return false };
-    if !ips.iter().all(|ip| addresses.contains(ip))
+    let Ok(Ok(routes)) = netns.run(move || look(index)).await else { return false };
+    if !ips.iter().all(|ip| addresses.iter().any(|address| address.local == *ip))
         || !result.routes().iter().all(|route| is_in(route, &routes))
     {
         return false;
@@ -83,8 +85,9 @@ fn has_leases(list: &NetworkList, container: &ContainerId, ips: &[IpNet]) -> boo
     )
 }
 
-/// Reads the addresses and routes of a link in the calling thread's network namespace. Blocks.
-fn look(index: u32) -> io::Result<(Vec<IpNet>, Vec<Found>)> {
+/// Reads the routes through a link in the calling thread's network namespace, which `links` reads only as far
+/// as they are the node's. Blocks.
+fn look(index: u32) -> io::Result<Vec<Found>> {
     // The thread ends after this look.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
@@ -96,28 +99,12 @@ fn look(index: u32) -> io::Result<(Vec<IpNet>, Vec<Found>)> {
     })
 }
 
-async fn read(handle: &Handle, index: u32) -> Result<(Vec<IpNet>, Vec<Found>), rtnetlink::Error> {
-    let addresses = handle.address().get().set_link_index_filter(index).execute();
-    let addresses: Vec<AddressMessage> = addresses.try_collect().await?;
+async fn read(handle: &Handle, index: u32) -> Result<Vec<Found>, rtnetlink::Error> {
     let of_v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let of_v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
     let mut routes: Vec<RouteMessage> = handle.route().get(of_v4).execute().try_collect().await?;
     routes.extend(handle.route().get(of_v6).execute().try_collect::<Vec<_>>().await?);
-    let routes = routes.iter().filter_map(|message| route_of(message, index)).collect();
-    Ok((addresses.iter().filter_map(address_of).collect(), routes))
-}
-
-fn address_of(message: &AddressMessage) -> Option<IpNet> {
-    let local = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Local(ip) => Some(*ip),
-        _ => None,
-    });
-    // The other attribute is the peer's address where there is one.
-    let address = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Address(ip) => Some(*ip),
-        _ => None,
-    });
-    IpNet::new(local.or(address)?, message.header.prefix_len).ok()
+    Ok(routes.iter().filter_map(|message| route_of(message, index)).collect())
 }
 
 fn route_of(message: &RouteMessage, index: u32) -> Option<Found> {
