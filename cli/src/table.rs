@@ -1,5 +1,7 @@
 //! Columns for people, as kubectl prints them.
 
+use netclaim_cnitool::columns;
+
 use crate::colour::{Colours, Mark};
 
 /// What stands in a cell without a value.
@@ -29,27 +31,7 @@ impl<T: Into<String>> From<T> for Cell {
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>, colours: Colours) -> String {
     let head = head.iter().map(|title| Cell::from(*title)).collect();
     let rows: Vec<Vec<Cell>> = std::iter::once(head).chain(rows).collect();
-    let mut widths = Vec::new();
-    for row in &rows {
-        widths.resize(row.len().max(widths.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.text.chars().count().max(*width);
-        }
-    }
-    let mut lines = String::new();
-    for row in &rows {
-        // Empty cells at the end are left out: spaces there would wrap on narrow terminals.
-        let cells = row.len() - row.iter().rev().take_while(|cell| cell.text.is_empty()).count();
-        for (index, (cell, width)) in row.iter().zip(&widths).take(cells).enumerate() {
-            lines += &colours.paint(cell.mark, &cell.text);
-            if index + 1 < cells {
-                let gap = width.saturating_sub(cell.text.chars().count()) + 3;
-                lines.extend(std::iter::repeat_n(' ', gap));
-            }
-        }
-        lines.push('\n');
-    }
-    lines
+    columns(&rows, |cell| &cell.text, |cell| colours.paint(cell.mark, &cell.text))
 }
 
 #[cfg(test)]

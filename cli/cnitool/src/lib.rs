@@ -9,6 +9,7 @@
 //!   `check` use the cached configuration, arguments and result, even if files and variables have changed.
 //!   They wait for other processes that work on the same container or network.
 
+mod columns;
 mod failure;
 mod networks;
 mod settings;
@@ -28,6 +29,7 @@ use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, ListName, ValidAttachm
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use columns::columns;
 pub use failure::Failure;
 pub use networks::{LoadError, files, load};
 pub use settings::{SettingError, Settings};
@@ -330,35 +332,9 @@ fn attachments(
         let Attachment { container_id, if_name, .. } = &of.attachment;
         let addresses = if attached(of) { ips(of).join(",") } else { "(ADD failed)".to_owned() };
         let (network, netns) = (of.list.name().to_string(), netns(of).unwrap_or_default());
-        [network, container_id.to_string(), if_name.to_string(), netns, addresses]
+        vec![network, container_id.to_string(), if_name.to_string(), netns, addresses]
     });
-    let head = ["NETWORK", "CONTAINER", "INTERFACE", "NETNS", "ADDRESSES"].map(str::to_owned);
-    Ok(out.write_all(columns(std::iter::once(head).chain(rows).collect()).as_bytes())?)
-}
-
-/// Returns the rows as lines whose columns begin below each other.
-fn columns<const COUNT: usize>(rows: Vec<[String; COUNT]>) -> String {
-    let mut widths = [0; COUNT];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let line = |row: [String; COUNT]| {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}   "));
-        cells.collect::<String>().trim_end().to_owned() + "\n"
-    };
-    rows.into_iter().map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_begin_below_each_other_and_lines_end_with_a_word() {
-        let rows = [["NETWORK", "N", "LAST"], ["a", "é", "x"], ["storage", "", ""]];
-        let rows = rows.map(|row| row.map(str::to_owned)).to_vec();
-        assert_eq!(columns(rows), "NETWORK   N   LAST\na         é   x\nstorage\n");
-    }
+    let head = ["NETWORK", "CONTAINER", "INTERFACE", "NETNS", "ADDRESSES"].map(str::to_owned).into();
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    Ok(out.write_all(columns(&rows, |cell| cell, String::clone).as_bytes())?)
 }
