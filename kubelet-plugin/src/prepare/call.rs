@@ -266,7 +266,10 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
         let calls: Vec<_> = claims.iter().map(|claim| self.spans.prepare_call(claim, claims.len())).collect();
         let mut results: Vec<Result<Vec<PreparedDevice>, CallFailure>> =
             claims.iter().map(|_| Err(CallFailure(String::new()))).collect();
-        let mut texts: Vec<_> = claims.iter().map(|claim| self.read_ahead(claim)).collect();
+        // The first one is read at once anyway.
+        let others = claims.iter().enumerate().map(|(index, claim)| (order.first() != Some(&index), claim));
+        let mut texts: Vec<_> =
+            others.map(|(is_other, claim)| is_other.then(|| self.read_ahead(claim)).flatten()).collect();
         for index in order {
             let (Some(claim), Some(result)) = (claims.get(index), results.get_mut(index)) else {
                 continue;
