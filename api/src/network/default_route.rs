@@ -40,7 +40,8 @@ impl ClaimNetworkSpec {
         let gives_addresses =
             self.addresses.is_some() || self.plugins().any(|conf| conf.contains_key("ipam"));
         (self.allow.default_route.is_some() && !gives_addresses).then(|| {
-            let problem = "the network gives no addresses, so that pods with defaultRoute have no gateway and do not start: add                            spec.addresses or an IPAM, or remove it";
+            let problem = "the network gives no addresses, so that pods with defaultRoute have no gateway and do not start: add \
+                           spec.addresses or an IPAM, or remove it";
             Invalid::new("spec.allow.defaultRoute", problem)
         })
     }
