@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::cluster::{Cluster, project};
 use crate::command::output;
 use crate::helm::has_one_image;
-use crate::install::build_image;
+use crate::install::{build_image, profile};
 
 /// A revision of this repository: its chart, and its images on the cluster's nodes.
 pub struct Earlier {
@@ -21,13 +21,10 @@ impl Earlier {
     pub fn build(cluster: &Cluster, revision: &str) -> Result<Self> {
         let named = output(git().args(["rev-parse", "--short=12", &format!("{revision}^{{commit}}")]))?;
         let tag = named.trim().to_owned();
-        let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
         let folder = project("target/upgrade").join(&tag);
-        let archive = folder.with_extension(format!("{profile}.tar"));
+        let archive = folder.with_extension(format!("{}.tar", profile()));
         if !archive.exists() {
-            if !folder.exists() {
-                check_out(&tag, &folder)?;
-            }
+            check_out(&tag, &folder)?;
             // One for all earlier versions: their dependencies are the same, but for a few.
             let target = project("target/upgrade/target");
             let settings = [("CARGO_TARGET_DIR", &*target.to_string_lossy())];

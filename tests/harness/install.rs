@@ -156,17 +156,26 @@ pub(crate) fn image() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Cargo's profile of images, `$NETCLAIM_PROFILE`.
+pub(crate) fn profile() -> String {
+    std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned())
+}
+
 /// Builds the images of a version that is checked out in this folder as an archive, with Cargo's profile
 /// `$NETCLAIM_PROFILE` (`quick`) and these environment variables. `name` is `localhost/netclaim:TAG`.
-pub fn build_image(version: &Path, archive: &Path, name: &str, settings: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn build_image(
+    version: &Path,
+    archive: &Path,
+    name: &str,
+    settings: &[(&str, &str)],
+) -> Result<()> {
     eprintln!("==> building the images {}", archive.display());
-    let profile = std::env::var("NETCLAIM_PROFILE").unwrap_or_else(|_| "quick".to_owned());
     // Other tests may run meanwhile (`tests/lanes.sh`), some with limits of time.
     let mut build = Command::new("nice");
     build
         .arg(version.join("deploy/image/build.sh"))
         .current_dir(version)
-        .env("NETCLAIM_PROFILE", profile)
+        .env("NETCLAIM_PROFILE", profile())
         .arg(archive)
         .arg(name);
     // With the variables that cargo sets for a test, ring and everything that needs TLS would be built again.

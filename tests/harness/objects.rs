@@ -99,8 +99,14 @@ pub fn pod(name: &str, claims: &[&str]) -> Value {
 
 /// As [`pod`], with a claim of its own, made from a template.
 pub fn pod_of_template(name: &str, template: &str) -> Value {
-    let mut pod = pod(name, &[template]);
-    pod["spec"]["resourceClaims"] = json!([{"name": template, "resourceClaimTemplateName": template}]);
+    pod_of_templates(name, &[template])
+}
+
+/// As [`pod_of_template`], with a claim from each template.
+pub fn pod_of_templates(name: &str, templates: &[&str]) -> Value {
+    let mut pod = pod(name, templates);
+    let claims = templates.iter().map(|name| json!({"name": name, "resourceClaimTemplateName": name}));
+    pod["spec"]["resourceClaims"] = claims.collect();
     pod
 }
 

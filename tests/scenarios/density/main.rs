@@ -9,9 +9,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{claim_template, pod};
+use netclaim_tests::objects::{claim_template, pod_of_templates};
 use netclaim_tests::{AGENT_USER, AuditLog, Test, scenarios, suite};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 mod measure;
 
@@ -49,13 +49,8 @@ fn networks(test: &Test<'_>) -> Result<()> {
 }
 
 fn pods(prefix: &str, count: usize, networks: bool) -> impl Iterator<Item = Value> {
-    (0..count).map(move |n| {
-        let mut pod = pod(&format!("{prefix}-{n}"), if networks { &["a", "b"] } else { &[] });
-        for claim in pod["spec"]["resourceClaims"].as_array_mut().into_iter().flatten() {
-            *claim = json!({"name": claim["name"], "resourceClaimTemplateName": claim["name"]});
-        }
-        pod
-    })
+    (0..count)
+        .map(move |n| pod_of_templates(&format!("{prefix}-{n}"), if networks { &["a", "b"] } else { &[] }))
 }
 
 /// Starts `count` pods at once and waits until they run; returns how long each took.

@@ -91,7 +91,6 @@ impl Contestant for Plain {
 pub struct Netclaim<'a> {
     test: &'a Test<'a>,
     name: &'static str,
-    template: &'static str,
 }
 
 impl<'a> Netclaim<'a> {
@@ -107,12 +106,7 @@ impl<'a> Netclaim<'a> {
             test.create([claim_template(TEMPLATE, &test.macvlan(TEMPLATE)?)])?;
         }
         test.is_published(&format!("net-{class}"), |device| device["taints"].is_null())?;
-        Ok(Self { test, name, template: TEMPLATE })
-    }
-
-    /// As [`Self::new`], with claims of a template that is there.
-    pub fn of_template(test: &'a Test<'a>, template: &'static str) -> Self {
-        Self { test, name: "netclaim", template }
+        Ok(Self { test, name })
     }
 }
 
@@ -150,7 +144,7 @@ impl Contestant for Netclaim<'_> {
     }
 
     fn dress(&self, pod: &mut Value) {
-        claim_from_template(pod, self.template);
+        claim_from_template(pod, TEMPLATE);
     }
 
     fn daemons(&self) -> Result<Vec<i32>> {

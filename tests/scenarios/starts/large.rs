@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netclaim_tests::objects::{claim_template, class_of_network, network, pod};
+use netclaim_tests::objects::{claim_template, class_of_network, network, pod_of_templates};
 use netclaim_tests::{CpuGroup, Test};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::contestants::Netclaim;
 use crate::measure::{
@@ -15,6 +15,8 @@ use crate::own::count;
 use crate::pods::Pods;
 use crate::samples::{Samples, short, table};
 
+/// ClaimNetworks with different subnets, and the templates of their claims: each resting pod has all.
+const TEMPLATES: [&str; NETWORKS] = ["a", "b", "c", "d"];
 /// Networks of each pod that rests.
 const NETWORKS: usize = 4;
 /// Resting pods that are created together.
@@ -39,9 +41,9 @@ struct Resting<'a> {
 
 impl<'a> Resting<'a> {
     fn new(test: &'a Test<'a>, pods: &'a Pods) -> Result<Self> {
-        for name in templates() {
+        for name in TEMPLATES {
             let class = test.macvlan(name)?;
-            test.create([claim_template(&format!("rest-{name}"), &class)])?;
+            test.create([claim_template(name, &class)])?;
             test.is_published(&format!("net-{class}"), |device| device["taints"].is_null())?;
         }
         Ok(Self { test, pods, there: 0 })
@@ -52,7 +54,8 @@ impl<'a> Resting<'a> {
         let begin = std::time::Instant::now();
         while self.there < to {
             let until = to.min(self.there + TOGETHER);
-            let new: Vec<Value> = (self.there..until).map(resting_pod).collect();
+            let new: Vec<Value> =
+                (self.there..until).map(|n| pod_of_templates(&resting_name(n), &TEMPLATES)).collect();
             self.pods.start(&new, PATIENCE)?;
             self.there = until;
         }
@@ -60,31 +63,21 @@ impl<'a> Resting<'a> {
     }
 
     fn end(self) -> Result<()> {
-        let names: Vec<String> = (0..self.there).map(|n| format!("rest-{n}")).collect();
+        let names: Vec<String> = (0..self.there).map(resting_name).collect();
         names.chunks(TOGETHER).try_for_each(|names| self.pods.delete(names).map(drop))?;
         self.test.node_has_leases(0)
     }
 }
 
-/// `a` to `d`, whose ClaimNetworks have different subnets.
-fn templates() -> [&'static str; NETWORKS] {
-    ["a", "b", "c", "d"]
-}
-
-fn resting_pod(n: usize) -> Value {
-    let mut pod = pod(&format!("rest-{n}"), &templates());
-    for claim in pod["spec"]["resourceClaims"].as_array_mut().into_iter().flatten() {
-        let template = format!("rest-{}", claim["name"].as_str().unwrap_or_default());
-        *claim = json!({"name": claim["name"], "resourceClaimTemplateName": template});
-    }
-    pod
+fn resting_name(n: usize) -> String {
+    format!("rest-{n}")
 }
 
 pub fn a_pod_costs_as_much_on_a_full_node_as_on_an_empty_one(test: &Test<'_>) -> Result<()> {
     let mut samples = Samples::new("starts", "full")?;
     let pods = Pods::of(test)?;
     let mut rest = Resting::new(test, &pods)?;
-    let netclaim = Netclaim::of_template(test, "rest-a");
+    let netclaim = Netclaim::new(test)?;
     let mut rows = Vec::new();
     for there in resting()? {
         let took = rest.grow(there)?;

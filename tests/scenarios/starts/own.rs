@@ -34,6 +34,15 @@ pub fn count() -> Result<usize> {
     setting("NETCLAIM_BENCH_PODS", 20)
 }
 
+/// The order of turns in a round: in every second one the opposite.
+pub fn order<T>(round: usize, who: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut order: Vec<T> = who.into_iter().collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
 /// Turns of each contestant.
 pub fn rounds(default: usize) -> Result<usize> {
     setting("NETCLAIM_BENCH_ROUNDS", default)
@@ -60,11 +69,7 @@ pub fn pods_with_a_claim_start_beside_plain_pods(test: &Test<'_>) -> Result<()> 
     let pinned = test.cluster.dir().join("pinned").exists();
     for _ in 0..rounds(3)? {
         let round = samples.next_round();
-        let mut order = WHO;
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for name in order {
+        for name in order(round, WHO) {
             netclaim_runs(test, name != "without")?;
             let who: Box<dyn Contestant> = match name {
                 "netclaim" => Box::new(Netclaim::new(test)?),

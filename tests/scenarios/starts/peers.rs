@@ -10,7 +10,7 @@ use crate::dranet::Dranet;
 use crate::faults::faults_table;
 use crate::measure::{KINDS, Turn};
 use crate::multus::Multus;
-use crate::own::{away, away_table, count, rounds, summarize};
+use crate::own::{away, away_table, count, order, rounds, summarize};
 use crate::pods::Pods;
 use crate::samples::Samples;
 
@@ -26,11 +26,7 @@ fn in_turns(
 ) -> Result<()> {
     let programs = Programs::build()?;
     let logs = samples.dir().to_owned();
-    let mut order = who.to_vec();
-    if round % 2 == 1 {
-        order.reverse();
-    }
-    for who in order {
+    for who in order(round, who.iter().copied()) {
         eprintln!("         round {round}: {who}");
         if who == "netclaim" {
             test.cluster.agent_back()?;

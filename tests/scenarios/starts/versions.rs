@@ -8,7 +8,7 @@ use crate::interval::Difference;
 use crate::measure::{
     CPU_API_SERVER, CPU_CONTAINERD, CPU_KUBELET, CPU_NODE, CPU_OWN, CPU_PLUGINS, CPU_STARTED, GONE, Turn,
 };
-use crate::own::{count, kinds, log_marks, rounds};
+use crate::own::{count, kinds, log_marks, order, rounds};
 use crate::pods::Pods;
 use crate::samples::{Samples, table};
 
@@ -33,11 +33,8 @@ pub fn an_earlier_version_and_this_one_start_pods_in_turns(test: &Test<'_>) -> R
     let (kinds, count) = (kinds(), count()?);
     for _ in 0..rounds(4)? {
         let round = samples.next_round();
-        let mut order = [("old", earlier.agent_image()?), ("new", "localhost/netclaim-agent:dev".to_owned())];
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for (name, image) in order {
+        let both = [("old", earlier.agent_image()?), ("new", "localhost/netclaim-agent:dev".to_owned())];
+        for (name, image) in order(round, both) {
             run_image(test, &image)?;
             eprintln!("         round {round}: {name} ({image})");
             let who = Netclaim::named(test, name)?;
