@@ -140,6 +140,13 @@ fn what_is_anothers_is_refused_with_a_reason_and_the_del_that_is_owed_changes_no
             run(command);
         }
         add("other", "net-b", &bridge("br-b", "eth2")).unwrap();
+        // The kernel finds out a moment later that the bridge has a port that works.
+        for _ in 0..100 {
+            if show("ip -j link show dev br-b")["operstate"] == "UP" {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
         let vlan = json!({"kind": "vlan", "master": "nowhere", "id": 5});
         let cases = [
             (
