@@ -211,6 +211,12 @@ reasons! {
         /// Read the message: it names the device and the value. Correct the ClaimNetwork or the UplinkPolicy
         /// that the value is from.
         DeviceLeftOut,
+        /// A ClaimNetwork cannot be set up on the node as its `spec.node` says. Its device has a taint, and
+        /// its pods wait.
+        ///
+        /// Read the message: it is the plugin's, or names the link or the ClaimNetwork that is in the way.
+        /// The agent tries again by itself.
+        NodeNetworkFailed,
     }
 }
 

@@ -79,5 +79,5 @@ pub use result::{CniResult, Dns, Interface, IpConfig, ResultError, Route};
 #[cfg(feature = "runtime")]
 pub use runtime::*;
 pub use trace_context::TraceContext;
-pub use validate::{BANDWIDTH_PLUGIN, ROUTE_PLUGIN};
+pub use validate::{BANDWIDTH_PLUGIN, LINK_PLUGIN, ROUTE_PLUGIN};
 pub use version::{SpecVersion, VersionError};

@@ -261,6 +261,11 @@ impl Args {
         self.run_dir.join("journal").join(boot_id)
     }
 
+    /// The journal of what is set up on the node for ClaimNetworks, and its directory of a boot.
+    pub fn node_journal_dirs(&self, boot_id: &str) -> (PathBuf, PathBuf) {
+        (self.state_dir.join("node-journal"), self.run_dir.join("node-journal").join(boot_id))
+    }
+
     /// The directory in which tools find the attachments, in libcni's format.
     pub fn cni_cache_dir(&self) -> PathBuf {
         self.state_dir.join("cni")

@@ -82,6 +82,7 @@ pub(crate) fn plan(claim: &str) -> Plan {
         segment: None,
         addresses: None,
         takes_no_address: false,
+        needs_node_network: false,
         link: None,
         attributes: serde_json::Map::new(),
     };

@@ -41,6 +41,7 @@ mod dra;
 mod fixtures;
 mod gate;
 mod inventory;
+mod node_networks;
 mod parent;
 mod pods;
 mod prepare;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netclaim_api::network::conflist_name;
+use netclaim_api::network::{NODE_CONFLIST, conflist_name};
 use netclaim_cni::ListName;
 use netclaim_cni::ipam::host_local::{Reservation, default_reservations_dir, reservations};
 use netclaim_driver::attach::sweep::{Orphans, Schedule, Sighting};
@@ -137,6 +137,8 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     async fn collect(&self) {
         let Some(mut schedule) = schedule(self.intervals.gc) else { return };
         let mut seen: BTreeMap<ListName, Spec> = self.attacher.networks_on_disk().await;
+        // What is set up on the node is not the pods'.
+        seen.retain(|list, _| !list.as_str().ends_with(NODE_CONFLIST));
         let mut forgotten = BTreeMap::new();
         loop {
             let network = turn(&mut schedule, || {
@@ -311,12 +313,15 @@ fn unknown(reserved: &[Reservation], live: &HashSet<String>, known: &BTreeSet<St
 }
 
 /// Returns a schedule; `None` when the interval is zero.
-fn schedule<K: Ord + Clone>(interval: Duration) -> Option<Schedule<K>> {
+pub(crate) fn schedule<K: Ord + Clone>(interval: Duration) -> Option<Schedule<K>> {
     (!interval.is_zero()).then(|| Schedule::new(interval))
 }
 
 /// Waits until one of `things` is due, and returns it.
-async fn turn<K: Ord + Clone>(schedule: &mut Schedule<K>, mut things: impl FnMut() -> BTreeSet<K>) -> K {
+pub(crate) async fn turn<K: Ord + Clone>(
+    schedule: &mut Schedule<K>,
+    mut things: impl FnMut() -> BTreeSet<K>,
+) -> K {
     loop {
         let now = Instant::now();
         schedule.keep(&things(), now, fastrand::f64);

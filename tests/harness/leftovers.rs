@@ -46,6 +46,15 @@ fn open_to_others(dir: &Path) -> Result<Vec<String>> {
 }
 
 impl Node {
+    /// Makes sure that nothing is set up on the node for a ClaimNetwork that is gone.
+    pub(crate) fn has_only_networks(&self, networks: &BTreeSet<String>) -> Result<()> {
+        let of_network = |file: &str| file.split('_').next().unwrap_or_default().to_owned();
+        let mut left = self.node_journal()?;
+        left.retain(|file| !networks.contains(&of_network(file)));
+        ensure!(left.is_empty(), "set up on {} and not taken down: {}", self.name(), left.join(", "));
+        Ok(())
+    }
+
     /// Makes sure that the node has nothing of pods that are gone. `claims` are the UIDs of claims that pods
     /// have.
     pub fn is_clean(&self, claims: &BTreeSet<String>) -> Result<()> {
@@ -95,7 +104,11 @@ impl Node {
             // The agent may have removed it since.
             let Ok(text) = fs::read(results.join(&name)) else { continue };
             let cached: Value = serde_json::from_slice(&text).unwrap_or_default();
-            if !cached["containerId"].as_str().is_some_and(|sandbox| sandboxes.contains(sandbox)) {
+            let of = cached["containerId"].as_str().unwrap_or_default();
+            // What is set up on the node for a ClaimNetwork.
+            let of_node =
+                || of.starts_with("node-") && self.node_journal().is_ok_and(|names| !names.is_empty());
+            if !sandboxes.contains(of) && !of_node() {
                 left.push(format!("CNI cache file {name}"));
             }
         }

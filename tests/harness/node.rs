@@ -238,6 +238,16 @@ impl Node {
         Ok(found.into_iter().filter(|name| !name.starts_with('.')).collect())
     }
 
+    /// Lists the files of the agent's journal of what is set up on the node for ClaimNetworks.
+    pub fn node_journal(&self) -> Result<Vec<String>> {
+        let of_boots = self.path("/run/netclaim/node-journal");
+        let mut found = names(&self.path("/var/lib/netclaim/node-journal"))?;
+        for boot in names(&of_boots)? {
+            found.extend(names(&of_boots.join(boot))?);
+        }
+        Ok(found.into_iter().filter(|name| !name.starts_with('.')).collect())
+    }
+
     /// Whether something was mounted there at the start.
     pub(crate) fn had_mount(&self, point: &str) -> bool {
         self.mounts.contains(point)

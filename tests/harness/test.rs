@@ -66,7 +66,12 @@ impl<'a> Test<'a> {
             let all = self.cluster.get(&["resourceclaims", "--all-namespaces"])?;
             let held = list(&all["items"]).filter(|claim| claim["status"]["reservedFor"].is_array());
             let claims: BTreeSet<String> = held.map(|claim| text(&claim["metadata"]["uid"])).collect();
-            self.cluster.nodes().iter().try_for_each(|node| node.is_clean(&claims))
+            let networks = self.cluster.get(&["claimnetworks"])?;
+            let networks = list(&networks["items"]).map(|one| text(&one["metadata"]["name"])).collect();
+            self.cluster.nodes().iter().try_for_each(|node| {
+                node.has_only_networks(&networks)?;
+                node.is_clean(&claims)
+            })
         })
     }
 

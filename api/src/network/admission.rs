@@ -51,6 +51,14 @@ pub(super) fn scope_rules() -> Value {
     }])
 }
 
+/// For what is set up on nodes.
+pub(super) fn node_rules() -> Value {
+    json!([{
+        "rule": "self == oldSelf",
+        "message": "nodes have set it up as it is: delete the ClaimNetwork and create it anew, or another one",
+    }])
+}
+
 pub(super) const ADDRESSES_COUNTED: &str = "is counted from spec.addresses: remove it";
 pub(super) const ADDRESSES_OF_CLUSTER: &str = "nodes lease these addresses, and the scheduler does not count those of \
     a node for a ClaimNetwork of scope Cluster: use scope Node, or an IPAM that all nodes share, such as dhcp";

@@ -3,6 +3,7 @@
 mod admission;
 mod default_route;
 mod namespaces;
+mod node_network;
 pub mod overlap;
 mod validation;
 
@@ -22,6 +23,7 @@ use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
 
 pub use namespaces::{Namespaces, NamespacesFrom};
+pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
 
 /// A network that pods can be attached to through ResourceClaims.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -77,6 +79,11 @@ pub struct ClaimNetworkSpec {
     /// bridge without a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
+    /// What each node gets once, before its first pod of the network, such as a VLAN link and a bridge that
+    /// all its pods share. It is removed after the last pod. It cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = admission::node_rules()))]
+    pub node: Option<NodeNetwork>,
     /// The CNI network configuration list, with placeholders such as `${uplink.name}` or
     /// `${parameters.NAME}`. With `cniVersion: auto` each node uses the highest version that its plugins
     /// support.
@@ -335,11 +342,14 @@ impl ClaimNetworkSpec {
     /// Returns the VLAN id that every attachment has on the uplink. The kernel makes one link for each id, so
     /// one pod at a time can have it.
     pub fn fixed_vlan(&self) -> Option<u32> {
-        vlan_of(self.plugins())
+        vlan_of(self.plugins().filter(|plugin| !is_on_node_interface(plugin)))
     }
 
-    /// Returns the bridge that the uplink must be a port of, if the network is a bridge.
+    /// Returns the bridge that the uplink must be a port of, if the network is a bridge that the node has.
     pub fn bridge(&self) -> Option<&str> {
+        if self.node.is_some() {
+            return None;
+        }
         let bridge = self.plugins().find(|plugin| plugin.plugin_type() == "bridge")?;
         Some(bridge.get("bridge").and_then(Value::as_str).filter(|name| !name.is_empty()).unwrap_or("cni0"))
     }
@@ -379,6 +389,22 @@ impl ClaimNetworkSpec {
         self.plugins().map(Plugin::plugin_type).collect()
     }
 
+    /// Returns the types of the plugins that make the links of the network, those on the node included.
+    pub fn link_types(&self) -> Vec<&str> {
+        self.plugin_types().into_iter().chain(self.node.iter().flat_map(NodeNetwork::kinds)).collect()
+    }
+
+    /// Whether the uplink may be a port of a bridge: of the one that is made for the network.
+    pub fn may_be_a_port(&self) -> bool {
+        self.node.as_ref().is_some_and(NodeNetwork::makes_uplink_a_port)
+    }
+
+    /// The plugins that work on the uplink, and not on what another plugin has made on it.
+    fn plugins_on_uplink(&self) -> impl Iterator<Item = &Map<String, Value>> {
+        let of_pods = self.plugins().filter(|plugin| !is_on_node_interface(plugin));
+        self.node.iter().flat_map(NodeNetwork::plugins).chain(of_pods)
+    }
+
     /// Returns the name of the CNI network, by which IPAM plugins keep their leases. `name` is the object's
     /// name.
     pub fn list_name(&self, name: &NetworkName) -> String {
@@ -388,12 +414,12 @@ impl ClaimNetworkSpec {
 
     /// Returns how the network uses its uplink, if that excludes other uses.
     pub fn link_use(&self) -> Option<LinkUse> {
-        link_use_of(self.plugins())
+        link_use_of(self.plugins_on_uplink())
     }
 
     /// Whether an attachment moves the uplink into its pod.
     pub fn moves_link(&self) -> bool {
-        self.link_use() == Some(LinkUse::Nic) && !has_child(self.plugins())
+        self.link_use() == Some(LinkUse::Nic) && !has_child(self.plugins_on_uplink())
     }
 
     /// Whether one attachment takes the whole network on its node.
@@ -401,6 +427,14 @@ impl ClaimNetworkSpec {
         self.link_use() == Some(LinkUse::Nic) || self.fixed_vlan().is_some()
     }
 }
+
+/// Whether a plugin works on the interface that `spec.node` makes.
+fn is_on_node_interface(plugin: &Map<String, Value>) -> bool {
+    plugin.get("master").and_then(Value::as_str) == Some(ON_NODE_INTERFACE)
+}
+
+/// The `master` of plugins that work on the interface of `spec.node`.
+const ON_NODE_INTERFACE: &str = "${node.interfaceName}";
 
 /// Whether the `ipam` of a plugin stands for the ClaimNetwork's `addresses`.
 fn is_place(plugin: &Map<String, Value>) -> bool {

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{ClaimNetworkSpec, UplinkSelector};
+use super::{ClaimNetworkSpec, NodeNetwork, UplinkSelector};
 use crate::addresses::{AddressPoolSpec, PoolKey, Span};
 use crate::conflist::Plugin;
 use crate::{Invalid, NetworkName};
@@ -164,6 +164,9 @@ fn selectors_meet(one: &UplinkSelector, other: &UplinkSelector) -> bool {
 fn tag(spec: &ClaimNetworkSpec) -> Option<u64> {
     if spec.segmentation.is_some() {
         return None;
+    }
+    if let Some(id) = spec.node.as_ref().and_then(NodeNetwork::vlan) {
+        return Some(id);
     }
     match spec.plugins().find(|plugin| matches!(plugin.plugin_type(), "vlan" | "bridge")) {
         Some(plugin) if plugin.plugin_type() == "vlan" => spec.fixed_vlan().map(u64::from),

@@ -7,7 +7,10 @@ use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
 
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
-use super::{ADDRESSES, ClaimNetworkSpec, MAX_CLASSES, POD_LABELS, Scope, UplinkSelector, conflist_name};
+use super::{
+    ADDRESSES, ClaimNetworkSpec, MAX_CLASSES, NODE_INTERFACE, ON_NODE_INTERFACE, POD_LABELS, Scope,
+    UplinkSelector, conflist_name,
+};
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{PASSTHRU, Plugin, declares, is_inside_pod, may_be, too_much, whereabouts_problems};
 use crate::merge::PASSTHRU_CHOSEN;
@@ -67,6 +70,7 @@ impl ClaimNetworkSpec {
             problems.push(Invalid::new("spec.allow.mac", problem));
         }
         problems.extend(self.default_route_problems());
+        problems.extend(self.node_problems());
         problems.extend(self.allow.problems().into_iter().map(|p| p.within("spec.allow")));
         problems.extend(self.cni_findings(name, Severity::Error));
         let whereabouts = whereabouts_problems(&self.cni, &self.allow);
@@ -114,6 +118,7 @@ impl ClaimNetworkSpec {
             .chain(self.default_route_warnings())
             .chain(self.no_gateway())
             .chain(self.table_warnings())
+            .chain(self.node_warnings())
             .collect()
     }
 
@@ -215,6 +220,11 @@ impl ClaimNetworkSpec {
                     problem: "${addresses} stands for a whole `ipam`".to_owned(),
                     advice: format!("write \"ipam\": {ADDRESSES:?}"),
                 }),
+                (NODE_INTERFACE, _) if self.node.is_some() => Ok(PlaceholderValue::Text),
+                (NODE_INTERFACE, _) => Err(UnknownPlaceholder {
+                    problem: format!("${{{NODE_INTERFACE}}} needs spec.node"),
+                    advice: "write there what makes it".to_owned(),
+                }),
                 ("segmentation.id", None) => Err(UnknownPlaceholder {
                     problem: "${segmentation.id} needs spec.segmentation".to_owned(),
                     advice: "list the ids there".to_owned(),
@@ -255,10 +265,11 @@ impl ClaimNetworkSpec {
             let Some((_, key)) = LINK_KEYS.iter().find(|(r#type, _)| *r#type == plugin.plugin_type()) else {
                 continue;
             };
-            if !is_inside_pod(plugin) && plugin.get(*key).and_then(Value::as_str) != Some("${uplink.name}") {
+            let link = plugin.get(*key).and_then(Value::as_str).unwrap_or_default();
+            if !is_inside_pod(plugin) && !["${uplink.name}", ON_NODE_INTERFACE].contains(&link) {
                 problems.push(Invalid::new(
                     format!("plugins[{i}].{key}"),
-                    "must be \"${uplink.name}\", with the link listed in spec.uplink.links: \
+                    "must be \"${uplink.name}\", with the link listed in spec.uplink.links, or \"${node.interfaceName}\": \
                      otherwise the scheduler does not know which link is used",
                 ));
             }

@@ -103,6 +103,7 @@ pub(super) fn translate(
         namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),
         device_class_names: Vec::new(),
         uplink: uplink.map(|link| UplinkSelector { links: vec![link], ..UplinkSelector::default() }),
+        node: None,
         cni: cni.list,
         addresses,
         capacity: NetworkCapacity::default(),

@@ -24,7 +24,7 @@ use node::Node;
 use template::Known;
 
 pub use finding::{Finding, MAX_FINDINGS, Severity};
-pub use rules::{BANDWIDTH_PLUGIN, ROUTE_PLUGIN};
+pub use rules::{BANDWIDTH_PLUGIN, LINK_PLUGIN, ROUTE_PLUGIN};
 pub use template::UnknownPlaceholder;
 
 /// Checks a network configuration list, or a single plugin's configuration. The findings are in the order of

@@ -3,7 +3,7 @@
 
 use super::form::{Form, Key};
 use super::ipam_rules;
-use super::rules::{self, BANDWIDTH_PLUGIN, ROUTE_PLUGIN, Rule};
+use super::rules::{self, BANDWIDTH_PLUGIN, LINK_PLUGIN, ROUTE_PLUGIN, Rule};
 use crate::version::SpecVersion;
 
 use Form::{
@@ -333,7 +333,7 @@ const DEFAULT_ROUTE: Plugin = Plugin {
 const LINKS_OF_A_HOST: Plugin = Plugin {
     since: SpecVersion::V0_3_0,
     ..plugin(
-        "netclaim-link",
+        LINK_PLUGIN,
         Other,
         Unused,
         &[

@@ -11,6 +11,9 @@ pub const BANDWIDTH_PLUGIN: &str = "netclaim-bandwidth";
 /// The plugin that gives pods their default route; it comes with netclaim.
 pub const ROUTE_PLUGIN: &str = "netclaim-route";
 
+/// The plugin that makes VLAN links and bridges of a host; it comes with netclaim.
+pub const LINK_PLUGIN: &str = "netclaim-link";
+
 /// Checks a configuration whose keys and forms have been looked at already.
 pub(super) type Rule = fn(&Subject<'_>, &mut Report);
 

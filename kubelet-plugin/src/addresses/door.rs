@@ -68,6 +68,7 @@ pub fn plan(
         segment: None,
         addresses: Some(addresses),
         takes_no_address: asked.is_some(),
+        needs_node_network: false,
         link: None,
         attributes: Map::new(),
     };

@@ -33,7 +33,7 @@ use crate::addresses::keeper::BlockKeeper;
 use crate::addresses::leases::Leases;
 use crate::addresses::plan::PlanLock;
 use crate::args::Args;
-use crate::devices::availability::Availability;
+use crate::devices::availability::{Availability, Unavailable};
 use crate::devices::node_labels::NodeLabels;
 use crate::devices::publish::{Devices, Inputs};
 use crate::gate::keeper::{GateFiles, GateKeeper};
@@ -42,6 +42,7 @@ use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::providers::Providers;
 use crate::inventory::watch::NodeWatch;
 use crate::inventory::{Inventory, OwnBlocks};
+use crate::node_networks::{self, Keeper, NodeJournal, NodeNetworks, NodeSandbox};
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
 use crate::parent::{IDENTITY, STARTS};
@@ -71,6 +72,7 @@ pub(crate) struct Agent {
     spans: Arc<Spans>,
     pods: Arc<NodePods>,
     plugins: Arc<CniPlugins>,
+    node_networks: Arc<NodeNetworks>,
     programs: (Programs, bool),
     journal: Journal,
     gate: Arc<GateKeeper>,
@@ -96,7 +98,7 @@ impl Agent {
         client: Client,
         boot_id: String,
         metrics: Arc<Metrics>,
-        plugins: Arc<CniPlugins>,
+        (plugins, on_node): (Arc<CniPlugins>, CniPlugins),
         journal: Journal,
         reports: mpsc::UnboundedSender<Update>,
     ) -> Result<Self> {
@@ -116,6 +118,9 @@ impl Agent {
         Failpoint::TakenOver.reach();
         let attacher =
             Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal.clone(), loaded, &boot_id);
+        let (durable, of_boot) = args.node_journal_dirs(&boot_id);
+        let node_journal = NodeJournal::open(durable, of_boot)?;
+        let node_networks = Arc::new(NodeNetworks::take_over(on_node, node_journal, &boot_id)?);
         let known_pods = Arc::<KnownPods>::default();
         let (waker, waking) = waking::channel();
         Ok(Self {
@@ -138,6 +143,7 @@ impl Agent {
             metrics,
             spans,
             plugins,
+            node_networks,
             journal,
             gate,
             attacher,
@@ -166,6 +172,7 @@ impl Agent {
             links: Links::new("/sys"),
             providers: Providers::new(&self.args.links_dir()),
             blocks: self.blocks.clone(),
+            made_here: self.node_networks.links(),
         };
         self.parts.start("watching the node", |cancel| watch.run(inventory_sender, uid_sender, cancel));
         (inventory, node_uid)
@@ -190,6 +197,7 @@ impl Agent {
             leases: Arc::clone(&self.leases),
             reservations: self.reservations.clone(),
             node_name: self.args.node_name.clone(),
+            node_networks: self.node_networks.readiness(),
             mender: Arc::clone(&self.mender),
         };
         self.gate.revise_by(Arc::new(reviser));
@@ -201,19 +209,55 @@ impl Agent {
         });
     }
 
+    /// Starts to set up on the node what pods' ClaimNetworks need there. Returns those that are not set up.
+    fn keep_node_networks(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        node_uid: watch::Receiver<Option<String>>,
+    ) -> Result<watch::Receiver<Arc<Unavailable>>> {
+        let keeper = Keeper {
+            networks: Arc::clone(&self.node_networks),
+            pods: Arc::clone(&self.attacher),
+            sandbox: NodeSandbox::open(&self.boot_id).context("cannot use the node's network namespace")?,
+            inventory,
+            node: self.args.node_name.clone(),
+            node_uid,
+            events: self.events.clone(),
+        };
+        let (sender, not_set_up) = watch::channel(Arc::default());
+        self.parts.start_until_cancelled("setting networks up on the node", keeper.run(sender));
+        let sweep = node_networks::Sweep {
+            networks: Arc::clone(&self.node_networks),
+            intervals: self.intervals(),
+            metrics: self.metrics.sweeps.clone(),
+        };
+        self.parts.start("sweeping what is set up on the node", |cancel| sweep.run(cancel));
+        Ok(not_set_up)
+    }
+
+    fn intervals(&self) -> Intervals {
+        Intervals {
+            gc: self.args.gc_period,
+            check: self.args.check_period,
+            orphan_after: self.args.orphan_after,
+        }
+    }
+
     /// Starts to publish the node's devices, and to label the node for those of the whole cluster. Returns
     /// their health.
     pub(crate) fn publish_devices(
         &mut self,
         inventory: watch::Receiver<Option<Arc<Inventory>>>,
         node_uid: watch::Receiver<Option<String>>,
-    ) -> Health {
+    ) -> Result<Health> {
         let (unavailable_sender, unavailable) = watch::channel(Arc::default());
+        let not_set_up = self.keep_node_networks(inventory.clone(), node_uid.clone())?;
         let attacher = Arc::clone(&self.attacher);
         let availability = Availability {
             plugins: Arc::clone(&self.plugins),
             changed: Box::new(move || attacher.retry_permanent()),
             node: self.args.node_name.clone(),
+            not_set_up,
             period: self.args.status_period,
             metrics: self.metrics.networks.clone(),
             of_plugins: self.metrics.plugins.clone(),
@@ -246,7 +290,7 @@ impl Agent {
         let (inputs, attacher) = (Inputs { inventory, unavailable, node_uid }, Arc::clone(&self.attacher));
         self.parts
             .start("publishing devices", |cancel| devices.publish(inputs, attacher, health_sender, cancel));
-        health
+        Ok(health)
     }
 
     /// Starts to report to the API server.
@@ -294,11 +338,7 @@ impl Agent {
             pods: Arc::clone(&self.pods),
             sandboxes: Arc::clone(sandboxes),
             boot_id: self.boot_id.clone(),
-            intervals: Intervals {
-                gc: self.args.gc_period,
-                check: self.args.check_period,
-                orphan_after: self.args.orphan_after,
-            },
+            intervals: self.intervals(),
             metrics: self.metrics.sweeps.clone(),
             inventory,
         };
@@ -430,7 +470,8 @@ impl Agent {
         for socket in [self.args.agent_socket(), self.args.gate_socket()] {
             let _ = fs::remove_file(socket);
         }
-        if tokio::time::timeout(DRAIN_TIMEOUT, self.attacher.drain()).await.is_err() {
+        let drained = async { tokio::join!(self.attacher.drain(), self.node_networks.drain()) };
+        if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
             tracing::warn!("plugins still run: the next agent undoes what they do and does it again");
         }
         self.into_parts().finish().await;

@@ -59,7 +59,8 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let boot_id = boot_id().context("cannot read the boot id")?;
     let turn = Turn::from_stdin()?;
     let metrics = Arc::new(Metrics::new(of_spans));
-    let plugins = Arc::new(cni_plugins(&args, turn.mark(), metrics.runs.clone())?);
+    let plugins = || cni_plugins(&args, turn.mark(), metrics.runs.clone());
+    let plugins = (Arc::new(plugins()?), plugins()?.on_host());
     let journal = Journal::open(args.journal_dir(), args.boot_journal_dir(&boot_id))?;
     // The kubelet makes the directory of a volume for everybody, and file names have UIDs of pods.
     for_its_owner(&args.state_dir, 0o700);
@@ -76,7 +77,7 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let (reports, reported) = mpsc::unbounded_channel();
     let mut agent = Agent::take_over(args, client, boot_id, metrics, plugins, journal, reports)?;
     let (inventory, node_uid) = agent.watch_node();
-    let health = agent.publish_devices(inventory.clone(), node_uid);
+    let health = agent.publish_devices(inventory.clone(), node_uid)?;
     agent.keep_addresses(inventory.clone());
     agent.write_statuses(reported);
     agent.wake_pods();

@@ -52,7 +52,8 @@ pub(super) fn lacks_value(
     labels: &BTreeMap<String, String>,
     uplink: Option<&Uplink>,
 ) -> Option<Unhealthy> {
-    let names = template::names(spec.cni.values());
+    let on_node: Vec<Value> = spec.node.iter().flat_map(|on_node| on_node.templates()).collect();
+    let names = template::names(spec.cni.values().chain(&on_node));
     let needed =
         names.into_iter().filter(|name| name.starts_with(NODE_LABELS) || name.starts_with(UPLINK_ATTRIBUTES));
     let mut needed = needed.peekable();

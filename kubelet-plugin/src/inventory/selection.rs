@@ -70,7 +70,7 @@ impl Inventory {
     }
 
     fn lacks_kind(&self, network: &ClaimNetworkSpec) -> Option<Unhealthy> {
-        let types = network.plugin_types();
+        let types = network.link_types();
         let (plugin, kind) =
             KINDS.iter().find(|(plugin, kind)| types.contains(plugin) && self.lacking.contains(kind))?;
         let message = format!("the node's kernel has no links of kind {kind}, which plugin {plugin} makes");
@@ -103,7 +103,7 @@ fn serves(uplink: &Uplink, network: &ClaimNetworkSpec, is_named: bool) -> bool {
         (_, Some(bridge)) => uplink.bridge.as_deref() == Some(bridge),
         (Some(link_use), None) => modes.contains(&link_use),
         // Such as a VLAN on the link, which shares it with every use but the whole.
-        (None, None) => uplink.bridge.is_none(),
+        (None, None) => uplink.bridge.is_none() || network.may_be_a_port(),
     }
 }
 

@@ -31,13 +31,14 @@ pub(crate) type PolicyLinks = BTreeMap<String, BTreeSet<String>>;
 
 /// Returns the uplinks among the links of `snapshot`, ordered by index, and the links that follow each
 /// policy. `node_addresses` are those of the Node object, `policies` those of this node. `named` are the
-/// names that ClaimNetworks select uplinks by.
+/// names that ClaimNetworks select uplinks by. Links that were `made_here` for ClaimNetworks are no uplinks.
 pub(crate) fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
     policies: &BTreeMap<String, Arc<UplinkPolicySpec>>,
     provided: &BTreeMap<IfName, Provided>,
     named: &BTreeSet<&str>,
+    made_here: &BTreeSet<String>,
 ) -> (Vec<Uplink>, PolicyLinks) {
     let mut followers: PolicyLinks = policies.keys().map(|name| (name.clone(), BTreeSet::new())).collect();
     let bridges: BTreeMap<u32, &str> = snapshot
@@ -90,7 +91,8 @@ pub(crate) fn uplinks(
             bandwidth,
         })
     };
-    let uplinks = classify(snapshot, node_addresses).filter_map(uplink).collect();
+    let others = classify(snapshot, node_addresses).filter(|(link, _)| !made_here.contains(&link.name));
+    let uplinks = others.filter_map(uplink).collect();
     (uplinks, followers)
 }
 
@@ -101,6 +103,7 @@ pub(crate) fn withheld(
     node_addresses: &BTreeSet<IpAddr>,
     uplinks: &[Uplink],
     named: &BTreeSet<&str>,
+    made_here: &BTreeSet<String>,
 ) -> BTreeMap<String, String> {
     let why = |class: Result<(), NotUplink>| match class {
         Err(why @ (NotUplink::Loopback | NotUplink::Enslaved { .. } | NotUplink::NodeTraffic(_))) => {
@@ -112,10 +115,14 @@ pub(crate) fn withheld(
     let withheld = classify(snapshot, node_addresses).filter(|(link, _)| is_missing(link));
     let named = withheld.filter_map(|(link, class)| {
         let name = named.iter().find(|name| link.is_named(name))?;
-        Some(((*name).to_owned(), why(class)))
+        let why = if made_here.contains(&link.name) { MADE_HERE.to_owned() } else { why(class) };
+        Some(((*name).to_owned(), why))
     });
     named.collect()
 }
+
+/// Why a link that was made on the node for a ClaimNetwork is no uplink of another one.
+const MADE_HERE: &str = "was made for a ClaimNetwork (spec.node), whose pods alone use it";
 
 /// The links that [`uplinks`] and [`withheld`] may return although they neither lead out of the node nor have
 /// a default route.
@@ -284,9 +291,10 @@ mod tests {
         provided: &BTreeMap<IfName, Provided>,
         named: &BTreeSet<&str>,
     ) -> Vec<Uplink> {
-        let (uplinks, followers) = super::uplinks(snapshot, node_addresses, policies, provided, named);
+        let (uplinks, followers) =
+            super::uplinks(snapshot, node_addresses, policies, provided, named, &BTreeSet::new());
         let interest = Interest::new(node_addresses, policies, named);
-        let withheld = withheld(snapshot, node_addresses, &uplinks, named);
+        let withheld = withheld(snapshot, node_addresses, &uplinks, named, &BTreeSet::new());
         for link in &snapshot.links {
             let is_used = uplinks.iter().any(|uplink| uplink.link.index == link.index)
                 || withheld.keys().any(|name| link.is_named(name))
@@ -300,6 +308,20 @@ mod tests {
         uplinks
     }
 
+    #[test]
+    fn what_was_made_on_the_node_for_a_network_is_nobody_elses_uplink() {
+        let (snapshot, none) = (snapshot(), BTreeSet::new());
+        let made_here = BTreeSet::from(["eth1".to_owned()]);
+        let everything = policies(json!([{"links": {"names": ["*"]}, "publish": "Always"}]));
+        let named = BTreeSet::from(["eth1"]);
+        let (uplinks, followers) =
+            super::uplinks(&snapshot, &none, &everything, &BTreeMap::new(), &named, &made_here);
+        assert!(uplinks.iter().all(|uplink| uplink.link.name != "eth1"));
+        assert!(followers.values().all(|links| !links.contains("eth1")));
+        let withheld = withheld(&snapshot, &none, &uplinks, &named, &made_here);
+        assert!(withheld["eth1"].contains("spec.node"), "{withheld:?}");
+    }
+
     fn found(policy_specs: Value) -> Vec<Uplink> {
         uplinks(&snapshot(), &BTreeSet::new(), &policies(policy_specs), &BTreeMap::new(), &BTreeSet::new())
     }
@@ -309,8 +331,14 @@ mod tests {
         let followers = |of_policies: Value| {
             let (snapshot, policies) = (snapshot(), policies(of_policies));
             let none = BTreeSet::new();
-            let (_, followers) =
-                super::uplinks(&snapshot, &none, &policies, &BTreeMap::new(), &BTreeSet::new());
+            let (_, followers) = super::uplinks(
+                &snapshot,
+                &none,
+                &policies,
+                &BTreeMap::new(),
+                &BTreeSet::new(),
+                &BTreeSet::new(),
+            );
             followers.into_values().map(|links| links.len()).collect::<Vec<_>>()
         };
         let all = json!({"links": {"names": ["*"]}, "attributes": {"rack": {"string": "a"}}});
@@ -358,7 +386,7 @@ mod tests {
         enslaved.links[4].master = Some(4);
         let (names, policies) = (["br0", "dummy0", "eth1"].into(), policies(never));
         let uplinks = self::uplinks(&enslaved, &BTreeSet::new(), &policies, &BTreeMap::new(), &names);
-        let why = withheld(&enslaved, &BTreeSet::new(), &uplinks, &names);
+        let why = withheld(&enslaved, &BTreeSet::new(), &uplinks, &names, &BTreeSet::new());
         let expected = [("br0", "an UplinkPolicy withholds"), ("dummy0", "is a port of br0")];
         assert_eq!(why, expected.map(|(link, why)| (link.to_owned(), why.to_owned())).into());
         let listed = json!([{"links": {"names": ["br0"]}, "modes": ["macvlan"]}]);

@@ -57,6 +57,8 @@ pub(crate) struct NodeWatch {
     pub(crate) providers: Providers,
     /// The node's blocks of addresses.
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
+    /// The names of links that were made on the node for ClaimNetworks.
+    pub(crate) made_here: watch::Receiver<BTreeSet<String>>,
 }
 
 impl NodeWatch {
@@ -94,8 +96,10 @@ impl NodeWatch {
                 ask_kernel(&self.links, &networks, &mut kinds).await;
                 let lacking = kinds.iter().filter(|(_, has)| !**has).map(|(kind, _)| *kind).collect();
                 let (provided, named) = (self.providers.provided(), named(&networks));
-                let (uplinks, followers) = uplinks(snapshot, &node.addresses, &in_force, provided, &named);
-                let withheld = withheld(snapshot, &node.addresses, &uplinks, &named);
+                let made_here = self.made_here.borrow_and_update().clone();
+                let (uplinks, followers) =
+                    uplinks(snapshot, &node.addresses, &in_force, provided, &named, &made_here);
+                let withheld = withheld(snapshot, &node.addresses, &uplinks, &named, &made_here);
                 links.set_interest(Interest::new(&node.addresses, &in_force, &named));
                 let (labels, node_addresses) = (node.labels.clone(), node.addresses.clone());
                 let addresses =
@@ -146,7 +150,8 @@ impl NodeWatch {
                         Some(event) => known_networks.update(event, KnownNetwork::read) && shared.forget_all(),
                         None => return,
                     },
-                    // Its sender ends with this agent.
+                    // The senders end with this agent.
+                    Ok(()) = self.made_here.changed() => true,
                     Ok(()) = self.blocks.changed() => shared.forget_addresses(),
                     event = pools.next() => match event {
                         Some(event) => known_pools.update(event, KnownPool::read) && shared.forget_addresses(),
@@ -260,7 +265,7 @@ async fn ask_kernel(
     known: &mut BTreeMap<&'static str, bool>,
 ) {
     for (plugin, kind) in KINDS {
-        let is_needed = || networks.values().any(|spec| spec.plugin_types().contains(&plugin));
+        let is_needed = || networks.values().any(|spec| spec.link_types().contains(&plugin));
         if !known.contains_key(kind) && (LinkUse::of_plugin(plugin).is_some() || is_needed()) {
             let has = links.kernel_has(kind).await.unwrap_or_else(|error| {
                 let error = error_chain(&error);

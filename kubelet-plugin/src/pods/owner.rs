@@ -147,6 +147,9 @@ pub struct Owner {
     /// reserved ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub takes_no_address: bool,
+    /// Whether its ClaimNetwork is set up on the node first (`spec.node`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_node_network: bool,
     /// The link of the node that it is on; `None` for one on no link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<OnLink>,

@@ -932,6 +932,7 @@ async fn answer<T>(
 
 #[cfg(test)]
 mod tests {
+    use crate::node_networks::Readiness;
     use std::collections::BTreeSet;
     use std::net::IpAddr;
     use std::path::Path;
@@ -1115,6 +1116,7 @@ mod tests {
                 leases: Arc::clone(&node.leases),
                 reservations: Reservations::default(),
                 node_name: "node0".into(),
+                node_networks: Readiness::default(),
             };
             node.gate.revise_by(Arc::new(reviser));
             let node = Arc::new(node);

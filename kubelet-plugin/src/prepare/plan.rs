@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
-use netclaim_api::network::{self, ClaimNetworkSpec, POD_LABELS, conflist_name};
+use netclaim_api::network::{self, ClaimNetworkSpec, NODE_INTERFACE, POD_LABELS, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::template::Scope;
 use netclaim_api::{IfName, LinkUse, NetworkName};
@@ -168,6 +168,13 @@ fn plan(
     }
     let mut scope = scope(claim, network, node, uplink, segment.as_ref());
     scope.insert(KEPT.to_owned(), json!(node.kept));
+    let node_network = match base {
+        Base::Network(_, spec) => spec.node.as_ref(),
+        Base::Uplink(_) => None,
+    };
+    if let Some(on_node) = node_network {
+        scope.insert(NODE_INTERFACE.to_owned(), json!(on_node.interface(&scope)?.as_str()));
+    }
     let mut addresses = None;
     if let Base::Network(name, _) = base
         && let Some(of_node) = node.inventory.addresses.get(name)
@@ -188,6 +195,8 @@ fn plan(
     let link_use = match base {
         // A whole NIC is its pod's, whatever the class's plugins make of it.
         Base::Uplink(LinkUse::Nic) => Some(LinkUse::Nic),
+        // What pods' plugins work on may be made on the link first.
+        Base::Network(_, spec) if spec.node.is_some() => spec.link_use(),
         _ => link_use_of(conflist.plugins()),
     };
     let owner = Owner {
@@ -199,6 +208,7 @@ fn plan(
         segment,
         addresses,
         takes_no_address: allocated.takes_no_address,
+        needs_node_network: node_network.is_some(),
         link: uplink.and_then(|uplink| on_link(&uplink.link, link_use)),
         attributes,
     };

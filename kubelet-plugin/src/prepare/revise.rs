@@ -24,6 +24,7 @@ use crate::addresses::plan::{
 use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists};
 use crate::gate::keeper::{GateKeeper, Revise};
 use crate::inventory::{Inventory, OwnBlocks};
+use crate::node_networks::Readiness;
 use crate::pods::owner::{Owner, Plan, Record};
 
 /// How long an ADD waits for the first word of the API server after the agent's start.
@@ -44,6 +45,8 @@ pub(crate) struct Reviser<N> {
     pub(crate) reservations: Reservations,
     /// The Node object's name.
     pub(crate) node_name: String,
+    /// What is set up on the node.
+    pub(crate) node_networks: Readiness,
     /// Plans claims anew, as soon as it is there.
     pub(crate) mender: Arc<Mender>,
 }
@@ -79,6 +82,9 @@ impl<N: Attach> Reviser<N> {
         };
         let plan = mended.as_ref().unwrap_or(&record.plan);
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
+        if plan.owner.needs_node_network {
+            self.node_networks.of(&network).await?;
+        }
         // Without any word since the agent's start, the plan is carried out: its blocks are the node's as
         // long as a plan names them, unless the Node object is gone for long, and then the kubelet has no
         // word of its pods either.

@@ -24,6 +24,7 @@ mod links;
 mod metadata;
 mod moved_links;
 mod networks;
+mod node_networks;
 mod offers;
 mod policies;
 mod publishing;
@@ -53,6 +54,7 @@ use links::*;
 use metadata::*;
 use moved_links::*;
 use networks::*;
+use node_networks::*;
 use offers::*;
 use policies::*;
 use publishing::*;
@@ -96,6 +98,10 @@ fn main() -> ExitCode {
             an_uplink_that_is_made_again_has_lost_its_pods,
             a_network_names_a_bridge_and_a_link_by_its_alternative_name,
             a_bridge_port_serves_only_networks_of_its_bridge,
+            a_bridge_is_made_for_the_first_pod_and_goes_after_the_last,
+            a_link_that_is_in_the_way_is_named_and_stays,
+            two_networks_with_one_interface_are_refused_by_name,
+            what_is_set_up_is_made_anew_when_its_link_is_gone_and_no_pod_is_on_it,
             a_pod_waits_until_an_address_is_free,
             the_node_assigns_each_segmentation_id_once,
             a_claim_gets_the_segmentation_id_that_it_chooses,
@@ -185,6 +191,7 @@ fn main() -> ExitCode {
             the_next_agent_reports_the_health_of_devices,
             a_plugin_can_use_the_programs_of_the_node,
             a_pod_waits_for_an_agent_that_was_killed_before_its_sandbox,
+            an_agent_that_is_killed_sets_a_network_up_once_and_takes_it_down,
             the_parent_needs_little_memory,
             an_add_is_repeated_after_the_agent_is_killed,
             a_killed_agents_plugin_does_not_interfere_with_the_next_agents,

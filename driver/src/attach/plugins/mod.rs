@@ -39,7 +39,19 @@ pub struct CniPlugins {
     timeout: Duration,
     turns: Turns,
     stale: Mutex<StaleLeases>,
+    place: Place,
 }
+
+/// In whose network namespace attachments are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Pod,
+    Host,
+}
+
+/// The variable without which plugins refuse the host's namespace, after they have done their work there
+/// (`pkg/skel` of the reference implementation).
+const HOST_NAMESPACE: (&str, &str) = ("CNI_NETNS_OVERRIDE", "1");
 
 /// How often the DEL of leases of unknown sandboxes has failed.
 type StaleLeases = HashMap<(ListName, ValidAttachment), Attempt>;
@@ -48,7 +60,15 @@ impl CniPlugins {
     /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one
     /// operation. `links` are those of the host.
     pub fn new(runtime: Runtime, cache: Cache, links: Links, timeout: Duration) -> Self {
-        Self { runtime, cache, links, timeout, turns: Turns::new(), stale: Mutex::default() }
+        let (turns, stale) = (Turns::new(), Mutex::default());
+        Self { runtime, cache, links, timeout, turns, stale, place: Place::Pod }
+    }
+
+    /// Makes attachments in the host's own network namespace.
+    #[must_use]
+    pub fn on_host(self) -> Self {
+        let (name, value) = HOST_NAMESPACE;
+        Self { runtime: self.runtime.with_env(name, value), place: Place::Host, ..self }
     }
 
     /// The configuration as it will be carried out: in the one CNI version that every plugin supports, of
@@ -198,7 +218,7 @@ impl CniPlugins {
         }
     }
 
-    /// Checks that no link in the pod has the interface's name. With such a link ADD fails, and the DEL that
+    /// Checks that no link in the sandbox has the interface's name. With such a link ADD fails, and the DEL that
     /// is owed then would delete it by its name, although another program has made it.
     ///
     /// # Errors
@@ -209,11 +229,17 @@ impl CniPlugins {
         if !names.contains(spec.if_name.as_str()) || spec.if_name.as_str() == LOOPBACK {
             return Ok(());
         }
-        Err(Failure::new(format!(
-            "the pod has a link {} already, which another program has made, for example Multus: ask for another interfaceName, or have \
-             the other program use another name",
-            spec.if_name
-        )))
+        let name = &spec.if_name;
+        Err(Failure::new(match self.place {
+            Place::Pod => format!(
+                "the pod has a link {name} already, which another program has made, for example Multus: ask for another interfaceName, or \
+                 have the other program use another name"
+            ),
+            Place::Host => format!(
+                "the node has a link {name} already, and it is not this network's: choose another name, or remove the link if nobody \
+                 needs it (ip link delete {name})"
+            ),
+        }))
     }
 
     /// Whether the pod has not got the interface, and the host has the link that was moved for it, or nobody:

@@ -39,7 +39,9 @@ pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName,
         // Not the node's blocks, which change: whether plugins can serve does not depend on them.
         let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
         let ipam = pool.map(AddressPoolSpec::sample).unwrap_or_default();
-        (name.clone(), Chain::of(name, &spec.cni_with(&ipam), node, inventory, uplink))
+        let mut chain = Chain::of(name, &spec.cni_with(&ipam), node, inventory, uplink);
+        chain.plugins.extend(spec.node.iter().flat_map(|on_node| plugins_of(&on_node.cni)));
+        (name.clone(), chain)
     };
     inventory.networks.iter().map(chain).collect()
 }
@@ -59,11 +61,8 @@ impl Chain {
         inventory: &Inventory,
         uplink: Option<&inventory::Uplink>,
     ) -> Self {
-        let plugins = cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
-        let types = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
         Self {
-            // `"type": ""` is not a plugin: some configurations ask for no addresses in this way.
-            plugins: types.filter_map(|name| name.as_str()?.parse().ok()).collect(),
+            plugins: plugins_of(cni).collect(),
             conflist: conflist(cni, name, &node_scope(name.as_str(), node, &inventory.labels, uplink))
                 .map(Arc::new),
             uplink: uplink.map(|inventory::Uplink { link, .. }| Uplink {
@@ -78,6 +77,14 @@ impl Chain {
     pub(super) fn looks_at_nothing(&self) -> bool {
         self.plugins.iter().all(status_looks_at_nothing)
     }
+}
+
+/// Returns every plugin that a conflist names.
+fn plugins_of(cni: &Map<String, Value>) -> impl Iterator<Item = PluginType> {
+    let plugins = cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
+    let types = plugins.flat_map(|plugin| [&plugin["type"], &plugin["ipam"]["type"]]);
+    // `"type": ""` is not a plugin: some configurations ask for no addresses in this way.
+    types.filter_map(|name| name.as_str()?.parse().ok())
 }
 
 /// Returns the ClaimNetwork's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which

@@ -55,6 +55,8 @@ pub(crate) struct Availability {
     pub(crate) changed: Box<dyn Fn() + Send + Sync>,
     /// The Node object's name.
     pub(crate) node: String,
+    /// ClaimNetworks that are not set up on the node.
+    pub(crate) not_set_up: watch::Receiver<Arc<Unavailable>>,
     /// After what time plugins are asked again; zero is never.
     pub(crate) period: Duration,
     /// The gauge of each ClaimNetwork.
@@ -66,7 +68,7 @@ impl Availability {
     /// Keeps `unavailable` up to date with the ClaimNetworks of `inventory`, until the sender of inventories
     /// is dropped. `failed_adds` names those for which an ADD has failed.
     pub(crate) async fn watch(
-        self,
+        mut self,
         mut inventory: watch::Receiver<Option<Arc<Inventory>>>,
         mut failed_adds: mpsc::UnboundedReceiver<NetworkName>,
         unavailable: watch::Sender<Arc<Unavailable>>,
@@ -127,6 +129,8 @@ impl Availability {
                     }
                     (known, look) = (now, Instant::now());
                 }
+                // Its sender ends with this agent.
+                Ok(()) = self.not_set_up.changed() => {}
                 Some(network) = failed_adds.recv() => checks.add_failed(&network, Instant::now()),
                 () = bin_dirs.changed() => {
                     (files_changed, look) = (true, look.min(Instant::now() + SETTLE));
@@ -152,7 +156,10 @@ impl Availability {
     }
 
     fn report(&self, checks: &Checks, unavailable: &watch::Sender<Arc<Unavailable>>) {
-        let now = checks.unavailable();
+        let mut now = checks.unavailable();
+        for (name, unhealthy) in &**self.not_set_up.borrow() {
+            now.entry(name.clone()).or_insert_with(|| unhealthy.clone());
+        }
         for name in checks.networks() {
             self.metrics.set_available(name.as_str(), !now.contains_key(name));
         }

@@ -252,6 +252,7 @@ impl Node {
             plugins: Arc::new(plugins),
             changed: Box::new(move || changed.send_modify(|changes| *changes += 1)),
             node: "node0".into(),
+            not_set_up: watch::channel(Arc::default()).1,
             period: Duration::from_secs(1),
             metrics: NetworkMetrics::new(&mut registry),
             of_plugins: PluginMetrics::new(&mut registry),

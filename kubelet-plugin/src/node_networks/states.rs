@@ -1,0 +1,139 @@
+//! What has become of each ClaimNetwork that is set up on the node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use netclaim_api::NetworkName;
+use netclaim_driver::attach::{Failure, Observer, Phase, PodState};
+use tokio::sync::watch;
+
+use super::owner::{NodeOwner, Plan, Record};
+
+/// How far it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It is being set up or taken down.
+    Working,
+    /// It is set up.
+    Ready,
+    /// It is not, and that is tried again. The text says why.
+    Failed(String),
+}
+
+/// Those that are set up, are to be, or are not yet taken down.
+pub(crate) type States = BTreeMap<NetworkName, State>;
+
+/// How long an ADD of a pod waits before it says why.
+const READY_WAIT: Duration = Duration::from_secs(10);
+
+/// Tells when a ClaimNetwork is set up.
+#[derive(Debug, Clone)]
+pub(crate) struct Readiness(pub(super) watch::Receiver<States>);
+
+impl Default for Readiness {
+    /// Of a node where nothing is set up.
+    fn default() -> Self {
+        Self(watch::channel(States::new()).1)
+    }
+}
+
+impl Readiness {
+    /// Waits until the ClaimNetwork is set up.
+    ///
+    /// # Errors
+    /// Why it is not, so far.
+    pub(crate) async fn of(&self, network: &NetworkName) -> Result<(), Failure> {
+        let mut states = self.0.clone();
+        let is_ready = |states: &States| states.get(network) == Some(&State::Ready);
+        if let Ok(Ok(_)) = tokio::time::timeout(READY_WAIT, states.wait_for(is_ready)).await {
+            return Ok(());
+        }
+        let why = match self.0.borrow().get(network) {
+            Some(State::Failed(why)) => why.clone(),
+            _ => "its plugins have not ended yet".to_owned(),
+        };
+        Err(Failure::new(format!("ClaimNetwork {network} is not set up on the node (spec.node): {why}")))
+    }
+}
+
+/// Notes every change.
+#[derive(Default)]
+pub(crate) struct NodeObserver {
+    states: watch::Sender<States>,
+    links: watch::Sender<BTreeSet<String>>,
+    links_of: std::sync::Mutex<BTreeMap<NetworkName, BTreeSet<String>>>,
+}
+
+impl NodeObserver {
+    pub(super) fn states(&self) -> watch::Receiver<States> {
+        self.states.subscribe()
+    }
+
+    pub(super) fn links(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.links.subscribe()
+    }
+
+    /// Notes why what is wanted has not even been planned; `None` when nothing is wanted any more.
+    pub(super) fn refused(&self, network: &NetworkName, why: Option<String>) {
+        self.set(network, why.map(State::Failed));
+    }
+
+    fn set(&self, network: &NetworkName, state: Option<State>) {
+        self.states.send_if_modified(|states| {
+            let before = match &state {
+                Some(state) => states.insert(network.clone(), state.clone()),
+                None => states.remove(network),
+            };
+            before != state
+        });
+    }
+
+    fn set_links(&self, network: &NetworkName, links: BTreeSet<String>) {
+        let mut all = self.links_of.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        all.insert(network.clone(), links);
+        all.retain(|_, links| !links.is_empty());
+        let links: BTreeSet<String> = all.values().flatten().cloned().collect();
+        self.links.send_if_modified(|before| std::mem::replace(before, links.clone()) != links);
+    }
+}
+
+impl Observer for NodeObserver {
+    type Owner = NodeOwner;
+
+    async fn observe(&self, network: &str, state: &PodState<NodeOwner>) -> Result<(), Failure> {
+        if let Ok(network) = network.parse() {
+            self.set_links(&network, state.records.iter().flat_map(links_of).collect());
+            self.set(&network, state_of(state));
+        }
+        Ok(())
+    }
+
+    fn given_up(&self, plan: &Plan, why: &str) {
+        tracing::error!(network = %plan.owner.claim_network, why, "given up: something may be left on the node");
+    }
+}
+
+fn state_of(state: &PodState<NodeOwner>) -> Option<State> {
+    if let Some(damaged) = &state.damaged {
+        return Some(State::Failed(damaged.clone()));
+    }
+    let record = state.records.first()?;
+    let is_here = |id: &str| state.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == id);
+    Some(match (&record.phase, &record.error, &record.check) {
+        (Phase::Attached { .. }, _, Some(fault)) => State::Failed(format!("CHECK: {fault}")),
+        (Phase::Attached { sandbox, .. }, ..) if is_here(&sandbox.id) && !state.closing => State::Ready,
+        (_, Some(error), _) => State::Failed(error.clone()),
+        _ => State::Working,
+    })
+}
+
+/// The names of the links that a record stands for: the interface, and what was made.
+fn links_of(record: &Record) -> BTreeSet<String> {
+    made(record).map(str::to_owned).chain([record.plan.spec.if_name.to_string()]).collect()
+}
+
+/// The names of the links that plugins say that they have made.
+pub(super) fn made(record: &Record) -> impl Iterator<Item = &str> {
+    let interfaces = record.phase.result().into_iter().flat_map(|result| result.interfaces());
+    interfaces.map(|interface| interface.name.as_str())
+}
