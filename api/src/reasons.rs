@@ -139,8 +139,8 @@ reasons! {
         /// Read the message: it is the plugin's. See
         /// [NetclaimAttachFailing](../runbooks.md#netclaimattachfailing).
         AttachFailed,
-        /// The network is attached, and a plugin of the ClaimNetwork's `finalize` has failed. The agent retries
-        /// it, and the pod's containers wait.
+        /// The network is attached, and a plugin of the ClaimNetwork's `finalize` has failed. The agent
+        /// retries it, and the pod's containers wait.
         ///
         /// Read the message: it is the plugin's. See [finalize](../tasks/finalize.md).
         FinalizeFailed,

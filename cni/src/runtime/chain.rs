@@ -209,8 +209,8 @@ impl Runtime {
         self.add_until(list, attachment, None, Deadline::after(deadline)).await
     }
 
-    /// As [`add`](Self::add), with `prev` as the `prevResult` of the first plugin: the list works on what other
-    /// lists have made.
+    /// As [`add`](Self::add), with `prev` as the `prevResult` of the first plugin: the list works on what
+    /// other lists have made.
     ///
     /// # Errors
     /// As of [`add`](Self::add). Without an [`AddError::last_good`], the DEL gets `prev`.

@@ -157,8 +157,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.answered(answer).await
     }
 
-    /// Calls `of` for the journalled plan of every attachment, and returns the results. Finalizers, which hold
-    /// nothing, are left out.
+    /// Calls `of` for the journalled plan of every attachment, and returns the results. Finalizers, which
+    /// hold nothing, are left out.
     pub fn plans<T>(&self, mut of: impl FnMut(&Plan<O::Owner>) -> T) -> Vec<T> {
         let mut all = Vec::new();
         self.for_each_pod(|state| all.extend(state.attachments().map(|record| of(&record.plan))));
@@ -238,8 +238,8 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
-    /// Returns the CNI networks of all journalled attachments and finalizers by name, each with the spec of one
-    /// of them.
+    /// Returns the CNI networks of all journalled attachments and finalizers by name, each with the spec of
+    /// one of them.
     pub fn networks(&self) -> BTreeMap<ListName, Spec> {
         let mut networks = BTreeMap::new();
         self.for_each_pod(|state| {

@@ -245,8 +245,8 @@ pub trait Attach: Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Runs ADD of a [finalizer](Plan::finalizes). Its plugins get `prev`, which the attachments of the pod have
-    /// made, as their `prevResult`.
+    /// Runs ADD of a [finalizer](Plan::finalizes). Its plugins get `prev`, which the attachments of the pod
+    /// have made, as their `prevResult`.
     fn finalize(
         &self,
         spec: &Spec,

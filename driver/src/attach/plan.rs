@@ -50,13 +50,13 @@ pub struct Plan<O> {
     pub owner: O,
     /// Its place among the attachments of its group, from 0.
     pub index: u32,
-    /// The number of attachments of its group, finalizers included. The group is prepared when all of them are
-    /// journalled.
+    /// The number of attachments of its group, finalizers included. The group is prepared when all of them
+    /// are journalled.
     pub of: u32,
     /// Of a *finalizer*, the index of the attachment that it works on, which is of the same group.
     ///
-    /// Finalizers are made when all attachments of the pod are, and undone before the first of these. They make
-    /// no interface, and hold nothing.
+    /// Finalizers are made when all attachments of the pod are, and undone before the first of these. They
+    /// make no interface, and hold nothing.
     pub finalizes: Option<u32>,
     /// The network's name, for people.
     pub network: String,

@@ -11,8 +11,8 @@
 //!
 //! * DELs come first, in reverse; within a group none before those of later attachments, which may be made of
 //!   it: a bond of two links, a VLAN on the bond.
-//! * A finalizer works on what all attachments of the pod have made. It is wanted only while each of them is as
-//!   it should be and no group of the pod is being released. So it is made after all of them, and its DEL
+//! * A finalizer works on what all attachments of the pod have made. It is wanted only while each of them is
+//!   as it should be and no group of the pod is being released. So it is made after all of them, and its DEL
 //!   comes before theirs.
 //! * While a DEL is owed, no ADD: what waits to be deleted may hold what the ADD needs, a device, an address,
 //!   a name.
@@ -221,9 +221,9 @@ pub fn sort<O: Owner>(records: &mut [Record<O>]) {
     });
 }
 
-/// Whether a later attachment of the same group, or a finalizer of the pod, is still to be deleted, and with it
-/// perhaps what was made of this one. Other groups do not wait, and neither does the rest for a DEL that seems
-/// hopeless or a stray link.
+/// Whether a later attachment of the same group, or a finalizer of the pod, is still to be deleted, and with
+/// it perhaps what was made of this one. Other groups do not wait, and neither does the rest for a DEL that
+/// seems hopeless or a stray link.
 fn carries<O: Owner>(
     index: usize,
     record: &Record<O>,
@@ -242,8 +242,8 @@ fn carries<O: Owner>(
 
 #[cfg(test)]
 mod tests {
-    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one), each with a
-    //! finalizer: agents that come, end and are killed, sandboxes, releases, failing plugins.
+    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one), each with
+    //! a finalizer: agents that come, end and are killed, sandboxes, releases, failing plugins.
 
     use std::collections::btree_map::Entry;
     use std::collections::{BTreeMap, BTreeSet};
