@@ -61,7 +61,7 @@ pub(super) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 impl ClaimNetworkSpec {
     /// Returns the conflist of `finalize`. The version `auto` offers all versions.
-    pub fn finalize_list(&self) -> Option<Map<String, Value>> {
+    pub(crate) fn finalize_list(&self) -> Option<Map<String, Value>> {
         self.finalize.clone().map(with_versions)
     }
 
