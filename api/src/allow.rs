@@ -166,9 +166,15 @@ impl Allow {
 
     /// Returns a warning for each parameter that the conflist in `field` does not use; paths are relative to
     /// the object.
-    pub(crate) fn unused(&self, conflist: &Map<String, Value>, field: &str) -> Vec<Invalid> {
-        let text = Value::Object(conflist.clone()).to_string();
-        let is_unused = |name: &&String| !text.contains(&format!("${{parameters.{name}}}"));
+    pub(crate) fn unused<'a>(
+        &self,
+        conflists: impl IntoIterator<Item = &'a Map<String, Value>>,
+        field: &str,
+    ) -> Vec<Invalid> {
+        let texts: Vec<String> =
+            conflists.into_iter().map(|conflist| Value::Object(conflist.clone()).to_string()).collect();
+        let uses = |text: &String, name: &str| text.contains(&format!("${{parameters.{name}}}"));
+        let is_unused = |name: &&String| !texts.iter().any(|text| uses(text, name));
         let warning = |name: &String| {
             let problem =
                 format!("{field} has no ${{parameters.{name}}}: what claims set here has no effect");

@@ -46,7 +46,7 @@ impl CniConfig {
         if !self.too_much().is_empty() {
             return Vec::new();
         }
-        let unused = self.allow.unused(&self.config, "config").into_iter().map(|p| p.within("allow"));
+        let unused = self.allow.unused([&self.config], "config").into_iter().map(|p| p.within("allow"));
         self.findings(Severity::Warning).chain(unused).collect()
     }
 

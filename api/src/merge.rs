@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use netclaim_cni::validate::{Finding, Severity, validate};
+use netclaim_cni::validate::{Finding, Severity, validate, validate_after};
 use netclaim_cni::{CapabilityArgs, NetworkList, ROUTE_PLUGIN, error_chain};
 use serde_json::{Map, Value, json};
 
@@ -72,6 +72,8 @@ pub struct Merged {
     /// Whether the pod's default route leads by the attachment: [`KEPT`] has to be in the scope then.
     pub default_route: bool,
     template: Template,
+    /// What finalizes the attachment.
+    finalizer: Option<Template>,
 }
 
 /// The value of a scope that has what the pod's first interface keeps beside an attachment with the default
@@ -159,7 +161,9 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
         // It goes by the gateway that the plugins before it report.
         plugins.push(json!({"type": ROUTE_PLUGIN, "keep": format!("${{{KEPT}}}")}));
     }
-    Ok(Merged { if_name: interface_name, parameters, args, capability_args, asked, default_route, template })
+    let if_name = interface_name;
+    let finalizer = finalizer_of(base);
+    Ok(Merged { if_name, parameters, args, capability_args, asked, default_route, template, finalizer })
 }
 
 /// Takes the addresses out of the settings that the ClaimNetwork's `addresses` serve: no plugin has to take
@@ -220,8 +224,7 @@ fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Templ
             (conflist, config.allow.clone(), "the DeviceClass".to_owned(), "config")
         }
         (None, Base::Network(name, spec)) => {
-            let owner = format!("ClaimNetwork {:?}", name.as_str());
-            (spec.cni_with(&json!(ADDRESSES)), spec.allow.clone(), owner, "spec.cni")
+            (spec.cni_with(&json!(ADDRESSES)), spec.allow.clone(), owner_of(name), "spec.cni")
         }
         (None, Base::Uplink(link_use)) => {
             let owner = "an uplink without a ClaimNetwork".to_owned();
@@ -229,6 +232,15 @@ fn template_of(base: Base<'_>, layers: &[Layer], limited: bool) -> Result<(Templ
         }
     };
     Ok((Template { conflist, owner, field }, allow))
+}
+
+fn finalizer_of(base: Base<'_>) -> Option<Template> {
+    let Base::Network(name, spec) = base else { return None };
+    Some(Template { conflist: spec.finalize_list()?, owner: owner_of(name), field: "spec.finalize" })
+}
+
+fn owner_of(network: &NetworkName) -> String {
+    format!("ClaimNetwork {:?}", network.as_str())
 }
 
 /// What is wrong with a mode `passthru` that is chosen and not written out.
@@ -249,12 +261,38 @@ impl Merged {
     /// # Errors
     /// Names the path in the conflist and the placeholder without a value, or everything that the runtime or
     /// a plugin will refuse with these values.
-    pub fn resolve(&self, name: &str, mut scope: template::Scope) -> Result<NetworkList, Invalid> {
-        let Template { conflist, owner, field } = &self.template;
+    pub fn resolve(&self, name: &str, scope: template::Scope) -> Result<NetworkList, Invalid> {
+        self.template.resolve(name, &self.with_parameters(scope), validate)
+    }
+
+    /// Returns the conflist that finalizes the attachment, filled as by [`resolve`](Self::resolve); `None` if
+    /// the ClaimNetwork has none.
+    ///
+    /// # Errors
+    /// As of [`resolve`](Self::resolve).
+    pub fn finalizer(&self, name: &str, scope: template::Scope) -> Result<Option<NetworkList>, Invalid> {
+        let resolved =
+            |template: &Template| template.resolve(name, &self.with_parameters(scope), validate_after);
+        self.finalizer.as_ref().map(resolved).transpose()
+    }
+
+    fn with_parameters(&self, mut scope: template::Scope) -> template::Scope {
         scope.extend(self.parameters.iter().map(|(key, value)| (format!("parameters.{key}"), value.clone())));
+        scope
+    }
+}
+
+impl Template {
+    fn resolve(
+        &self,
+        name: &str,
+        scope: &template::Scope,
+        validate: impl Fn(&[u8]) -> Vec<Finding>,
+    ) -> Result<NetworkList, Invalid> {
+        let Self { conflist, owner, field } = self;
         let mut resolved = Map::new();
         for (key, value) in conflist {
-            let value = template::resolve(value, &scope).map_err(|e| e.within(key))?;
+            let value = template::resolve(value, scope).map_err(|e| e.within(key))?;
             resolved.insert(key.clone(), value);
         }
         if link_use_of(plugins(&resolved)) != link_use_of(plugins(conflist)) {

@@ -139,6 +139,11 @@ reasons! {
         /// Read the message: it is the plugin's. See
         /// [NetclaimAttachFailing](../runbooks.md#netclaimattachfailing).
         AttachFailed,
+        /// The network is attached, and a plugin of the ClaimNetwork's `finalize` has failed. The agent
+        /// retries it, and the pod's containers wait.
+        ///
+        /// Read the message: it is the plugin's. See [finalize](../tasks/finalize.md).
+        FinalizeFailed,
         /// A DEL has failed. The agent retries it. Until it succeeds, the claim stays prepared, its addresses
         /// stay taken and the pod may stay Terminating.
         ///
@@ -168,7 +173,7 @@ reasons! {
         NetworkNotAllocated,
         /// An ADD has failed. The agent retries it, and the pod's containers wait.
         ///
-        /// As for the condition `AttachFailed`.
+        /// As for the conditions `AttachFailed` and `FinalizeFailed`.
         NetworkAttachFailed,
         /// A DEL has failed. The agent retries it.
         ///

@@ -336,6 +336,39 @@ impl CniResult {
         Self::from_raw(version, raw)
     }
 
+    /// Returns one result of all these, in their order: interfaces, addresses and routes one after the other,
+    /// and the first name resolution that there is. An address keeps its interface; members that the
+    /// specification does not know are left out.
+    ///
+    /// # Errors
+    /// As of [`to_version`](Self::to_version).
+    pub fn merged<'a>(
+        results: impl IntoIterator<Item = &'a Self>,
+        version: SpecVersion,
+    ) -> Result<Self, ResultError> {
+        let form = |source| ResultError::Form { version, source };
+        let newest = SpecVersion::CURRENT;
+        let mut all = Content::empty(newest, RawValue::NULL.to_owned(), None);
+        for result in results {
+            let (before, own) = (all.interfaces.len(), result.interfaces().len());
+            all.interfaces.extend_from_slice(result.interfaces());
+            let shifted =
+                |index: u32| u32::try_from(before + usize::try_from(index).ok().filter(|at| *at < own)?).ok();
+            let shift = |ip: &IpConfig| IpConfig { interface: ip.interface.and_then(shifted), ..ip.clone() };
+            all.ips.extend(result.ips().iter().map(shift));
+            all.routes.extend_from_slice(result.routes());
+            if all.dns.is_empty() {
+                all.dns = result.dns().clone();
+            }
+        }
+        let all = Self(Arc::new(all));
+        let mut object = all.reshaped(newest)?;
+        if !all.0.dns.is_empty() {
+            object.set("dns", json::raw(&all.0.dns).map_err(form)?);
+        }
+        Self::from_raw(newest, json::raw(&object).map_err(form)?)?.to_version(version)
+    }
+
     fn reshaped(&self, version: SpecVersion) -> Result<Object, ResultError> {
         let form = |source| ResultError::Form { version, source };
         let mut object = Object::default();

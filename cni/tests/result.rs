@@ -277,3 +277,42 @@ proptest! {
         prop_assert_eq!(direct, by_way_of);
     }
 }
+
+#[test]
+fn results_are_merged_in_their_order_and_addresses_keep_their_interfaces() {
+    let other = json!({
+        "cniVersion": "1.0.0",
+        "interfaces": [{"name": "net2", "mac": "02:00:00:00:00:03", "sandbox": "/run/netns/x"}],
+        "ips": [{"address": "10.1.0.2/24", "interface": 0}, {"address": "10.2.0.2/24"},
+            {"address": "10.3.0.2/24", "interface": 7}],
+        "routes": [{"dst": "10.9.0.0/16"}],
+        "dns": {"nameservers": ["10.1.0.1"]},
+    });
+    let results = [result(json!({"cniVersion": "1.1.0"})), result(full()), result(other)];
+    for version in [V0_3_0, V0_3_1, V0_4_0, V1_0_0, V1_1_0] {
+        let merged = CniResult::merged(&results, version).unwrap();
+        assert_eq!(merged.version(), version);
+        let names: Vec<&str> = merged.interfaces().iter().map(|interface| interface.name.as_str()).collect();
+        assert_eq!(names, ["br0", "net1", "net2"]);
+        let of: Vec<_> = merged.ips().iter().map(|ip| (ip.address.to_string(), ip.interface)).collect();
+        let expected = [
+            ("10.0.0.2/24", Some(1)),
+            ("fd00::2/64", Some(1)),
+            ("10.0.1.2/24", Some(0)),
+            ("10.1.0.2/24", Some(2)),
+            ("10.2.0.2/24", None),
+            ("10.3.0.2/24", None),
+        ];
+        assert_eq!(of, expected.map(|(address, interface)| (address.to_owned(), interface)));
+        let routes: Vec<String> = merged.routes().iter().map(|route| route.dst.to_string()).collect();
+        assert_eq!(routes, ["0.0.0.0/0", "fd01::/64", "10.9.0.0/16"]);
+        assert_eq!(merged.dns().nameservers, ["10.0.0.1"]);
+        let json: Value = serde_json::from_str(merged.raw()).unwrap();
+        let marked = version < V1_0_0;
+        assert_eq!(json["ips"][1]["version"], if marked { json!("6") } else { Value::Null });
+        assert_eq!(json["interfaces"][1].get("socketPath").is_some(), !marked);
+    }
+    let none = CniResult::merged([], V1_1_0).unwrap();
+    assert_eq!(none.raw(), r#"{"cniVersion":"1.1.0"}"#);
+    assert!(matches!(CniResult::merged([], V0_2_0), Err(ResultError::NoAddress(V0_2_0))));
+}

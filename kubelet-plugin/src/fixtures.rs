@@ -93,7 +93,7 @@ pub(crate) fn plan(claim: &str) -> Plan {
         args: Default::default(),
         capability_args: Default::default(),
     };
-    Plan { owner, index: 0, of: 1, network: "storage".into(), spec }
+    Plan { owner, index: 0, of: 1, finalizes: None, network: "storage".into(), spec }
 }
 
 /// The one attachment of `claim`, in pod `p`.

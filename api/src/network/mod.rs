@@ -2,6 +2,7 @@
 
 mod admission;
 mod default_route;
+mod finalize;
 mod namespaces;
 mod node_network;
 pub mod overlap;
@@ -22,6 +23,7 @@ use crate::node_selector::NodeSelector;
 use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
 
+pub use finalize::finalize_name;
 pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
 
@@ -89,6 +91,12 @@ pub struct ClaimNetworkSpec {
     /// support.
     #[schemars(schema_with = "conflist")]
     pub cni: Map<String, Value>,
+    /// A CNI network configuration list that runs for each attachment after all attachments of its pod, and
+    /// before the pod's containers start, such as one of `tuning` or `sbr`. Its first plugin gets the results
+    /// of all attachments as `prevResult`. It has the placeholders of `cni`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "finalize::schema")]
+    pub finalize: Option<Map<String, Value>>,
     /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one
     /// address. Use them in `cni` as `"ipam": "${addresses}"`; the first plugin gets them where no plugin has
     /// an `ipam`.

@@ -1,6 +1,6 @@
 //! Validation of ClaimNetworks: errors, and warnings about likely mistakes.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::PlaceholderValue;
@@ -30,8 +30,9 @@ impl ClaimNetworkSpec {
             problems.push(problem.within("metadata.name"));
         }
         let of_allow = self.allow.too_much().into_iter().map(|p| p.within("spec.allow"));
-        let mut many =
-            too_much(&self.cni).into_iter().map(|p| p.within("spec.cni")).chain(of_allow).peekable();
+        let of_cni = too_much(&self.cni).into_iter().map(|p| p.within("spec.cni"));
+        let to_finalize = self.too_much_to_finalize().map(|p| p.within("spec.finalize"));
+        let mut many = of_cni.chain(to_finalize).chain(of_allow).peekable();
         if many.peek().is_some() {
             problems.extend(many);
             return problems;
@@ -75,6 +76,7 @@ impl ClaimNetworkSpec {
         problems.extend(self.cni_findings(name, Severity::Error));
         let whereabouts = whereabouts_problems(&self.cni, &self.allow);
         problems.extend(self.cni_problems().into_iter().chain(whereabouts).map(|p| p.within("spec.cni")));
+        problems.extend(self.finalize_problems(name).into_iter().map(|p| p.within("spec.finalize")));
         problems
     }
 
@@ -109,8 +111,12 @@ impl ClaimNetworkSpec {
             let problem = "claims can ask only for addresses of spec.addresses.reserved, which is empty";
             Invalid::new("spec.allow.ips", problem)
         });
-        let unused = allow.unused(&self.cni, "spec.cni").into_iter().map(|p| p.within("spec.allow"));
+        let lists = [Some(&self.cni), self.finalize.as_ref()];
+        let unused = allow.unused(lists.into_iter().flatten(), "spec.cni");
+        let unused = unused.into_iter().map(|p| p.within("spec.allow"));
+        let to_finalize = self.finalize_findings(name, Severity::Warning);
         self.cni_findings(name, Severity::Warning)
+            .chain(to_finalize.into_iter().map(|p| p.within("spec.finalize")))
             .chain(untaken)
             .chain(unused)
             .chain(unenforced)
@@ -198,7 +204,17 @@ impl ClaimNetworkSpec {
         // A name that is wrong is reported as the object's.
         let name = if name.parse::<NetworkName>().is_ok() { name } else { "network" };
         conflist.entry("name").or_insert_with(|| Value::String(conflist_name(name)));
-        let place = |place: &str| match place.strip_prefix("uplink.").map(|_| &self.uplink) {
+        let place = |place: &str| self.place(place);
+        let findings = validate_template(Value::Object(conflist).to_string().as_bytes(), &place);
+        findings
+            .into_iter()
+            .filter(move |finding| finding.severity == severity)
+            .map(|finding| Invalid::from(finding).within("spec.cni"))
+    }
+
+    /// Returns what is known of a placeholder.
+    pub(super) fn place(&self, place: &str) -> Result<PlaceholderValue, UnknownPlaceholder> {
+        match place.strip_prefix("uplink.").map(|_| &self.uplink) {
             Some(None) => Err(UnknownPlaceholder {
                 problem: format!("${{{place}}} needs spec.uplink"),
                 advice: "list the links there".to_owned(),
@@ -231,32 +247,12 @@ impl ClaimNetworkSpec {
                 }),
                 _ => template::place_with(place, &self.allow),
             },
-        };
-        let findings = validate_template(Value::Object(conflist).to_string().as_bytes(), &place);
-        findings
-            .into_iter()
-            .filter(move |finding| finding.severity == severity)
-            .map(|finding| Invalid::from(finding).within("spec.cni"))
+        }
     }
 
     /// What the CNI specification permits and a ClaimNetwork does not.
     fn cni_problems(&self) -> Vec<Invalid> {
-        let mut problems = Vec::new();
-        match self.cni.get("plugins") {
-            Some(Value::Array(_)) => {}
-            Some(Value::String(_)) => problems.push(Invalid::new("plugins", WRITTEN_OUT)),
-            None if self.cni.contains_key("type") => {
-                problems.push(Invalid::new("plugins", "is missing: put the plugin into a list"));
-            }
-            _ => {}
-        }
-        let items = self.cni.get("plugins").and_then(Value::as_array).into_iter().flatten();
-        for (i, plugin) in items.enumerate() {
-            let types = [("", plugin), (".type", &plugin["type"]), (".ipam.type", &plugin["ipam"]["type"])];
-            let is_open = |value: &Value| value.as_str().is_some_and(|text| text.contains("${"));
-            let open = types.into_iter().filter(|(_, value)| is_open(value));
-            problems.extend(open.map(|(key, _)| Invalid::new(format!("plugins[{i}]{key}"), WRITTEN_OUT)));
-        }
+        let mut problems = chain_problems(&self.cni);
         for (i, plugin) in self.plugins().enumerate() {
             let mode = plugin.get("mode").and_then(Value::as_str).unwrap_or_default();
             if plugin.plugin_type() == "macvlan" && mode != PASSTHRU && may_be(mode, PASSTHRU, &self.allow) {
@@ -281,7 +277,7 @@ impl ClaimNetworkSpec {
     fn pod_labels_problems(&self) -> Vec<Invalid> {
         let Some(labels) = &self.pod_labels else { return Vec::new() };
         let mut problems = labels.problems();
-        if !declares(&self.cni, POD_LABELS) {
+        if !self.takes(POD_LABELS) {
             let problem = format!(
                 "no plugin takes them: write \"capabilities\": {{{POD_LABELS:?}: true}} in the plugin that does"
             );
@@ -304,6 +300,27 @@ impl ClaimNetworkSpec {
         }
         problems
     }
+}
+
+/// What the CNI specification permits and no chain of a ClaimNetwork may have.
+pub(super) fn chain_problems(list: &Map<String, Value>) -> Vec<Invalid> {
+    let mut problems = Vec::new();
+    match list.get("plugins") {
+        Some(Value::Array(_)) => {}
+        Some(Value::String(_)) => problems.push(Invalid::new("plugins", WRITTEN_OUT)),
+        None if list.contains_key("type") => {
+            problems.push(Invalid::new("plugins", "is missing: put the plugin into a list"));
+        }
+        _ => {}
+    }
+    let items = list.get("plugins").and_then(Value::as_array).into_iter().flatten();
+    for (i, plugin) in items.enumerate() {
+        let types = [("", plugin), (".type", &plugin["type"]), (".ipam.type", &plugin["ipam"]["type"])];
+        let is_open = |value: &Value| value.as_str().is_some_and(|text| text.contains("${"));
+        let open = types.into_iter().filter(|(_, value)| is_open(value));
+        problems.extend(open.map(|(key, _)| Invalid::new(format!("plugins[{i}]{key}"), WRITTEN_OUT)));
+    }
+    problems
 }
 
 #[cfg(test)]

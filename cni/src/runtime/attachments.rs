@@ -136,7 +136,7 @@ impl Attachments {
         let mut cached =
             Cached { list, attachment: attachment.clone(), outcome: AddOutcome::Unfinished(None) };
         self.cache.store(&cached)?;
-        match self.runtime.add_until(&cached.list, attachment, deadline).await {
+        match self.runtime.add_until(&cached.list, attachment, None, deadline).await {
             Ok(result) => {
                 cached.outcome = AddOutcome::Attached(result.clone());
                 match self.cache.store(&cached) {

@@ -206,13 +206,29 @@ impl Runtime {
         attachment: &Attachment,
         deadline: Duration,
     ) -> Result<CniResult, AddError> {
-        self.add_until(list, attachment, Deadline::after(deadline)).await
+        self.add_until(list, attachment, None, Deadline::after(deadline)).await
+    }
+
+    /// As [`add`](Self::add), with `prev` as the `prevResult` of the first plugin: the list works on what
+    /// other lists have made.
+    ///
+    /// # Errors
+    /// As of [`add`](Self::add). Without an [`AddError::last_good`], the DEL gets `prev`.
+    pub async fn add_after(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        prev: &CniResult,
+        deadline: Duration,
+    ) -> Result<CniResult, AddError> {
+        self.add_until(list, attachment, Some(prev), Deadline::after(deadline)).await
     }
 
     pub(crate) async fn add_until(
         &self,
         list: &NetworkList,
         attachment: &Attachment,
+        prev: Option<&CniResult>,
         deadline: Deadline,
     ) -> Result<CniResult, AddError> {
         let total = list.plugins().count();
@@ -224,7 +240,7 @@ impl Runtime {
             self.search(&Call::new(Verb::Add, list, plugin, attachment).context).map_err(not_begun)?;
         }
 
-        let mut result = self.add_one(&first, &lock, None, deadline).await.map_err(not_begun)?;
+        let mut result = self.add_one(&first, &lock, prev, deadline).await.map_err(not_begun)?;
         for (completed, plugin) in list.plugins().enumerate().skip(1) {
             let call = Call::new(Verb::Add, list, plugin, attachment);
             result = match self.add_one(&call, &lock, Some(&result), deadline).await {

@@ -37,7 +37,7 @@ pub(super) fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>
         report.unread.clear();
         let type_at = member(at, "type");
         match known.role {
-            Role::Chained if first(at) => {
+            Role::Chained if first(at) && !report.has_prev => {
                 let problem =
                     format!("`{}` works on the result of a plugin before it, and is the first", known.name);
                 report.error(&type_at, problem, "put the plugin that makes the interface before it");

@@ -57,6 +57,8 @@ pub(super) struct Report {
     reported: BTreeSet<Finding>,
     /// Pointers to values that the plugin may never read.
     pub(super) unread: Vec<String>,
+    /// Whether the first plugin gets the result of another list.
+    pub(super) has_prev: bool,
 }
 
 impl Report {

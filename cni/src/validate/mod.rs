@@ -30,7 +30,12 @@ pub use template::UnknownPlaceholder;
 /// Checks a network configuration list, or a single plugin's configuration. The findings are in the order of
 /// the document, at most [`MAX_FINDINGS`] of each severity.
 pub fn validate(json: &[u8]) -> Vec<Finding> {
-    check(json, |node, _| node)
+    check(json, Report::default(), |node, _| node)
+}
+
+/// As [`validate`], for a list whose first plugin gets the result of another list.
+pub fn validate_after(json: &[u8]) -> Vec<Finding> {
+    check(json, after(), |node, _| node)
 }
 
 /// Checks a configuration with placeholders; `known` returns the possible values of each by its name. A
@@ -39,14 +44,35 @@ pub fn validate_template(
     json: &[u8],
     known: &dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
 ) -> Vec<Finding> {
+    check_template(json, Report::default(), known)
+}
+
+/// As [`validate_template`], for a list whose first plugin gets the result of another list.
+pub fn validate_template_after(
+    json: &[u8],
+    known: &dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
+) -> Vec<Finding> {
+    check_template(json, after(), known)
+}
+
+fn after() -> Report {
+    let mut report = Report::default();
+    report.has_prev = true;
+    report
+}
+
+fn check_template(
+    json: &[u8],
+    report: Report,
+    known: &dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
+) -> Vec<Finding> {
     let mut known = Known::new(known);
-    check(json, |node, report| {
+    check(json, report, |node, report| {
         node.map_texts("", &mut |text, at| template::open(text, at, &mut known, report))
     })
 }
 
-fn check(json: &[u8], prepare: impl FnOnce(Node, &mut Report) -> Node) -> Vec<Finding> {
-    let mut report = Report::default();
+fn check(json: &[u8], mut report: Report, prepare: impl FnOnce(Node, &mut Report) -> Node) -> Vec<Finding> {
     match serde_json::from_slice::<Node>(json).map(|node| prepare(node, &mut report)) {
         Ok(Node::Object(list)) => {
             if is_single(&list)

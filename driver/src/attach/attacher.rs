@@ -157,13 +157,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.answered(answer).await
     }
 
-    /// Calls `of` for every journalled plan, and returns the results.
+    /// Calls `of` for the journalled plan of every attachment, and returns the results. Finalizers, which
+    /// hold nothing, are left out.
     pub fn plans<T>(&self, mut of: impl FnMut(&Plan<O::Owner>) -> T) -> Vec<T> {
-        let pods = self.lock();
         let mut all = Vec::new();
-        for handle in pods.by_uid.values() {
-            all.extend(handle.state.borrow().records.iter().map(|record| of(&record.plan)));
-        }
+        self.for_each_pod(|state| all.extend(state.attachments().map(|record| of(&record.plan))));
         all
     }
 
@@ -179,7 +177,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.counters.revision.subscribe()
     }
 
-    /// Returns the journalled plans of a group, in all pods.
+    /// Returns the journalled plans of a group, in all pods, with those of its finalizers.
     pub fn plans_of(&self, group: &str) -> Vec<Plan<O::Owner>> {
         let pods = self.lock();
         let handles = pods.of_group.get(group).into_iter().flatten().filter_map(|pod| pods.by_uid.get(pod));
@@ -240,10 +238,15 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
-    /// Returns the CNI networks of all journalled attachments by name, each with the spec of one attachment.
+    /// Returns the CNI networks of all journalled attachments and finalizers by name, each with the spec of
+    /// one of them.
     pub fn networks(&self) -> BTreeMap<ListName, Spec> {
-        let named = |plan: &Plan<O::Owner>| (plan.spec.conflist.name().clone(), plan.spec.clone());
-        self.plans(named).into_iter().collect()
+        let mut networks = BTreeMap::new();
+        self.for_each_pod(|state| {
+            let specs = state.records.iter().map(|record| &record.plan.spec);
+            networks.extend(specs.map(|spec| (spec.conflist.name().clone(), spec.clone())));
+        });
+        networks
     }
 
     /// Returns the CNI networks of which something is kept on disk beside the journal, as

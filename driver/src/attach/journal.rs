@@ -56,8 +56,15 @@ use netclaim_cni::{error_chain, hex};
 /// The name of the file by whose lock agents take turns.
 const LOCK: &str = ".lock";
 
-/// The format that this version writes; it reads this and older ones.
-const VERSION: u32 = 1;
+/// The newest format that this version writes; it reads this and older ones.
+const VERSION: u32 = OF_FINALIZERS;
+
+/// The format of attachments.
+const OF_ATTACHMENTS: u32 = 1;
+
+/// The format of finalizers. An agent from before them would take one for an attachment: it cannot read the
+/// file, keeps the pod's gate shut and deletes nothing of it.
+const OF_FINALIZERS: u32 = 2;
 
 /// What can go wrong with the journal.
 #[derive(Debug, thiserror::Error)]
@@ -456,7 +463,8 @@ fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error 
 
 pub(crate) fn encode<O: Owner>(record: &Record<O>) -> serde_json::Result<Vec<u8>> {
     let raw = serde_json::value::to_raw_value(record)?;
-    serde_json::to_vec(&Envelope { version: VERSION, sha256: sha256(&raw), record: &raw })
+    let version = if record.plan.is_finalizer() { OF_FINALIZERS } else { OF_ATTACHMENTS };
+    serde_json::to_vec(&Envelope { version, sha256: sha256(&raw), record: &raw })
 }
 
 pub(crate) fn decode<O: Owner>(bytes: &[u8]) -> Result<Record<O>, String> {
@@ -530,6 +538,18 @@ mod tests {
         journal.remove(&a).expect("removes");
         journal.remove(&a).expect("removes again");
         assert_eq!(journal.load().expect("loads").records, [b]);
+    }
+
+    #[test]
+    fn a_finalizer_has_a_file_that_agents_from_before_them_do_not_read() {
+        let finalizer = Record::new(super::super::Plan { finalizes: Some(0), ..plan("a", 1) });
+        let version = |record: &Record<Claimant>| {
+            let file = encode(record).expect("encodes");
+            assert_eq!(decode::<Claimant>(&file).expect("reads"), *record);
+            serde_json::from_slice::<serde_json::Value>(&file).expect("JSON")["version"].as_u64()
+        };
+        assert_eq!(version(&finalizer), Some(2));
+        assert_eq!(version(&Record::new(plan("a", 0))), Some(1));
     }
 
     #[test]
@@ -696,7 +716,7 @@ mod tests {
         let bad = [
             ("torn", good[..good.len() / 2].to_owned()),
             ("changed", good.replace("storage", "storagf")),
-            ("newer", good.replace("\"version\":1", "\"version\":2")),
+            ("newer", good.replace("\"version\":1", "\"version\":3")),
             ("foreign", "hello".to_owned()),
             ("empty", String::new()),
         ];

@@ -24,6 +24,7 @@
 //! * The journal notes every operation before it starts.
 //! * A release succeeds only after every owed DEL. A DEL is given up only where the namespace is proven gone,
 //!   after a bounded number of attempts and with an error in the log.
+//! * A finalizer is made when all attachments of its pod are, and undone before the first of them.
 //! * An address is free only when every plugin's DEL has succeeded, or when the DEL is given up.
 
 mod attacher;
@@ -237,6 +238,20 @@ pub trait Attach: Send + Sync + 'static {
         &self,
         spec: &Spec,
         sandbox: &Sandbox,
+    ) -> impl Future<Output = Result<CniResult, AddFailure>> + Send;
+
+    /// Checks whether a [`finalize`](Self::finalize) can begin. If not, it must not: nothing is owed then.
+    fn can_finalize(&self, _spec: &Spec) -> impl Future<Output = Result<(), Failure>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Runs ADD of a [finalizer](Plan::finalizes). Its plugins get `prev`, which the attachments of the pod
+    /// have made, as their `prevResult`.
+    fn finalize(
+        &self,
+        spec: &Spec,
+        sandbox: &Sandbox,
+        prev: &CniResult,
     ) -> impl Future<Output = Result<CniResult, AddFailure>> + Send;
 
     /// Runs DEL after an ADD that succeeded, failed or was ended. Afterwards the moved link is on the host as

@@ -50,8 +50,14 @@ pub struct Plan<O> {
     pub owner: O,
     /// Its place among the attachments of its group, from 0.
     pub index: u32,
-    /// The number of attachments of its group. The group is prepared when all of them are journalled.
+    /// The number of attachments of its group, finalizers included. The group is prepared when all of them
+    /// are journalled.
     pub of: u32,
+    /// Of a *finalizer*, the index of the attachment that it works on, which is of the same group.
+    ///
+    /// Finalizers are made when all attachments of the pod are, and undone before the first of these. They
+    /// make no interface, and hold nothing.
+    pub finalizes: Option<u32>,
     /// The network's name, for people.
     pub network: String,
     /// What to attach.
@@ -63,6 +69,11 @@ impl<O: Owner> Plan<O> {
     pub fn key(&self) -> String {
         format!("{}.{}", self.owner.group(), self.index)
     }
+
+    /// Whether it is a [finalizer](Self::finalizes).
+    pub fn is_finalizer(&self) -> bool {
+        self.finalizes.is_some()
+    }
 }
 
 /// A plan as the journal stores it: the owner's fields stand beside the others.
@@ -73,6 +84,8 @@ struct PlanFile<O> {
     owner: O,
     index: u32,
     of: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    finalizes: Option<u32>,
     network: String,
     if_name: IfName,
     conflist: NetworkList,
@@ -84,16 +97,18 @@ struct PlanFile<O> {
 
 impl<O: Owner> From<PlanFile<O>> for Plan<O> {
     fn from(file: PlanFile<O>) -> Self {
-        let PlanFile { owner, index, of, network, if_name, conflist, args, capability_args } = file;
+        let PlanFile { owner, index, of, finalizes, network, if_name, conflist, args, capability_args } =
+            file;
         let tenant = owner.tenant().to_owned();
-        Self { owner, index, of, network, spec: Spec { tenant, if_name, conflist, args, capability_args } }
+        let spec = Spec { tenant, if_name, conflist, args, capability_args };
+        Self { owner, index, of, finalizes, network, spec }
     }
 }
 
 impl<O> From<Plan<O>> for PlanFile<O> {
     fn from(plan: Plan<O>) -> Self {
-        let Plan { owner, index, of, network, spec } = plan;
+        let Plan { owner, index, of, finalizes, network, spec } = plan;
         let Spec { tenant: _, if_name, conflist, args, capability_args } = spec;
-        Self { owner, index, of, network, if_name, conflist, args, capability_args }
+        Self { owner, index, of, finalizes, network, if_name, conflist, args, capability_args }
     }
 }

@@ -29,7 +29,7 @@ use super::plan::{Owner, Plan};
 use super::record::{Phase, Record, Sandbox};
 use super::retry::{Attempt, Operation, Retries, delay_after};
 use super::state::PodState;
-use super::wanted::Wanted;
+use super::wanted::{Wanted, sort};
 use super::{AddFailure, Attach, Checked, Del, DelOutcome, End, Failure, Observer, Revised, Traced};
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
@@ -106,7 +106,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         state: watch::Sender<PodState<O::Owner>>,
         counters: Arc<Counters>,
     ) -> Self {
-        let PodState { records, damaged, .. } = state.borrow().clone();
+        let PodState { mut records, damaged, .. } = state.borrow().clone();
+        sort(&mut records);
         Self {
             uid,
             attach,
@@ -174,7 +175,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return Err(Failure::new(format!("the journal file {} {}", file.path.display(), file.reason)));
         }
         self.records = loaded.records;
-        self.sort();
+        sort(&mut self.records);
         self.answer_released();
         Ok(())
     }
@@ -291,15 +292,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             self.write(&record).await?;
             self.records.push(record);
         }
-        self.sort();
+        sort(&mut self.records);
         Ok(())
-    }
-
-    /// Sorts the records in the order in which attachments are made.
-    fn sort(&mut self) {
-        let order =
-            |record: &Record<O::Owner>| (record.plan.owner.group_name().to_owned(), record.plan.index);
-        self.records.sort_by_cached_key(order);
     }
 
     async fn perform(&mut self, index: usize, step: Step, commands: &mut Commands<O::Owner>) {
@@ -321,18 +315,13 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return;
         }
         let traced = self.observer.trace(&record.plan, Operation::Add, &sandbox.id);
-        record.host_link = self.attach.host_link(&record.plan.spec);
-        match self.attach.link_to_move(&record.plan.spec).await {
-            Ok(link) => record.moved_link = link,
+        let prev = match self.begin(&mut record).await {
+            Ok(prev) => prev,
             Err(failure) => {
                 traced.failed(&failure);
                 return self.failed(&key, Operation::Add, failure).await;
             }
-        }
-        if let Err(failure) = self.write(&record).await {
-            traced.failed(&failure);
-            return self.failed(&key, Operation::Add, failure).await;
-        }
+        };
         Failpoint::AddDue.reach();
         let (plan, moves) = (Arc::clone(&record.plan), record.moved_link.is_some());
         self.replace(record);
@@ -344,11 +333,17 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         tracing::debug!(pod.uid = %self.uid, attachment = %key, sandbox = %sandbox.id, "add");
         let (attach, span) = (Arc::clone(&self.attach), span(&plan, &sandbox.id, &traced));
         let operation = async move {
-            let result = attach.add(&plan.spec, &sandbox).await?;
+            let result = match &prev {
+                Some(prev) => attach.finalize(&plan.spec, &sandbox, prev).await?,
+                None => attach.add(&plan.spec, &sandbox).await?,
+            };
             let index = if moves { attach.index_in_pod(&plan.spec, &sandbox).await } else { None };
             Ok((result, index))
         };
-        let is_wanted = |pod: &Self| pod.record(&key).is_some_and(|record| pod.wanted.still_wants(record));
+        let is_wanted = |pod: &Self| {
+            let wants = |record| pod.wanted.still_wants(record, &pod.records, &pod.boot_id);
+            pod.record(&key).is_some_and(wants)
+        };
         let started = Instant::now();
         let operation = operation.instrument(traced.span.clone()).instrument(span);
         let ended = self.attend(operation, commands, is_wanted).await;
@@ -377,13 +372,40 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
     }
 
+    /// Journals the beginning of an ADD with what it has to be undone by. Returns the `prevResult` of a
+    /// finalizer.
+    async fn begin(&self, record: &mut Record<O::Owner>) -> Result<Option<CniResult>, Failure> {
+        let prev = self.prev_result(record)?;
+        if !record.plan.is_finalizer() {
+            record.host_link = self.attach.host_link(&record.plan.spec);
+            record.moved_link = self.attach.link_to_move(&record.plan.spec).await?;
+        }
+        self.write(record).await?;
+        Ok(prev)
+    }
+
+    /// Returns what the pod's attachments have made, for a finalizer.
+    fn prev_result(&self, record: &Record<O::Owner>) -> Result<Option<CniResult>, Failure> {
+        if !record.plan.is_finalizer() {
+            return Ok(None);
+        }
+        let attachments = self.records.iter().filter(|other| !other.plan.is_finalizer());
+        let results = attachments.filter_map(|attachment| attachment.phase.result());
+        let merged = CniResult::merged(results, record.plan.spec.conflist.version());
+        merged.map(Some).map_err(|error| Failure::of(&error))
+    }
+
     /// Whether the ADD that is due can begin. The journal does not have it yet, so that nothing is owed if
     /// not.
     async fn can_begin(&mut self, key: &str, sandbox: &Sandbox, commands: &mut Commands<O::Owner>) -> bool {
         let Some(plan) = self.record(key).map(|record| Arc::clone(&record.plan)) else { return false };
         let (attach, of_add) = (Arc::clone(&self.attach), sandbox.clone());
         let looked = async move {
-            let begins = attach.can_begin(&plan.spec, &of_add).await;
+            let begins = if plan.is_finalizer() {
+                attach.can_finalize(&plan.spec).await
+            } else {
+                attach.can_begin(&plan.spec, &of_add).await
+            };
             begins.map_err(|Failure { message, is_permanent }| Failure {
                 is_permanent,
                 ..Failure::new(format!("{}: {message}", plan.owner))
@@ -401,7 +423,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
 
     /// Whether an attachment is wanted in this sandbox.
     fn wants_in(&self, key: &str, sandbox: &Sandbox) -> bool {
-        let want = self.record(key).map(|record| self.wanted.of(record));
+        let want = self.record(key).map(|record| self.wanted.of(record, &self.records, &self.boot_id));
         matches!(want, Some(Want::Attached(wanted)) if wanted.id == sandbox.id)
     }
 
@@ -464,7 +486,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
         (record.error, record.failed) = (None, None);
         // A bridge may be made by the ADD.
-        record.host_link = record.host_link.or_else(|| self.attach.host_link(&record.plan.spec));
+        if !record.plan.is_finalizer() {
+            record.host_link = record.host_link.or_else(|| self.attach.host_link(&record.plan.spec));
+        }
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = index_in_pod;
         }
@@ -500,7 +524,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             self.publish().await;
         }
         let Phase::Deleting { result, .. } = &record.phase else { return };
-        let (result, stopped, attempt) = (result.clone(), record.stopped, self.retries.del_attempt(&key));
+        // That of a finalizer's ADD which failed at once is what it was given.
+        let result = result.clone().or_else(|| self.prev_result(&record).ok().flatten());
+        let (stopped, attempt) = (record.stopped, self.retries.del_attempt(&key));
         let netns = match self.netns_for_del(&sandbox, attempt) {
             Ok(netns) => netns,
             Err(failure) => return self.failed(&key, Operation::Del, failure).await,
@@ -610,7 +636,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if record.failed == Some(Operation::Del) {
             (record.error, record.failed) = (None, None);
         }
-        if self.wanted.of(&record) == Want::Forgotten {
+        if self.wanted.is_released(record.plan.owner.group()) {
             // The record goes at once: no `Planned` in between.
             self.replace(record);
             if let Some(index) = self.records.iter().position(|r| r.key() == key) {

@@ -259,7 +259,14 @@ pub(crate) mod tests {
             pod: object("pod"),
             rest: Map::from_iter([("device".to_owned(), device)]),
         };
-        Plan { owner, index, of: 1, network: "storage".into(), spec: spec(&format!("net{}", index + 1)) }
+        Plan {
+            owner,
+            index,
+            of: 1,
+            finalizes: None,
+            network: "storage".into(),
+            spec: spec(&format!("net{}", index + 1)),
+        }
     }
 
     pub(crate) fn sandbox(id: &str) -> Sandbox {

@@ -9,7 +9,7 @@ use crate::links::Netns;
 pub struct PodState<O> {
     /// The pod's sandbox, once the runtime has reported it.
     pub sandbox: Option<Sandbox>,
-    /// Its attachments in the order in which they are made.
+    /// Its attachments in the order in which they are made, and then their finalizers.
     pub records: Vec<Record<O>>,
     /// Whether groups of the pod are being released. The remaining attachments say nothing about the pod
     /// then.
@@ -47,6 +47,11 @@ impl<O> Default for PodState<O> {
 }
 
 impl<O: Owner> PodState<O> {
+    /// The attachments without their [finalizers](super::Plan::finalizes).
+    pub fn attachments(&self) -> impl Iterator<Item = &Record<O>> {
+        self.records.iter().filter(|record| !record.plan.is_finalizer())
+    }
+
     /// Whether a sandbox of the pod lives, whatever the runtime lists: its network namespace still exists.
     /// Blocks for a moment.
     pub fn sandbox_lives(&self, boot_id: &str) -> bool {

@@ -139,7 +139,20 @@ impl Attach for Plugins {
         };
         let add = format!("add {} {}", spec.if_name, sandbox.id);
         self.run(add, &self.add).await.map_err(failed)?;
-        Ok(result(r#"{"cniVersion":"1.1.0"}"#))
+        let made = json!({"cniVersion": "1.1.0", "interfaces": [{"name": spec.if_name}]});
+        Ok(result(&made.to_string()))
+    }
+
+    async fn finalize(
+        &self,
+        spec: &Spec,
+        sandbox: &Sandbox,
+        prev: &CniResult,
+    ) -> Result<CniResult, AddFailure> {
+        let on: Vec<&str> = prev.interfaces().iter().map(|interface| interface.name.as_str()).collect();
+        let call = format!("finalize {} {} on {}", spec.if_name, sandbox.id, on.join(" "));
+        self.run(call, &self.add).await?;
+        Ok(prev.clone())
     }
 
     async fn del(&self, spec: &Spec, del: Del<'_>) -> Result<DelOutcome, Failure> {
@@ -322,6 +335,89 @@ async fn networks_are_attached_in_order_and_detached_in_reverse() {
     let dels = ["del b0 s1 with result", "del a1 s1 with result", "del a0 s1 with result"];
     assert_eq!(calls[..3], ["add a0 s1", "add a1 s1", "add b0 s1"]);
     assert_eq!(calls[3..], dels);
+}
+
+/// A pod of claim `a`, with a finalizer of its attachment, and claim `b`.
+async fn finalized() -> Node {
+    let node = Node::new();
+    let finalizer = Plan { finalizes: Some(0), ..named("a", 1) };
+    let plans = [named("a", 0), finalizer].map(|plan| Plan { of: 2, ..plan });
+    node.attacher.prepare(plans.to_vec()).await.unwrap();
+    node.attacher.prepare(vec![named("b", 0)]).await.unwrap();
+    node
+}
+
+const FINALIZE: &str = "finalize a1 s1 on a0 b0";
+
+#[tokio::test(start_paused = true)]
+async fn a_finalizer_follows_all_attachments_of_the_pod_and_is_undone_first() {
+    let mut node = finalized().await;
+    // It makes no interface: what could move a link or be displaced with one is not asked for it.
+    *node.plugins.host_link.lock().unwrap() = Some(5);
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "add b0 s1", FINALIZE]);
+    let links = |node: &Node| {
+        let state = node.attacher.watch(POD).unwrap().borrow().clone();
+        state.records.iter().map(|record| record.host_link).collect::<Vec<_>>()
+    };
+    assert_eq!(links(&node), [Some(5), Some(5), None]);
+    // The next agent knows the order, too, and leaves it as it is.
+    node.attacher.drain().await;
+    node.restart("boot");
+    node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
+    node.until("open", open("s1")).await;
+    assert_eq!(node.plugins.calls().len(), 3);
+    // Another claim of the pod is released first.
+    node.attacher.release("b-uid").await.unwrap();
+    node.attacher.release("a-uid").await.unwrap();
+    let dels = ["del a1 s1 with result", "del b0 s1 with result", "del a0 s1 with result"];
+    let in_netns =
+        node.plugins.calls()[3..].iter().map(|call| call.replace(" without netns", "")).collect::<Vec<_>>();
+    assert_eq!(in_netns, dels);
+    assert_eq!(node.journalled(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finalizer_that_fails_is_retried_and_the_attachments_stay() {
+    let node = finalized().await;
+    node.plugins.add.lock().unwrap().extend([
+        Script::Succeed,
+        Script::Succeed,
+        Script::Fail,
+        Script::Succeed,
+    ]);
+    node.up("s1");
+    node.until("failed", |state| matches!(state.gate("s1"), Gate::Failed(_))).await;
+    node.until("open", open("s1")).await;
+    // The DEL has what the plugins were given: none of them has returned a result.
+    let del = "del a1 s1 with result";
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "add b0 s1", FINALIZE, del, FINALIZE]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_attachment_has_the_finalizer_made_anew() {
+    let node = finalized().await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.attacher.prepare(vec![named("c", 0)]).await.unwrap();
+    node.until("open again", open("s1")).await;
+    let anew = ["del a1 s1 with result", "add c0 s1", "finalize a1 s1 on a0 b0 c0"];
+    assert_eq!(node.plugins.calls()[3..], anew);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attachments_wait_for_the_del_of_a_finalizer_until_it_seems_hopeless() {
+    let node = finalized().await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.del.lock().unwrap().extend([Script::Fail; 5]);
+    node.attacher.release("b-uid").await.expect("it is another claim's DEL that fails");
+    let calls = node.plugins.calls();
+    assert_eq!(calls.iter().filter(|call| call.starts_with("del a1")).count(), 5, "{calls:?}");
+    assert!(calls.last().is_some_and(|call| call.starts_with("del b0")), "{calls:?}");
+    node.attacher.release("a-uid").await.unwrap();
+    assert_eq!(node.journalled(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,7 +79,7 @@ pub fn plan(
         args: BTreeMap::new(),
         capability_args: Default::default(),
     };
-    Ok(Plan { owner, index: 0, of: 1, network: network.to_string(), spec })
+    Ok(Plan { owner, index: 0, of: 1, finalizes: None, network: network.to_string(), spec })
 }
 
 /// Returns the plan by which to attach now, if it is another one than `plan`.

@@ -373,7 +373,7 @@ impl Needed {
     }
 
     fn add(&mut self, pod: &PodState) {
-        for record in &pod.records {
+        for record in pod.attachments() {
             let leases = record.plan.owner.addresses.iter().flat_map(|addresses| &addresses.leases);
             self.leases.extend(leases.map(|asked| asked.lease.clone()));
             let Some(result) = record.phase.result() else { continue };

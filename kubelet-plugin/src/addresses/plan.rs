@@ -118,7 +118,7 @@ pub fn sandboxes_of_named<A: Attach, O: Observer<Owner = Owner>>(
 ) -> BTreeSet<String> {
     let mut unnamed = BTreeSet::new();
     attacher.for_each_pod(|state| {
-        for record in &state.records {
+        for record in state.attachments() {
             let is_named = record.plan.owner.addresses.is_some();
             unnamed.extend(record.phase.sandbox().filter(|_| !is_named).map(|sandbox| sandbox.id.clone()));
         }

@@ -143,7 +143,7 @@ pub(crate) struct AttachmentCount {
 impl AttachmentCount {
     /// Counts those of a pod.
     pub(crate) fn add(&mut self, pod: &PodState) {
-        for record in &pod.records {
+        for record in pod.attachments() {
             *self.phases.entry(record.phase_name()).or_default() += 1;
         }
         self.dels_failing += i64::try_from(pod.dels_failing).unwrap_or(i64::MAX);

@@ -36,10 +36,10 @@ impl fmt::Display for RequestKey {
     }
 }
 
-/// Groups the records of a pod by request.
+/// Groups the attachments of a pod by request.
 pub(crate) fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
     let mut requests: BTreeMap<RequestKey, Vec<&Record>> = BTreeMap::new();
-    for record in records {
+    for record in records.iter().filter(|record| !record.plan.is_finalizer()) {
         requests.entry(RequestKey::of(&record.plan)).or_default().push(record);
     }
     requests

@@ -7,7 +7,7 @@ use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::template::{self, NODE_LABELS, Scope, UPLINK_ATTRIBUTES};
 use netclaim_kubernetes::labels::is_label_value;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::uplink::Uplink;
 
@@ -53,7 +53,8 @@ pub(super) fn lacks_value(
     uplink: Option<&Uplink>,
 ) -> Option<Unhealthy> {
     let on_node: Vec<Value> = spec.node.iter().flat_map(|on_node| on_node.templates()).collect();
-    let names = template::names(spec.cni.values().chain(&on_node));
+    let finalizers = spec.finalize.iter().flat_map(Map::values);
+    let names = template::names(spec.cni.values().chain(finalizers).chain(&on_node));
     let needed =
         names.into_iter().filter(|name| name.starts_with(NODE_LABELS) || name.starts_with(UPLINK_ATTRIBUTES));
     let mut needed = needed.peekable();
@@ -61,9 +62,9 @@ pub(super) fn lacks_value(
     let scope = node_scope("", "", labels, uplink);
     let name = needed.find(|name| !scope.contains_key(*name))?;
     let message = match (name.strip_prefix(NODE_LABELS), uplink) {
-        (Some(key), _) => format!("the node has no label {key}, which spec.cni needs as ${{{name}}}"),
+        (Some(key), _) => format!("the node has no label {key}, which the ClaimNetwork needs as ${{{name}}}"),
         (None, Some(uplink)) => format!(
-            "uplink {} has no attribute for ${{{name}}} of spec.cni, or one that is not of letters, digits, -, _ and .",
+            "uplink {} has no attribute for ${{{name}}} of the ClaimNetwork, or one that is not of letters, digits, -, _ and .",
             uplink.name
         ),
         (None, None) => return None,

@@ -742,7 +742,7 @@ impl<N: Plugins> NodeAgent<N> {
         let book = self.plan_lock.lock().await.clone();
         let planned = self.plan(&claim, Some(before.index), &inventory, &facts, (&foreign, &book));
         let planned = planned.ok()?.into_iter().find(|plan| plan.index == before.index)?;
-        let planned = self.settle(vec![planned]).await.ok()?.pop()?;
+        let planned = self.settle(vec![Plan { of: before.of, ..planned }]).await.ok()?.pop()?;
         let is_same = addresses::differ_in_choice_only(slice::from_ref(before), slice::from_ref(&planned));
         if !is_same && differ_in_plugins_only(before, &planned) {
             return Some(planned);
@@ -777,7 +777,7 @@ impl<N: Plugins> NodeAgent<N> {
         };
         let mut addresses = TakenAddresses::new(foreign.clone(), book.clone());
         self.attacher.for_each_pod(|state| {
-            let others = state.records.iter().filter(|record| {
+            let others = state.attachments().filter(|record| {
                 has_addresses(&record.plan.network) && record.plan.owner.claim.uid != claim.object.uid
             });
             others.for_each(|record| addresses.add_record(record));
@@ -878,8 +878,9 @@ impl<N: Plugins> NodeAgent<N> {
             cdi_devices,
             share_id: device.share_id.clone(),
         };
+        let attachments = plans.iter().filter(|plan| !plan.is_finalizer());
         let attached =
-            plans.iter().map(|plan| device(&plan.owner.device, vec![self.gate.specs().device(plan)]));
+            attachments.map(|plan| device(&plan.owner.device, vec![self.gate.specs().device(plan)]));
         attached.chain(observed.iter().map(|observed| device(observed, Vec::new()))).collect()
     }
 
@@ -986,6 +987,15 @@ mod tests {
                 return Err(AddFailure::not_begun(Failure::new("the link has a smaller MTU")));
             }
             Ok(result(&json!({})))
+        }
+
+        async fn finalize(
+            &self,
+            spec: &Spec,
+            sandbox: &Sandbox,
+            _: &CniResult,
+        ) -> Result<CniResult, AddFailure> {
+            self.add(spec, sandbox).await
         }
 
         async fn del(&self, _: &Spec, _: Del<'_>) -> Result<DelOutcome, Failure> {

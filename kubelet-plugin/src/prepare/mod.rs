@@ -1,13 +1,14 @@
 //! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
 //!
 //! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `claim`, `plan`,
-//! `exclusion` and `node_selector` are pure.
+//! `finalize`, `exclusion` and `node_selector` are pure.
 
 pub(crate) mod call;
 pub(crate) mod claim;
 pub(crate) mod default_route;
 mod error;
 pub(crate) mod exclusion;
+mod finalize;
 pub(crate) mod handover;
 pub(crate) mod metrics;
 pub(crate) mod node_selector;

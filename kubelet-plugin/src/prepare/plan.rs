@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::claim::{AllocatedDevice, Claim};
 use super::default_route::DefaultRoutes;
 use super::error::{DeviceError, PlanError};
+use super::finalize::finalizers;
 use super::node_selector;
 use crate::addresses::plan::{self as addresses, TakenAddresses};
 use crate::devices;
@@ -106,9 +107,13 @@ pub(crate) fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<
         taken.default_routes.add(&plan);
         taken.names.insert(plan.spec.if_name.clone());
         taken.segments.extend(plan.owner.segment.clone());
-        plans.push(Plan { of, ..plan });
+        plans.push(plan);
     }
-    Ok(plans)
+    plans.extend(finalizers(claim, &plans, node, &taken.own)?);
+    // What is journalled already says how many there are.
+    let all = u32::try_from(plans.len()).map_err(|_| PlanError::TooManyDevices(claim.object.clone()))?;
+    let of = taken.own.first().map_or(all, |known| known.of);
+    Ok(plans.into_iter().map(|plan| Plan { of, ..plan }).collect())
 }
 
 /// Whether the allocation is for this node, and of devices that the node offers now.
@@ -131,7 +136,7 @@ fn is_for_node(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
     Err(PlanError::OtherNode { claim: claim.object.clone(), node: node.name.to_owned() })
 }
 
-fn in_request(claim: &Claim, allocated: &AllocatedDevice, source: DeviceError) -> PlanError {
+pub(super) fn in_request(claim: &Claim, allocated: &AllocatedDevice, source: DeviceError) -> PlanError {
     PlanError::Device {
         request: allocated.device.request.clone(),
         claim: claim.object.clone(),
@@ -223,7 +228,7 @@ fn plan(
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args,
     };
-    Ok(Plan { owner, index, of: 1, network: network.to_owned(), spec })
+    Ok(Plan { owner, index, of: 1, finalizes: None, network: network.to_owned(), spec })
 }
 
 fn on_link(link: &Link, link_use: Option<LinkUse>) -> Option<OnLink> {
@@ -232,16 +237,16 @@ fn on_link(link: &Link, link_use: Option<LinkUse>) -> Option<OnLink> {
 }
 
 /// A device that the node offers.
-struct Offer<'a> {
-    base: Base<'a>,
+pub(super) struct Offer<'a> {
+    pub(super) base: Base<'a>,
     /// The link that it is on.
-    uplink: Option<&'a Uplink>,
+    pub(super) uplink: Option<&'a Uplink>,
     /// What is published of it.
     attributes: Map<String, Value>,
 }
 
 /// Returns what the node offers under the name of the allocated device.
-fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, DeviceError> {
+pub(super) fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, DeviceError> {
     let (pool, base, uplink) = base(&allocated.device, node)?;
     let (device, node_name) = (&allocated.device, node.name.to_owned());
     if allocated.pool != pool {
@@ -360,7 +365,7 @@ fn free_name(taken: &BTreeSet<IfName>) -> Result<IfName, DeviceError> {
         .ok_or(DeviceError::NoIfName)
 }
 
-fn scope(
+pub(super) fn scope(
     claim: &Claim,
     network: &str,
     node: Node<'_>,

@@ -80,6 +80,10 @@ impl<N: Attach> Reviser<N> {
             Some(mender) => mender.mended(&record.plan).await,
             None => None,
         };
+        if record.plan.is_finalizer() {
+            // It has no address and no id that could be another's by now.
+            return Ok(mended.map(|plan| Revised { plan, turn: Box::new(()) }));
+        }
         let plan = mended.as_ref().unwrap_or(&record.plan);
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
         if plan.owner.needs_node_network {
@@ -171,7 +175,7 @@ impl<N: Attach> Reviser<N> {
         let is_other =
             |record: &&Record| record.key() != of.key() || record.plan.owner.pod.uid != of.plan.owner.pod.uid;
         self.attacher()?.for_each_pod(|state| {
-            state.records.iter().filter(is_other).for_each(|record| taken.add_record(record));
+            state.attachments().filter(is_other).for_each(|record| taken.add_record(record));
         });
         Ok(taken)
     }

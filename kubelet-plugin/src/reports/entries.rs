@@ -42,8 +42,39 @@ pub(super) enum State {
     },
 }
 
+/// Returns the entries of a claim's attachments, of its `records`; `None` while one of them is under way.
+/// `is_stuck`: finalizers wait for an attachment of the pod that fails.
+pub(super) fn entries(records: &[&Record], is_stuck: bool) -> Option<Vec<Entry>> {
+    let attachments = records.iter().filter(|record| !record.plan.is_finalizer());
+    let finalizer_of = |of: &Record| records.iter().find(|other| other.plan.finalizes == Some(of.plan.index));
+    attachments
+        .map(|record| match finalizer_of(record) {
+            Some(finalizer) => finalized(entry(record)?, finalizer, is_stuck),
+            None => entry(record),
+        })
+        .collect()
+}
+
+/// Returns the entry of an attachment with what has become of its finalizer; `None` while that is under way.
+fn finalized(entry: Entry, finalizer: &Record, is_stuck: bool) -> Option<Entry> {
+    let State::Attached { network, data, broken } = entry.state else { return Some(entry) };
+    let state = match (&finalizer.phase, &finalizer.error) {
+        (Phase::Attached { .. }, _) => {
+            State::Attached { network, data, broken: broken.or_else(|| finalizer.check.clone()) }
+        }
+        (_, Some(error)) => {
+            let is_del = finalizer.failed == Some(Operation::Del);
+            let reason = if is_del { ReadyReason::DetachFailed } else { ReadyReason::FinalizeFailed };
+            State::NotReady { reason, message: error.clone() }
+        }
+        (_, None) if is_stuck => State::Attached { network, data, broken },
+        (_, None) => return None,
+    };
+    Some(Entry { state, ..entry })
+}
+
 /// Returns the entry of a record; `None` while its attachment is under way.
-pub(super) fn entry(record: &Record) -> Option<Entry> {
+fn entry(record: &Record) -> Option<Entry> {
     let state = match (&record.phase, &record.error) {
         (Phase::Attached { sandbox, result }, _) => State::Attached {
             network: network_data(&record.plan, sandbox, result),
@@ -133,6 +164,8 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::fixtures::{record, result, sandbox};
 
@@ -212,6 +245,31 @@ mod tests {
         assert_eq!(reason(deleting(), Some(Operation::Del)), ReadyReason::DetachFailed);
         assert_eq!(reason(deleting(), Some(Operation::Add)), ReadyReason::AttachFailed, "its DEL is due");
         assert_eq!(reason(Phase::Planned, None), ReadyReason::AttachFailed, "an unfit sandbox");
+    }
+
+    #[test]
+    fn a_device_is_ready_when_its_finalizer_is_made() {
+        let attached = crate::fixtures::attached("c", "s");
+        let mut finalizer = record("c", Phase::Planned);
+        Arc::make_mut(&mut finalizer.plan).finalizes = Some(0);
+        let of = |finalizer: &Record, is_stuck| {
+            let entries = entries(&[&attached, finalizer], is_stuck)?;
+            assert_eq!(entries.len(), 1, "{entries:?}");
+            let status = device_status("netclaim.dev", &entries[0], "");
+            let condition = &status["conditions"][0];
+            Some((condition["reason"].clone(), condition["message"].clone()))
+        };
+        let ready = Some((json!("Attached"), json!("attached as net1")));
+        assert_eq!((of(&finalizer, false), of(&finalizer, true)), (None, ready.clone()));
+        finalizer.error = Some("no such sysctl".to_owned());
+        for (failed, reason) in [(Operation::Add, "FinalizeFailed"), (Operation::Del, "DetachFailed")] {
+            finalizer.failed = Some(failed);
+            assert_eq!(of(&finalizer, false), Some((json!(reason), json!("no such sysctl"))));
+        }
+        finalizer = Record { phase: attached.phase.clone(), error: None, ..finalizer };
+        assert_eq!(of(&finalizer, false), ready);
+        finalizer.check = Some("another sysctl".to_owned());
+        assert_eq!(of(&finalizer, false), Some((json!("CheckFailed"), json!("another sysctl"))));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// attachment that failed has none.
 pub(super) fn entries(state: &PodState) -> Option<Vec<Value>> {
     let mut entries = Vec::new();
-    for Record { plan, phase, error, .. } in &state.records {
+    for Record { plan, phase, error, .. } in state.attachments() {
         match phase {
             Phase::Attached { sandbox, result } => {
                 let made = Interface::made(&plan.spec, sandbox, result);

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::annotations::{AnnotationWriter, Annotations};
-use super::entries::{Entry, State, entry, has_entries, patch};
+use super::entries::{Entry, State, entries, has_entries, patch};
 use super::events::Events;
 
 /// Backoff after failed writes of one status.
@@ -147,6 +147,8 @@ impl StatusWriter {
         for record in &state.records {
             by_claim.entry(&record.plan.owner.claim.uid).or_default().push(record);
         }
+        // Finalizers wait for an attachment of the pod that fails.
+        let is_stuck = state.attachments().any(|record| record.error.is_some());
         let now: BTreeSet<String> = by_claim.keys().map(|uid| (*uid).to_owned()).collect();
         let before = self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default();
         for gone in before.difference(&now) {
@@ -157,9 +159,7 @@ impl StatusWriter {
         }
         for (uid, records) in by_claim {
             // A claim is written when all of its attachments are made or have failed.
-            let Some(entries) = records.iter().map(|record| entry(record)).collect::<Option<Vec<_>>>() else {
-                continue;
-            };
+            let Some(entries) = entries(&records, is_stuck) else { continue };
             let claim = records.first().map(|record| record.plan.owner.claim.clone());
             let known_broken =
                 self.desired.get(uid).is_some_and(|desired| desired.entries.iter().any(Entry::is_broken));

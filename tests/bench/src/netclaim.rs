@@ -111,7 +111,7 @@ fn plan(list: &NetworkList, attachment: &Attachment) -> Plan<Claimant> {
         args: Default::default(),
         capability_args: Default::default(),
     };
-    Plan { owner, index: 0, of: 1, network: "bench".to_owned(), spec }
+    Plan { owner, index: 0, of: 1, finalizes: None, network: "bench".to_owned(), spec }
 }
 
 fn sandbox(attachment: &Attachment) -> Result<Sandbox> {

@@ -19,6 +19,7 @@ mod command_line;
 mod default_route;
 mod endpoints;
 mod faults;
+mod finalize;
 mod karpenter;
 mod links;
 mod metadata;
@@ -49,6 +50,7 @@ use faults::{
     agent::*, controller::*, failpoints::*, node::*, plugins::*, reboot::*, runtime_connection::*,
     state_directory::*,
 };
+use finalize::*;
 use karpenter::*;
 use links::*;
 use metadata::*;
@@ -152,6 +154,7 @@ fn main() -> ExitCode {
             a_hanging_plugin_is_stopped_and_the_pod_starts_when_it_is_fixed,
             a_pod_does_not_start_if_one_of_its_networks_fails,
             a_plugin_that_is_killed_is_run_again,
+            a_finalizer_that_fails_keeps_the_container_waiting_until_it_succeeds,
             a_plugins_surviving_child_delays_no_pod,
             a_pod_that_is_never_restarted_survives_a_plugin_that_fails_many_times,
             containers_that_do_not_name_the_claim_wait_too,
@@ -228,6 +231,7 @@ fn main() -> ExitCode {
             a_lease_in_a_network_without_pods_is_collected,
             a_lost_address_is_reported_until_it_is_back,
             a_default_route_leads_by_the_claimed_network_and_the_cluster_stays_with_eth0,
+            finalizers_of_two_claims_run_after_both_attachments,
             a_deleted_pod_is_released_without_the_kubelet,
             a_reboot_releases_old_addresses_and_restarts_pods_with_their_networks,
             agent_and_controller_take_another_log_filter_without_a_restart,

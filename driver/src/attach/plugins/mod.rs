@@ -218,6 +218,49 @@ impl CniPlugins {
         }
     }
 
+    /// Runs ADD, with `prev` as the result before the first plugin.
+    async fn run_add(
+        &self,
+        spec: &Spec,
+        sandbox: &Sandbox,
+        prev: Option<&CniResult>,
+    ) -> Result<CniResult, AddFailure> {
+        let attachment = Self::attachment(spec, &sandbox.id, Some(&sandbox.netns));
+        let attachment = attachment.map_err(AddFailure::not_begun)?;
+        let list = &spec.conflist;
+        let _lock = self.lock(list, &attachment).await.map_err(AddFailure::not_begun)?;
+        let add = async {
+            match prev {
+                Some(prev) => self.runtime.add_after(list, &attachment, prev, self.timeout).await,
+                None => self.runtime.add(list, &attachment, self.timeout).await,
+            }
+        };
+        match self.turns.take(list.name().as_str(), &spec.tenant, add).await {
+            Ok(result) => {
+                self.note(list.clone(), attachment.clone(), AddOutcome::Attached(result.clone())).await;
+                let other = match prev {
+                    // It was asked of the attachments.
+                    Some(_) => None,
+                    None => Self::other_than_asked(spec, sandbox, &attachment, &result).await,
+                };
+                match other {
+                    None => Ok(result),
+                    Some(failure) => Err(AddFailure { last_good: Some(result), ..failure.into() }),
+                }
+            }
+            Err(error) => {
+                // How far the chain came is in `last_good`; the user needs the plugin's own error.
+                let (failure, stopped) = (Failure::of_plugin(&error.error), error.stopped());
+                let last_good = error.last_good.map(|result| *result);
+                if stopped.needs_del() {
+                    let outcome = AddOutcome::Failed(stopped, last_good.clone());
+                    self.note(list.clone(), attachment, outcome).await;
+                }
+                Err(AddFailure { failure, last_good, stopped: Some(stopped) })
+            }
+        }
+    }
+
     /// Checks that no link in the sandbox has the interface's name. With such a link ADD fails, and the DEL that
     /// is owed then would delete it by its name, although another program has made it.
     ///
@@ -423,31 +466,21 @@ impl Attach for CniPlugins {
         self.give_back_to(spec, link, false).await
     }
 
+    async fn can_finalize(&self, spec: &Spec) -> Result<(), Failure> {
+        self.settle(&spec.conflist).await.map(drop)
+    }
+
+    async fn finalize(
+        &self,
+        spec: &Spec,
+        sandbox: &Sandbox,
+        prev: &CniResult,
+    ) -> Result<CniResult, AddFailure> {
+        self.run_add(spec, sandbox, Some(prev)).await
+    }
+
     async fn add(&self, spec: &Spec, sandbox: &Sandbox) -> Result<CniResult, AddFailure> {
-        let attachment = Self::attachment(spec, &sandbox.id, Some(&sandbox.netns));
-        let attachment = attachment.map_err(AddFailure::not_begun)?;
-        let list = &spec.conflist;
-        let _lock = self.lock(list, &attachment).await.map_err(AddFailure::not_begun)?;
-        let add = self.runtime.add(list, &attachment, self.timeout);
-        match self.turns.take(list.name().as_str(), &spec.tenant, add).await {
-            Ok(result) => {
-                self.note(list.clone(), attachment.clone(), AddOutcome::Attached(result.clone())).await;
-                match Self::other_than_asked(spec, sandbox, &attachment, &result).await {
-                    None => Ok(result),
-                    Some(failure) => Err(AddFailure { last_good: Some(result), ..failure.into() }),
-                }
-            }
-            Err(error) => {
-                // How far the chain came is in `last_good`; the user needs the plugin's own error.
-                let (failure, stopped) = (Failure::of_plugin(&error.error), error.stopped());
-                let last_good = error.last_good.map(|result| *result);
-                if stopped.needs_del() {
-                    let outcome = AddOutcome::Failed(stopped, last_good.clone());
-                    self.note(list.clone(), attachment, outcome).await;
-                }
-                Err(AddFailure { failure, last_good, stopped: Some(stopped) })
-            }
-        }
+        self.run_add(spec, sandbox, None).await
     }
 
     async fn del(&self, spec: &Spec, del: Del<'_>) -> Result<DelOutcome, Failure> {

@@ -17,7 +17,7 @@ use crate::inventory::{self, Inventory, node_scope};
 /// The plugins of one ClaimNetwork.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Chain {
-    /// Every plugin, IPAM plugins included.
+    /// Every plugin, IPAM plugins and those of `finalize` included.
     pub(super) plugins: Vec<PluginType>,
     /// The configuration for STATUS; `None` where they cannot be asked.
     pub(super) conflist: Option<Arc<NetworkList>>,
@@ -41,6 +41,7 @@ pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName,
         let ipam = pool.map(AddressPoolSpec::sample).unwrap_or_default();
         let mut chain = Chain::of(name, &spec.cni_with(&ipam), node, inventory, uplink);
         chain.plugins.extend(spec.node.iter().flat_map(|on_node| plugins_of(&on_node.cni)));
+        chain.plugins.extend(spec.finalize_types().into_iter().filter_map(|name| name.parse().ok()));
         (name.clone(), chain)
     };
     inventory.networks.iter().map(chain).collect()
