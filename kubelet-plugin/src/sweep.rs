@@ -244,7 +244,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
 
     /// Checks an attachment. Returns false if there is no answer, because the pod's attachments change.
     async fn check_one(&self, pod: &str, key: &str) -> bool {
-        let Some(checked) = self.attacher.check(pod, key).await else { return false };
+        let Some(checked) = self.attacher.check(pod, key, true).await else { return false };
         let result = match checked {
             Checked::Fine => SweepResult::Ok,
             Checked::Failed(error) => {
