@@ -5,6 +5,7 @@
 //!   changes, when an ADD has failed, after `--status-period`, then more and more rarely while they say yes,
 //!   and more often while they say no. Where STATUS of all plugins looks at nothing on the node, a yes stands
 //!   until one of these changes. STATUS needs a configuration that does not depend on a claim or a pod.
+//! * A program on the node can say the same of any ClaimNetwork, in a file of facts.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -24,6 +25,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use netclaim_api::NetworkName;
+use netclaim_api::taints::Unhealthy;
 use netclaim_cni::{BinChanges, PluginType};
 use netclaim_driver::attach::CniPlugins;
 use tokio::sync::{mpsc, watch};
@@ -110,7 +112,7 @@ impl Availability {
                     (name, conflist, status)
                 });
             }
-            self.report(&checks, &unavailable);
+            self.report(&checks, known.as_deref(), &unavailable);
             let next_due = checks.due().filter(|_| asked.len() < MAX_ASKED);
             tokio::select! {
                 changed = inventory.changed() => {
@@ -151,8 +153,16 @@ impl Availability {
         }
     }
 
-    fn report(&self, checks: &Checks, unavailable: &watch::Sender<Arc<Unavailable>>) {
-        let now = checks.unavailable();
+    fn report(
+        &self,
+        checks: &Checks,
+        inventory: Option<&Inventory>,
+        unavailable: &watch::Sender<Arc<Unavailable>>,
+    ) {
+        let mut now = checks.unavailable();
+        if let Some(inventory) = inventory {
+            add_stated(&mut now, inventory);
+        }
         for name in checks.networks() {
             self.metrics.set_available(name.as_str(), !now.contains_key(name));
         }
@@ -172,5 +182,16 @@ impl Availability {
             *before = Arc::new(now);
             true
         });
+    }
+}
+
+/// Adds what files of facts say. Of two reasons the worse one stays.
+fn add_stated(unavailable: &mut Unavailable, inventory: &Inventory) {
+    for (name, facts) in inventory.facts_of_networks() {
+        let is_worse =
+            |stated: &&Unhealthy| unavailable.get(name).is_none_or(|known| stated.reason < known.reason);
+        if let Some(stated) = facts.unhealthy.as_ref().filter(is_worse) {
+            unavailable.insert(name.clone(), stated.clone());
+        }
     }
 }
