@@ -12,8 +12,8 @@
 //! | `netclaim.dev/plugin-missing` | a plugin of the ClaimNetwork is not on the node |
 //! | `netclaim.dev/kernel-lacks` | the node's kernel cannot make the kind of link that a plugin of the ClaimNetwork makes |
 //! | `netclaim.dev/value-missing` | the node has no label, or the uplink no attribute, that the ClaimNetwork's configuration names as a placeholder |
-//! | `netclaim.dev/not-ready` | a plugin's STATUS says that it cannot serve an ADD (CNI error 50) |
-//! | `netclaim.dev/limited` | a plugin's STATUS says that pods would have limited connectivity (CNI error 51) |
+//! | `netclaim.dev/not-ready` | a plugin's STATUS (CNI error 50), or a file on the node, says that it cannot serve an ADD |
+//! | `netclaim.dev/limited` | a plugin's STATUS (CNI error 51), or a file on the node, says that pods would have limited connectivity |
 //!
 //! The effect is `NoSchedule`, so running pods are not affected. The value is empty: the pod's health
 //! (`allocatedResourcesStatus`) and the agent's log have the message.

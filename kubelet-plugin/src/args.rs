@@ -193,9 +193,14 @@ fn delay(text: &str) -> Result<Duration, InvalidValue> {
 }
 
 impl Args {
-    /// The directory of files in which providers describe links.
+    /// The directory of files in which programs on the node describe links.
     pub fn links_dir(&self) -> PathBuf {
         self.run_dir.join("links.d")
+    }
+
+    /// The directory of files in which programs on the node describe ClaimNetworks.
+    pub fn networks_dir(&self) -> PathBuf {
+        self.run_dir.join("networks.d")
     }
 
     /// The directory in which the kubelet looks for registration sockets.

@@ -1,4 +1,5 @@
-//! The sweep, for what no event reports: GC of networks, CHECK of attachments, and pods that are gone.
+//! The sweep, for what no event reports: GC of networks, CHECK of attachments, and pods that are gone. CHECK
+//! runs at once where the link of attachments has changed, or a file of facts names them.
 //!
 //! * Each of the three does one thing at a time. `netclaim_driver::attach::sweep` schedules it.
 //! * GC leaves a network alone in which a sandbox that lives has an address, and the journal knows nothing of
@@ -11,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netclaim_api::NetworkName;
+use netclaim_api::device::DeviceName;
 use netclaim_api::network::{NODE_CONFLIST, conflist_name};
 use netclaim_cni::ListName;
 use netclaim_cni::ipam::host_local::{Reservation, default_reservations_dir, reservations};
@@ -27,9 +30,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, NetworkFacts, Version};
 use crate::pods::NodePods;
-use crate::pods::owner::{ObjectRef, Owner, PodState};
+use crate::pods::owner::{ObjectRef, Owner, PodState, Record};
 use crate::runtime::sandboxes::Sandboxes;
 
 label_values! {
@@ -128,8 +131,11 @@ pub(crate) struct Sweep<N, O: Observer<Owner = Owner>> {
 impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     /// Sweeps until `cancel`.
     pub(crate) async fn run(self, cancel: CancellationToken) {
-        let sweeps =
-            async { tokio::join!(self.collect(), self.check(), self.check_displaced(), self.find_orphans()) };
+        let sweeps = async {
+            let displaced = self.check_at_once(true, || self.attacher.displaced());
+            let named = self.check_at_once(false, || self.named_by_facts());
+            tokio::join!(self.collect(), self.check(), displaced, named, self.find_orphans())
+        };
         let _ = cancel.run_until_cancelled(sweeps).await;
         cancel.cancelled().await;
     }
@@ -205,7 +211,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
         let Some(mut schedule) = schedule(self.intervals.check) else { return };
         loop {
             let (pod, key) = turn(&mut schedule, || self.attached()).await;
-            self.check_one(&pod, &key).await;
+            self.check_one(&pod, &key, true).await;
         }
     }
 
@@ -219,19 +225,41 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
         attached
     }
 
-    /// Checks attachments at once whose link is gone from the node or was made again.
-    async fn check_displaced(&self) {
+    /// Returns the attachments that files of facts name, each by its pod's UID, its key and the version of
+    /// the file. A file speaks of its own ClaimNetwork only.
+    fn named_by_facts(&self) -> BTreeSet<(String, String, Version)> {
+        let inventory = self.inventory.borrow().clone();
+        let facts = inventory.iter().flat_map(|inventory| inventory.facts_of_networks());
+        let naming: BTreeMap<_, _> = facts.filter(|(_, facts)| !facts.check.is_empty()).collect();
+        let mut all = BTreeSet::new();
+        if !naming.is_empty() {
+            let is_named = |record: &Record| {
+                let version = named(record, &naming)?;
+                Some((record.plan.owner.pod.uid.clone(), record.key(), version))
+            };
+            self.attacher.for_each_pod(|state| all.extend(state.records.iter().filter_map(is_named)));
+        }
+        all
+    }
+
+    /// Checks the attachments that `find` returns, each by its pod's UID, its key and why, once while it
+    /// returns them: at once when it may return others.
+    async fn check_at_once<Why: Ord>(
+        &self,
+        may_look: bool,
+        find: impl Fn() -> BTreeSet<(String, String, Why)>,
+    ) {
         let (mut inventory, mut checked) = (self.inventory.clone(), BTreeSet::new());
         if self.intervals.check.is_zero() {
             return;
         }
         loop {
-            let displaced = self.attacher.displaced();
-            checked.retain(|known| displaced.contains(known));
+            let found = find();
+            checked.retain(|known| found.contains(known));
             let mut wait = UPDATE_INTERVAL;
-            for one in displaced {
+            for one in found {
                 if !checked.contains(&one) {
-                    if self.check_one(&one.0, &one.1).await {
+                    if self.check_one(&one.0, &one.1, may_look).await {
                         checked.insert(one);
                     } else {
                         wait = BUSY_INTERVAL;
@@ -245,8 +273,8 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     }
 
     /// Checks an attachment. Returns false if there is no answer, because the pod's attachments change.
-    async fn check_one(&self, pod: &str, key: &str) -> bool {
-        let Some(checked) = self.attacher.check(pod, key).await else { return false };
+    async fn check_one(&self, pod: &str, key: &str, may_look: bool) -> bool {
+        let Some(checked) = self.attacher.check(pod, key, may_look).await else { return false };
         let result = match checked {
             Checked::Fine => SweepResult::Ok,
             Checked::Failed(error) => {
@@ -312,6 +340,15 @@ fn unknown(reserved: &[Reservation], live: &HashSet<String>, known: &BTreeSet<St
     reserved.iter().filter(is_unknown).map(|of| of.ip.to_string()).collect()
 }
 
+/// Returns the version of the file that names an attachment, if its ClaimNetwork's does.
+fn named(record: &Record, naming: &BTreeMap<&NetworkName, &NetworkFacts>) -> Option<Version> {
+    let Phase::Attached { sandbox, .. } = &record.phase else { return None };
+    let Ok(DeviceName::Network(network)) = record.plan.owner.device.device.parse() else { return None };
+    let facts = naming.get(&network)?;
+    let name = format!("{}/{}", sandbox.id, record.plan.spec.if_name);
+    facts.check.contains(&name).then_some(facts.origin.version)
+}
+
 /// Returns a schedule; `None` when the interval is zero.
 pub(crate) fn schedule<K: Ord + Clone>(interval: Duration) -> Option<Schedule<K>> {
     (!interval.is_zero()).then(|| Schedule::new(interval))
@@ -335,7 +372,27 @@ pub(crate) async fn turn<K: Ord + Clone>(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::fixtures::{attached, record};
+    use crate::inventory::fixtures::facts;
+
+    #[test]
+    fn a_file_names_attachments_of_its_own_network_only() {
+        let facts = facts(&json!({"check": ["s1/net1", "s2/net2"]}));
+        let network = "lab".parse().expect("a name");
+        let naming = BTreeMap::from([(&network, &facts)]);
+        let is_named = |device: &str, mut record: Record| {
+            Arc::make_mut(&mut record.plan).owner.device.device = device.to_owned();
+            named(&record, &naming).is_some()
+        };
+        assert!(is_named("net-lab", attached("c", "s1")));
+        assert!(!is_named("net-lab", attached("c", "s2")), "its interface is net1");
+        assert!(!is_named("net-other", attached("c", "s1")));
+        assert!(!is_named("nic-eth1", attached("c", "s1")));
+        assert!(!is_named("net-lab", record("c", Phase::Planned)), "it is not attached");
+    }
 
     #[test]
     fn an_address_of_a_live_sandbox_that_the_journal_does_not_know_is_nobodys_leftover() {

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::counters::Counters;
 use super::journal::{Journal, Loaded, Unreadable};
 use super::plan::{Owner, Plan, Spec};
-use super::pod::{Command, Pod, blocking};
+use super::pod::{Check, Command, Pod, blocking};
 use super::record::{Phase, Record, Sandbox};
 use super::state::PodState;
 use super::{Attach, Checked, Failure, Observer, Operation};
@@ -288,11 +288,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     }
 
     /// Runs CHECK for the attachment with this [key](Record::key), and notes the result in the pod's state.
-    /// Returns `None` when it is not attached, or when its pod has work to do: that work goes first, and ends
-    /// a CHECK that runs.
-    pub async fn check(&self, pod_uid: &str, key: &str) -> Option<Checked> {
+    /// With `may_look`, a look into the pod may stand for a CHECK by the plugins. Returns `None` when it is
+    /// not attached, or when its pod has work to do: that work goes first, and ends a CHECK that runs.
+    pub async fn check(&self, pod_uid: &str, key: &str, may_look: bool) -> Option<Checked> {
         let (reply, answer) = oneshot::channel();
-        self.lock().send(pod_uid, Command::Check { key: key.to_owned(), reply });
+        self.lock().send(pod_uid, Command::Check(Check { key: key.to_owned(), may_look, reply }));
         answer.await.ok()
     }
 

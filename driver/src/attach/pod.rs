@@ -49,11 +49,20 @@ pub(super) enum Command<O> {
     /// This sandbox, or with `None` whatever sandbox there was, is gone.
     SandboxGone(Option<String>),
     /// Check this attachment, if it is made and the pod has no work to do. Otherwise there is no answer.
-    Check { key: String, reply: oneshot::Sender<Checked> },
+    Check(Check),
     /// Run the owed DELs of this group, forget its records, then answer.
     Release { group: String, reply: oneshot::Sender<Result<(), Failure>> },
     /// Try ADDs again that could not succeed as things were.
     RetryPermanent,
+}
+
+/// A wish to check an attachment.
+#[derive(Debug)]
+pub(super) struct Check {
+    pub(super) key: String,
+    /// Whether a look into the pod may stand for a CHECK by the plugins.
+    pub(super) may_look: bool,
+    pub(super) reply: oneshot::Sender<Checked>,
 }
 
 pub(super) struct Pod<A, O: Observer> {
@@ -76,7 +85,7 @@ pub(super) struct Pod<A, O: Observer> {
     observe_again: Option<Instant>,
     /// The callers that wait for the end of a release, by group.
     waiting: Vec<(String, oneshot::Sender<Result<(), Failure>>)>,
-    checks: Vec<(String, oneshot::Sender<Checked>)>,
+    checks: Vec<Check>,
     /// When the plugins last found an attachment to be fine, by key.
     found_fine: HashMap<String, Instant>,
 }
@@ -199,8 +208,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             match self.wanted.next_step(&self.records, &self.retries, &self.boot_id, Instant::now()) {
                 Some((index, step)) => Box::pin(self.perform(index, step, commands)).await,
                 None => {
-                    if let Some((key, reply)) = self.checks.pop() {
-                        Box::pin(self.check(&key, reply, commands)).await;
+                    if let Some(check) = self.checks.pop() {
+                        Box::pin(self.check(check, commands)).await;
                         continue;
                     }
                     self.drop_idle_pins();
@@ -262,7 +271,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                     self.publish().await;
                 }
             }
-            Command::Check { key, reply } => self.checks.push((key, reply)),
+            Command::Check(check) => self.checks.push(check),
             Command::RetryPermanent => self.retries.retry_permanent(),
             Command::Release { group, reply } => {
                 self.wanted.release(&group);
@@ -676,18 +685,16 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.wanted.is_reached(&self.records, &self.boot_id)
     }
 
-    async fn check(
-        &mut self,
-        key: &str,
-        mut reply: oneshot::Sender<Checked>,
-        commands: &mut Commands<O::Owner>,
-    ) {
+    async fn check(&mut self, check: Check, commands: &mut Commands<O::Owner>) {
+        let Check { key, may_look, mut reply } = check;
+        let key = key.as_str();
         let Some(record) = self.record(key).filter(|_| self.is_settled()).cloned() else { return };
         let Phase::Attached { sandbox, result } = record.phase.clone() else { return };
         let span = span(&record.plan, &sandbox.id, &Traced::default());
         let (attach, plan) = (Arc::clone(&self.attach), Arc::clone(&record.plan));
         // Plugins decide where something was wrong or their answer is old, and where the link was made again.
-        let may_look = record.check.is_none()
+        let may_look = may_look
+            && record.check.is_none()
             && self.found_fine.get(key).is_some_and(|at| at.elapsed() < CHECK_LIFETIME)
             && (record.host_link.is_none() || self.attach.host_link(&plan.spec) == record.host_link);
         let check = async move {

@@ -994,17 +994,17 @@ fn checked(state: &PodState<Claimant>) -> Option<&str> {
 #[tokio::test(start_paused = true)]
 async fn a_failed_check_is_shown_until_the_next_one_succeeds() {
     let node = Node::prepared(&[("a", 0)]).await;
-    assert_eq!(node.attacher.check(POD, "a-uid.0").await, None, "it is not attached");
+    assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, None, "it is not attached");
     node.up("s1");
     node.until("open", open("s1")).await;
     node.plugins.check.lock().unwrap().push_back(Script::Fail);
-    assert_eq!(node.attacher.check(POD, "a-uid.0").await, Some(Checked::Failed("no".into())));
+    assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, Some(Checked::Failed("no".into())));
     let state = node.attacher.watch(POD).unwrap();
     assert_eq!((checked(&state.borrow()), state.borrow().gate("s1")), (Some("no"), Gate::Open));
-    assert_eq!(node.attacher.check(POD, "a-uid.0").await, Some(Checked::Fine));
+    assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, Some(Checked::Fine));
     assert_eq!(checked(&state.borrow()), None);
-    assert_eq!(node.attacher.check(POD, "b-uid.0").await, None);
-    assert_eq!(node.attacher.check("nobody", "a-uid.0").await, None);
+    assert_eq!(node.attacher.check(POD, "b-uid.0", true).await, None);
+    assert_eq!(node.attacher.check("nobody", "a-uid.0", true).await, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -1029,12 +1029,12 @@ async fn an_attachment_fails_its_check_when_its_link_was_made_again() {
     // A plugin without a CHECK, one that finds something, and one that does not.
     node.plugins.check.lock().unwrap().extend([Script::MakeNothing, Script::Fail, Script::Succeed]);
     let state = node.attacher.watch(POD).unwrap();
-    node.attacher.check(POD, "a-uid.0").await;
+    node.attacher.check(POD, "a-uid.0", true).await;
     assert_eq!(checked(&state.borrow()), Some(MADE_AGAIN));
     assert!(changes.has_changed().unwrap(), "the device is unhealthy now");
-    node.attacher.check(POD, "a-uid.0").await;
+    node.attacher.check(POD, "a-uid.0", true).await;
     assert_eq!(checked(&state.borrow()), Some(format!("{MADE_AGAIN}: no").as_str()));
-    node.attacher.check(POD, "a-uid.0").await;
+    node.attacher.check(POD, "a-uid.0", true).await;
     assert_eq!(checked(&state.borrow()), None);
     // In its next sandbox it is on the new link.
     node.up("s2");
@@ -1049,7 +1049,7 @@ async fn a_look_stands_for_a_check_for_an_hour_while_everything_is_as_it_was() {
     let link = |index| *node.plugins.host_link.lock().unwrap() = index;
     let check = async || {
         let before = node.plugins.calls().len();
-        let checked = node.attacher.check(POD, "a-uid.0").await.unwrap();
+        let checked = node.attacher.check(POD, "a-uid.0", true).await.unwrap();
         (checked, node.plugins.calls().len() - before)
     };
     link(Some(4));
@@ -1058,6 +1058,9 @@ async fn a_look_stands_for_a_check_for_an_hour_while_everything_is_as_it_was() {
     node.until("open", open("s1")).await;
     assert_eq!(check().await, (Checked::Fine, 1), "no plugin has said so yet");
     assert_eq!(check().await, (Checked::Fine, 0));
+    let before = node.plugins.calls().len();
+    assert_eq!(node.attacher.check(POD, "a-uid.0", false).await, Some(Checked::Fine));
+    assert_eq!(node.plugins.calls().len() - before, 1, "a look is not wanted");
     tokio::time::advance(Duration::from_secs(3599)).await;
     assert_eq!(check().await, (Checked::Fine, 0));
     tokio::time::advance(Duration::from_secs(2)).await;
@@ -1084,7 +1087,7 @@ async fn a_check_never_holds_up_the_pod() {
     node.up("s1");
     node.until("open", open("s1")).await;
     node.plugins.check.lock().unwrap().push_back(Script::Hang);
-    let check = node.attacher.check(POD, "a-uid.0");
+    let check = node.attacher.check(POD, "a-uid.0", true);
     let release = async {
         node.until_called("check a0 s1").await;
         node.attacher.release("a-uid").await

@@ -39,7 +39,7 @@ use crate::devices::publish::{Devices, Inputs};
 use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
 use crate::inventory::block_watch::BlockWatch;
-use crate::inventory::providers::Providers;
+use crate::inventory::facts::NodeFacts;
 use crate::inventory::watch::NodeWatch;
 use crate::inventory::{Inventory, OwnBlocks};
 use crate::node_networks::{self, Keeper, NodeJournal, NodeNetworks, NodeSandbox};
@@ -170,7 +170,7 @@ impl Agent {
             node: self.args.node_name.clone(),
             events: self.events.clone(),
             links: Links::new("/sys"),
-            providers: Providers::new(&self.args.links_dir()),
+            facts: NodeFacts::new(&self.args.links_dir(), &self.args.networks_dir()),
             blocks: self.blocks.clone(),
             made_here: self.node_networks.links(),
         };

@@ -16,9 +16,9 @@ use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use netclaim_api::conflist::{has_child, link_use_of, vlan_of};
 use netclaim_api::device::DeviceName;
-use netclaim_api::network::{ClaimNetworkSpec, UplinkSelector};
+use netclaim_api::network::{ClaimNetworkSpec, NetworkCapacity, UplinkSelector};
 use netclaim_api::taints::{Reason, Unhealthy};
-use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
+use netclaim_api::{IfName, LinkUse, NetworkName, Quantity, attributes};
 use serde_json::{Map, Value};
 
 use super::candidate::{Candidate, space_of_link};
@@ -119,6 +119,18 @@ pub(crate) fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) ->
     };
     let found = inventory.uplinks.iter().find(|uplink| is_it(&uplink.link));
     found.map(|uplink| uplink.name.clone()).or_else(|| text(attributes, attributes::UPLINK)?.parse().ok())
+}
+
+/// Returns what claims hold of the ClaimNetwork's device in the node's pool.
+pub(super) fn amounts(network: &NetworkName, held: &[Held]) -> NetworkCapacity {
+    let device = DeviceName::Network(network.clone()).to_string();
+    let here = || held.iter().filter(|held| held.device.as_ref() == Some(&device));
+    let number = |count: usize| Some(Quantity::new(count as u64));
+    NetworkCapacity {
+        bandwidth: Some(Quantity::new(here().map(|held| held.bandwidth).fold(0, u64::saturating_add))),
+        interfaces: number(here().count()),
+        addresses: number(here().filter(|held| held.takes_address_of(network)).count()),
+    }
 }
 
 /// Returns what [`settled`] needs to know of a plan on the node of this name. The whole [`Held`] is many

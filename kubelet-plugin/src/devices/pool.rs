@@ -52,7 +52,7 @@ pub(super) fn pool(
     let sharing::Amounts { bandwidth, segments } = sharing::Amounts::of(inventory, held);
     let mut candidates: Vec<Candidate> = Vec::new();
     for (name, spec) in networks(inventory) {
-        let amounts = Amounts {
+        let mut amounts = Amounts {
             bandwidth: bandwidth.of_network(name).or(spec.capacity.bandwidth),
             addresses: spec
                 .capacity
@@ -69,7 +69,10 @@ pub(super) fn pool(
             }),
         };
         let uplink = inventory.uplink_of(spec);
-        let exhausted = exhausted(name, &amounts, inventory.addresses.get(name), held);
+        let facts = inventory.facts.get(name);
+        let exhausted = facts
+            .and_then(|facts| facts.lower(name, &mut amounts, &held::amounts(name, held)))
+            .or_else(|| exhausted(name, &amounts, inventory.addresses.get(name), held));
         let mut candidate = network_device(name, spec, uplink, amounts);
         candidate.unhealthy.extend(inventory.lacks(spec));
         candidate.unhealthy.extend(unavailable.get(name).cloned());
@@ -293,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{self, conflist};
-    use crate::inventory::fixtures::{uplink, without_blocks};
+    use crate::inventory::fixtures::{facts, uplink, without_blocks};
 
     fn network(plugin: &str) -> ClaimNetworkSpec {
         serde_json::from_value(json!({
@@ -432,6 +435,42 @@ mod tests {
         });
         let short = ["exhausted", "full", ""];
         assert_eq!(exhausted, [["exhausted", "", ""], short, short, short]);
+    }
+
+    #[test]
+    fn a_file_of_facts_lowers_what_is_published_but_not_below_what_claims_hold() {
+        let mut inventory = inventory(&[("lab", "macvlan"), ("other", "macvlan")]);
+        for spec in inventory.networks.values_mut() {
+            spec.capacity =
+                serde_json::from_value(json!({"bandwidth": "2G", "interfaces": 10})).expect("any");
+        }
+        let holding =
+            [held("net-lab", &inventory), held("net-lab", &inventory), held("net-other", &inventory)];
+        let mut published = |stated: serde_json::Value, held: &[Held]| {
+            inventory.facts = [("lab".parse().expect("a name"), facts(&json!({"capacity": stated})))].into();
+            let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
+            let from =
+                Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: true };
+            let (pool, health) = pool(from, |_, _| Some(20));
+            assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
+            let [lab, other] = ["net-lab", "net-other"]
+                .map(|name| pool.devices.iter().find(|device| device.name == name).expect("published"));
+            let amounts = |device: &Device| {
+                let capacity = device.capacity.iter().flatten();
+                capacity.map(|(_, capacity)| capacity.value.0.clone()).collect::<Vec<_>>().join(" ")
+            };
+            assert_eq!(amounts(other), "20 2G 10", "the other one's stay");
+            let health = health.into_iter().find(|health| health.device == "net-lab").expect("known");
+            format!("{} {}{}", amounts(lab), taints(lab).join(" "), health.unhealthy.unwrap_or_default())
+        };
+        assert_eq!(published(json!({}), &[]), "20 2G 10 ");
+        assert_eq!(published(json!({"addresses": 7, "interfaces": 11, "bandwidth": "1G"}), &[]), "7 1G 10 ");
+        assert_eq!(published(json!({"addresses": 1, "interfaces": 0}), &holding), "2 2G 2 ");
+        assert_eq!(
+            published(json!({"interfaces": 0}), &[]),
+            "20 2G 0 netclaim.dev/exhausted\
+             networks.d/lab.json says that the node has no interfaces of ClaimNetwork lab"
+        );
     }
 
     #[test]

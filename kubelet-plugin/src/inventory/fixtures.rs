@@ -5,8 +5,10 @@ use netclaim_api::attribute::DeclaredAttributes;
 use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{LinkUse, NetworkName};
 use netclaim_driver::links::{Link, OperState};
+use serde_json::Value;
 
-use super::{NodeAddresses, OwnBlock, Uplink};
+use super::facts_dir::{Facts as _, Origin, Version};
+use super::{NetworkFacts, NodeAddresses, OwnBlock, Uplink};
 
 /// A NIC that is up.
 pub(crate) fn link(name: &str) -> Link {
@@ -39,6 +41,12 @@ pub(crate) fn uplink(name: &str) -> Uplink {
         bandwidth: link.speed.map(netclaim_api::Quantity::new),
         link,
     }
+}
+
+/// What the file `lab.json` states.
+pub(crate) fn facts(document: &Value) -> NetworkFacts {
+    let origin = Origin { path: "networks.d/lab.json".into(), version: Version::default() };
+    NetworkFacts::read(&document.to_string(), &origin).expect("facts")
 }
 
 /// A block of the ClaimNetwork's own ranges that the node has leased.

@@ -10,12 +10,15 @@
 //! | `addresses` | the blocks of addresses that the node has, by ClaimNetwork; pure |
 //! | `block_watch` | watches these blocks, and notices silence |
 //! | `policies`, `objects`, `node_object` | the state of watches of the API server; pure |
-//! | `providers`, `link_watch` | watches of providers' files and of links |
+//! | `facts`, `facts_dir` | what files on the node state about links and ClaimNetworks, and the watch of them |
+//! | `link_watch` | the watch of links |
 //! | `shared` | what consecutive inventories share |
 //! | `watch` | makes inventories of all that |
 
 mod addresses;
 pub(crate) mod block_watch;
+pub(crate) mod facts;
+mod facts_dir;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod foreign_use;
@@ -25,7 +28,6 @@ mod node_object;
 mod node_scope;
 mod objects;
 mod policies;
-pub(crate) mod providers;
 mod selection;
 mod shared;
 mod uplink;
@@ -34,6 +36,8 @@ pub(crate) mod watch;
 
 pub(crate) use addresses::addresses as addresses_of;
 pub use addresses::{Block, NodeAddresses, OwnBlock, OwnBlocks};
+pub(crate) use facts::NetworkFacts;
+pub(crate) use facts_dir::Version;
 pub(crate) use node_scope::node_scope;
 pub(crate) use selection::{Inventory, selects};
 #[cfg(test)]

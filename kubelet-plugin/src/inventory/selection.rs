@@ -8,6 +8,7 @@ use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, NetworkName};
 
 use super::addresses::NodeAddresses;
+use super::facts::NetworkFacts;
 use super::node_scope::lacks_value;
 use super::shared::Shared;
 use super::uplink::Uplink;
@@ -44,9 +45,16 @@ pub(crate) struct Inventory {
     pub(crate) networks: Shared<BTreeMap<NetworkName, ClaimNetworkSpec>>,
     /// The addresses of ClaimNetworks that share them with other nodes.
     pub(crate) addresses: Shared<BTreeMap<NetworkName, NodeAddresses>>,
+    /// What programs on the node state about ClaimNetworks, also about those that are not for this node.
+    pub(crate) facts: Shared<BTreeMap<NetworkName, NetworkFacts>>,
 }
 
 impl Inventory {
+    /// Returns what programs state about the ClaimNetworks of this node.
+    pub(crate) fn facts_of_networks(&self) -> impl Iterator<Item = (&NetworkName, &NetworkFacts)> {
+        self.facts.iter().filter(|(name, _)| self.networks.contains_key(*name))
+    }
+
     /// Returns the first uplink that a ClaimNetwork selects and can use here. `None` where the ClaimNetwork
     /// needs no uplink or the node has none for it.
     pub(crate) fn uplink_of(&self, network: &ClaimNetworkSpec) -> Option<&Uplink> {

@@ -8,7 +8,7 @@ use netclaim_api::uplink_policy::UplinkCapacity;
 use netclaim_api::{IfName, LinkUse, Quantity};
 use netclaim_driver::links::{Link, NodeTraffic};
 
-/// What a provider on the node declares about a link.
+/// What a program on the node states about a link.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Provided {
     /// Attributes; those of policies take precedence.

@@ -1,5 +1,5 @@
-//! Keeps the [`Inventory`] up to date: links by netlink, providers' files, and ClaimNetworks, UplinkPolicies
-//! and the Node object from the API server.
+//! Keeps the [`Inventory`] up to date: links by netlink, files of facts, and ClaimNetworks, UplinkPolicies and
+//! the Node object from the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -27,12 +27,12 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::addresses::{NodeAddresses, OwnBlocks, addresses};
+use super::facts::NodeFacts;
 use super::link_watch::LinkWatch;
 use super::node_links::taken_by_the_node;
 use super::node_object::{NodeObject, OwnNode};
 use super::objects::Objects;
 use super::policies::Policies;
-use super::providers::Providers;
 use super::selection::{Inventory, KINDS};
 use super::shared::Shared;
 use super::uplinks::{Interest, uplinks, withheld};
@@ -53,8 +53,8 @@ pub(crate) struct NodeWatch {
     /// Events on the Node.
     pub(crate) events: Events,
     pub(crate) links: Links,
-    /// Providers of attributes of links.
-    pub(crate) providers: Providers,
+    /// What programs on the node state about links and ClaimNetworks.
+    pub(crate) facts: NodeFacts,
     /// The node's blocks of addresses.
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
     /// The names of links that were made on the node for ClaimNetworks.
@@ -84,6 +84,7 @@ impl NodeWatch {
         let (mut known_policies, mut known_pools) = (Policies::default(), Objects::<KnownPool>::default());
         let (mut warned, mut shared) = (BTreeMap::new(), SharedParts::default());
         let (mut patience, mut waited) = (pin!(tokio::time::sleep(ADDRESSES)), false);
+        self.facts.look().await;
         loop {
             let snapshot = links.snapshot().await;
             // Before the first inventory, which is published as soon as it is there.
@@ -95,7 +96,7 @@ impl NodeWatch {
                 let networks = shared.networks(all_networks, &node.labels);
                 ask_kernel(&self.links, &networks, &mut kinds).await;
                 let lacking = kinds.iter().filter(|(_, has)| !**has).map(|(kind, _)| *kind).collect();
-                let (provided, named) = (self.providers.provided(), named(&networks));
+                let (provided, named) = (self.facts.links.stated(), named(&networks));
                 let made_here = self.made_here.borrow_and_update().clone();
                 let (uplinks, followers) =
                     uplinks(snapshot, &node.addresses, &in_force, provided, &named, &made_here);
@@ -113,6 +114,7 @@ impl NodeWatch {
                     lacking,
                     networks,
                     addresses,
+                    facts: self.facts.networks.stated().clone(),
                 };
                 let taken = inventory.borrow().as_ref().map(|before| taken_by_the_node(before, &now));
                 let new = new_warnings(&mut warned, now.node_link_warnings());
@@ -136,7 +138,7 @@ impl NodeWatch {
                         true
                     }
                     () = links.changed() => true,
-                    () = self.providers.changed() => true,
+                    () = self.facts.changed() => true,
                     // Its module may be installed later.
                     _ = look.tick(), if kinds.values().any(|has| !has) => {
                         kinds.retain(|_, has| *has);

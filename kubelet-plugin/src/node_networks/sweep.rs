@@ -36,7 +36,7 @@ impl Sweep {
                 keys
             };
             let (network, key) = turn(&mut schedule, attached).await;
-            let result = match self.networks.attacher.check(&network, &key).await {
+            let result = match self.networks.attacher.check(&network, &key, true).await {
                 None => continue,
                 Some(Checked::Fine) => SweepResult::Ok,
                 Some(Checked::Failed(error)) => {

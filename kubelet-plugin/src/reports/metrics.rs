@@ -48,7 +48,7 @@ impl NetworkMetrics {
         Self {
             available: registry.add(
                 "network_available",
-                "0 while a plugin of the ClaimNetwork is not installed, or says by STATUS that it cannot serve a pod",
+                "0 while a plugin of the ClaimNetwork is not installed, or STATUS or a file of facts says that it cannot serve a pod",
                 [Label::any("network", "a ClaimNetwork")],
                 Family::default(),
             ),

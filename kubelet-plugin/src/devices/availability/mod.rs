@@ -5,6 +5,7 @@
 //!   changes, when an ADD has failed, after `--status-period`, then more and more rarely while they say yes,
 //!   and more often while they say no. Where STATUS of all plugins looks at nothing on the node, a yes stands
 //!   until one of these changes. STATUS needs a configuration that does not depend on a claim or a pod.
+//! * A program on the node can say the same of any ClaimNetwork, in a file of facts.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -24,6 +25,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use netclaim_api::NetworkName;
+use netclaim_api::taints::Unhealthy;
 use netclaim_cni::{BinChanges, PluginType};
 use netclaim_driver::attach::CniPlugins;
 use tokio::sync::{mpsc, watch};
@@ -112,7 +114,7 @@ impl Availability {
                     (name, conflist, status)
                 });
             }
-            self.report(&checks, &unavailable);
+            self.report(&checks, known.as_deref(), &unavailable);
             let next_due = checks.due().filter(|_| asked.len() < MAX_ASKED);
             tokio::select! {
                 changed = inventory.changed() => {
@@ -155,10 +157,17 @@ impl Availability {
         }
     }
 
-    fn report(&self, checks: &Checks, unavailable: &watch::Sender<Arc<Unavailable>>) {
+    fn report(
+        &self,
+        checks: &Checks,
+        inventory: Option<&Inventory>,
+        unavailable: &watch::Sender<Arc<Unavailable>>,
+    ) {
         let mut now = checks.unavailable();
-        for (name, unhealthy) in &**self.not_set_up.borrow() {
-            now.entry(name.clone()).or_insert_with(|| unhealthy.clone());
+        add(&mut now, self.not_set_up.borrow().iter());
+        if let Some(inventory) = inventory {
+            let stated = inventory.facts_of_networks();
+            add(&mut now, stated.filter_map(|(name, facts)| Some((name, facts.unhealthy.as_ref()?))));
         }
         for name in checks.networks() {
             self.metrics.set_available(name.as_str(), !now.contains_key(name));
@@ -179,5 +188,14 @@ impl Availability {
             *before = Arc::new(now);
             true
         });
+    }
+}
+
+/// Adds what else is known. Of two reasons the worse one stays.
+fn add<'a>(unavailable: &mut Unavailable, known: impl Iterator<Item = (&'a NetworkName, &'a Unhealthy)>) {
+    for (name, unhealthy) in known {
+        if unavailable.get(name).is_none_or(|before| unhealthy.reason < before.reason) {
+            unavailable.insert(name.clone(), unhealthy.clone());
+        }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::chain::Chain;
 use super::checks::{MESSAGE_LIFETIME, UNREADY_INTERVAL};
 use super::*;
-use crate::inventory::fixtures::uplink;
+use crate::inventory::fixtures::{facts, uplink};
 
 const PERIOD: Duration = Duration::from_secs(30);
 
@@ -314,6 +314,32 @@ async fn a_plugin_that_says_no_is_quoted_until_it_says_yes() {
     assert!(node.becomes("a", Some(Reason::NotReady)).await.contains("nonsense"));
     install(dir.path(), "x", &fails_with(4));
     node.becomes("a", None).await;
+}
+
+#[tokio::test]
+async fn a_file_says_no_for_plugins_that_cannot_be_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    install(dir.path(), "x", &fails_with(51));
+    let plugin = |parameter: &str| json!({"type": "x", "of": parameter});
+    let old = json!({"cniVersion": "1.0.0", "plugins": [plugin("")]});
+    let of_claims = json!({"cniVersion": "1.1.0", "plugins": [plugin("${parameters.of}")]});
+    let networks = [("old", old), ("of-claims", of_claims), ("limited", conf("x")), ("missing", conf("y"))];
+    let mut node = Node::new(&[dir.path()], &networks);
+    node.becomes("limited", Some(Reason::Limited)).await;
+    let stated = facts(&json!({"status": {"add": false, "message": "no BGP"}}));
+    let stated = |network: &str| (name(network), stated.clone());
+    let facts = ["old", "of-claims", "limited", "missing", "of-another-node"].map(stated).into();
+    node.inventory.send_replace(Some(Arc::new(Inventory { facts, ..inventory(&networks) })));
+    for network in ["old", "of-claims", "limited"] {
+        let message = node.becomes(network, Some(Reason::NotReady)).await;
+        assert_eq!(message, "networks.d/lab.json says that no pod can be attached: no BGP");
+    }
+    node.becomes("missing", Some(Reason::PluginMissing)).await;
+    assert_eq!(node.unavailable.borrow().len(), 4, "not those that are not this node's");
+    node.inventory.send_replace(Some(Arc::new(inventory(&networks))));
+    node.becomes("old", None).await;
+    node.becomes("of-claims", None).await;
+    node.becomes("limited", Some(Reason::Limited)).await;
 }
 
 #[tokio::test]
