@@ -209,6 +209,7 @@ release: tools ## The files of a release in OUT (target/release-files), for amd6
 generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the reference, outcomes of migrations and the manifests anew (needs Go)
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test plugin_keys -- --include-ignored
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-nri --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table

@@ -314,3 +314,37 @@ fn an_interrupted_add_ends_its_plugin_and_can_be_deleted() {
     node.ok(&["del", "net", "a"]);
     assert_eq!(node.ok(&["attachments", "--json"]).trim(), "[]");
 }
+
+#[test]
+fn a_served_plugin_is_called_by_its_socket_until_the_daemon_is_ended() {
+    let node = Node::new();
+    fs::create_dir(node.path("container")).unwrap();
+    let answers = "test \"$CNI_COMMAND\" != VERSION || { echo '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.1.0\"]}'; exit; }";
+    let served = PLUGIN.replace("#!/bin/sh", &format!("#!/bin/sh\n{answers}"));
+    fs::write(node.path("container/mock"), served).unwrap();
+    fs::set_permissions(node.path("container/mock"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::remove_file(node.path("bin/mock")).unwrap();
+    let (bin, sockets) = (node.path("container"), node.path("run/cni"));
+    let (bin, sockets) = (bin.to_str().unwrap(), sockets.to_str().unwrap());
+    let serve = ["serve", "--type", "mock", "--bin", bin, "--sockets", sockets];
+    let mut daemon = node.command(&serve).spawn().unwrap();
+    while !node.path("run/cni/mock.sock").exists() {
+        assert!(daemon.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    node.ok(&["add", "net", "a", "--cni-sockets", sockets]);
+    node.ok(&["check", "net", "a", "--cni-sockets", sockets]);
+    let calls = node.calls();
+    assert_eq!(calls.iter().map(|call| call[0].as_str()).collect::<Vec<_>>(), ["ADD", "CHECK"]);
+    assert_eq!(calls[0][2..5], [node.path("netns/a").to_str().unwrap(), "eth0", "IgnoreUnknown=1;K=V"]);
+    let second = node.run(&serve);
+    assert!(String::from_utf8_lossy(&second.stderr).contains("another daemon listens at"), "{second:?}");
+
+    assert!(Command::new("kill").arg(daemon.id().to_string()).status().unwrap().success());
+    assert!(daemon.wait().unwrap().success());
+    assert!(!node.path("run/cni/mock.sock").exists());
+    let (error, told) = node.fails(&["del", "net", "a", "--cni-sockets", sockets]);
+    assert_eq!(error["code"], 11, "try again later");
+    assert!(told.contains("start the daemon that serves the plugin there"), "{told}");
+    assert!(node.fails(&["del", "net", "a"]).1.contains("--cni-sockets"));
+}

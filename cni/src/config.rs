@@ -27,6 +27,7 @@ pub struct NetworkList {
     version: SpecVersion,
     disable_check: bool,
     disable_gc: bool,
+    sockets: Option<BTreeSet<PluginType>>,
     first: PluginConf,
     rest: Vec<PluginConf>,
     raw: Box<RawValue>,
@@ -137,6 +138,7 @@ impl NetworkList {
             versions,
             disable_check: flag(&object, "disableCheck")?,
             disable_gc: flag(&object, "disableGC")?,
+            sockets: object.get(keys::SOCKETS).map(plugin_types).transpose()?,
             first,
             rest,
             raw,
@@ -166,6 +168,14 @@ impl NetworkList {
     /// Whether GC must not be called for this network.
     pub fn disable_gc(&self) -> bool {
         self.disable_gc
+    }
+
+    /// The types that daemons serve, all others being programs; `None` before the list is settled.
+    ///
+    /// The list's JSON has them ([`keys::SOCKETS`]), so that a list that is stored with its attachment is
+    /// deleted and checked the way it was added.
+    pub fn sockets(&self) -> Option<&BTreeSet<PluginType>> {
+        self.sockets.as_ref()
     }
 
     /// The plugins in the order of ADD; at least one.
@@ -202,6 +212,29 @@ impl NetworkList {
         object.retain(|key| key != "cniVersions");
         object.set("cniVersion", raw_value(&version)?);
         Ok(Self { version, versions: BTreeSet::from([version]), raw: raw_value(&object)?, ..self.clone() })
+    }
+
+    /// The same list, whose plugins of the types `sockets` are served by daemons.
+    ///
+    /// # Errors
+    /// [`ConfProblem::Json`] if the JSON cannot be rewritten.
+    pub(crate) fn served(&self, sockets: BTreeSet<PluginType>) -> Result<Self, ConfError> {
+        let mut object = object(&self.raw, "/")?;
+        object.set(keys::SOCKETS, raw_value(&sockets)?);
+        Ok(Self { sockets: Some(sockets), raw: raw_value(&object)?, ..self.clone() })
+    }
+
+    /// The same list in the version of `settled`, and with the daemons of `settled`.
+    ///
+    /// # Errors
+    /// [`ConfProblem::Json`] if the JSON cannot be rewritten.
+    pub fn settled_as(&self, settled: &Self) -> Result<Self, ConfError> {
+        let is_pinned = self.versions != settled.versions;
+        let list = if is_pinned { self.pinned(settled.version)? } else { self.clone() };
+        match &settled.sockets {
+            Some(sockets) => list.served(sockets.clone()),
+            None => Ok(list),
+        }
     }
 }
 
@@ -312,6 +345,12 @@ fn versions(list: &Object) -> Result<BTreeSet<SpecVersion>, ConfError> {
         }
     }
     if versions.is_empty() { Err(at("/cniVersions", ConfProblem::NoVersion)) } else { Ok(versions) }
+}
+
+fn plugin_types(names: &RawValue) -> Result<BTreeSet<PluginType>, ConfError> {
+    let pointer = member("", keys::SOCKETS);
+    let names: Vec<String> = typed(names, &pointer, "a list of strings")?;
+    names.into_iter().map(|name| PluginType::try_from(name).map_err(|e| at(&pointer, e))).collect()
 }
 
 fn ipam_type(plugin: &Object, pointer: &str) -> Result<Option<PluginType>, ConfError> {

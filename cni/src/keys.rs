@@ -4,6 +4,9 @@
 pub const PROTOCOL: [&str; 8] =
     ["type", "name", "cniVersion", "capabilities", "ipam", "runtimeConfig", "args", "prevResult"];
 
+/// Key of a list, which the runtime writes when it settles it: the types that daemons serve.
+pub const SOCKETS: &str = "netclaim.dev/sockets";
+
 /// Reserved for the runtime, which writes such keys itself (specification, section 1).
 const RESERVED_PREFIX: &str = "cni.dev/";
 

@@ -29,9 +29,12 @@
 //! * [`RunObserver`] hears how long each plugin ran and how it ended.
 //! * [`BinChanges`] reports when the installed plugins may have changed.
 //!
+//! The feature `sockets` adds plugins that are daemons: `Runtime::with_sockets` calls them, and `serve` is a
+//! daemon for plugins that are programs.
+//!
 //! Invariants:
 //! * A key or number that this crate does not know reaches the plugin unchanged, byte for byte.
-//! * A plugin cannot outlive its deadline.
+//! * A program cannot outlive its deadline. A daemon is told to stop.
 //! * An attachment is on disk before its first plugin runs and until its DEL succeeds.
 //! * Nothing is deleted unless the caller asks for it. Nothing here knows Kubernetes or netclaim.
 //!

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::hex::hex;
 use crate::names::{ContainerId, IfName};
 
-const PARENT: &str = "TRACEPARENT";
+pub(crate) const PARENT: &str = "TRACEPARENT";
 const STATE: &str = "TRACESTATE";
 const BAGGAGE: &str = "BAGGAGE";
 

@@ -162,6 +162,24 @@ async fn an_address_stays_taken_until_the_plugin_that_cannot_delete_is_given_up(
 }
 
 #[tokio::test]
+async fn what_a_daemon_added_waits_for_the_daemon_and_is_given_up_late() {
+    let (node, mut spec) = (Node::new(), spec("n", "works"));
+    let list = json!({"cniVersion": "1.1.0", "name": "n", "netclaim.dev/sockets": ["works"],
+        "plugins": [{"type": "works"}]});
+    spec.conflist = NetworkList::parse(list.to_string().as_bytes()).unwrap();
+    let network = node.network(LONG);
+    for (attempt, is_given_up) in [(0, false), (7, false), (58, false), (59, true)] {
+        let outcome = network.del(&spec, Del { attempt: Attempt(attempt), ..del(None, None) }).await;
+        match outcome {
+            Ok(DelOutcome::GivenUp(why)) => assert!(is_given_up && why.contains("its daemon"), "{why}"),
+            Err(failure) => assert!(!is_given_up, "{failure}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(node.asked(), [""; 0], "the program of the same name is not run instead");
+}
+
+#[tokio::test]
 async fn after_a_reboot_nothing_keeps_an_address_taken() {
     let (node, spec) = (Node::new(), with_an_address());
     keeps(&node, LATER);

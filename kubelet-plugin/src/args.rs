@@ -50,6 +50,11 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CNI_BIN_DIR", default_value = "/opt/cni/bin", value_delimiter = ':')]
     pub cni_bin_dir: Vec<PathBuf>,
 
+    /// Directory of the sockets of CNI plugins that are daemons, TYPE.sock: such a plugin is called by its
+    /// socket and not run. Only root may write it [default: all plugins are run]
+    #[arg(long, env = "NETCLAIM_CNI_SOCKETS")]
+    pub cni_sockets: Option<PathBuf>,
+
     /// Mount namespace in which the agent finds and runs CNI plugins. Use /proc/1/ns/mnt, the host's, for
     /// plugins that need programs or files of the host; a container needs hostPID, SYS_CHROOT and SYS_PTRACE
     /// for it [default: the agent's]

@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use netclaim_cni::error_chain;
-use netclaim_cni::{AttachmentError, CacheError, Error, ErrorKind, NameError, Retry, SpecVersion};
+use netclaim_cni::{
+    AttachmentError, CacheError, Error, ErrorKind, NameError, Retry, ServeError, SpecVersion,
+};
 use serde_json::{Value, json};
 
 use super::networks::LoadError;
@@ -30,6 +32,12 @@ pub enum Failure {
     /// An unusable name of a network.
     #[error("NETWORK cannot be used")]
     Name(#[source] NameError),
+    /// An unusable type of plugin.
+    #[error("--type cannot be used")]
+    Type(#[source] NameError),
+    /// Plugins cannot be served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// The network's configuration cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -87,13 +95,14 @@ impl Failure {
 
     fn code(&self) -> u64 {
         match self {
-            Self::Setting(_) | Self::Name(_) | Self::Keep(_) => code::ENVIRONMENT,
+            Self::Setting(_) | Self::Name(_) | Self::Type(_) | Self::Keep(_) => code::ENVIRONMENT,
             Self::Load(LoadError::Read { .. })
             | Self::Cache(_)
             | Self::Read { .. }
             | Self::Output(_)
             | Self::Json(_) => code::IO,
             Self::Load(_) => code::CONFIGURATION,
+            Self::Serve(_) => code::OTHER,
             Self::Gc(errors) => errors.first().map_or(code::OTHER, attachment_code),
             Self::Attachment(error) => attachment_code(error),
             Self::Plugin(error) => plugin_code(error),

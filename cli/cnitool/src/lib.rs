@@ -25,7 +25,7 @@ use clap::Subcommand;
 use netclaim_api::template;
 use netclaim_cni::error_chain;
 use netclaim_cni::validate::{Severity, validate};
-use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, ListName, ValidAttachment};
+use netclaim_cni::{AddOutcome, Attachment, Cache, Cached, ListName, Runtime, ValidAttachment};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -102,6 +102,20 @@ pub enum Operation {
         #[arg(long)]
         json: bool,
     },
+    /// Serves plugins on sockets, for agents with --cni-sockets, until it is ended.
+    ///
+    /// Run it in a container that has what the plugins need, such as iptables.
+    Serve {
+        /// A plugin to serve; may be repeated
+        #[arg(long = "type", value_name = "TYPE", required = true)]
+        types: Vec<String>,
+        /// Directory of the plugins, and of those that they run themselves; may be repeated
+        #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
+        bin: Vec<PathBuf>,
+        /// Directory of the sockets
+        #[arg(long, value_name = "DIR", default_value = "/run/netclaim/cni")]
+        sockets: PathBuf,
+    },
     /// Lists the attachments made by `add`
     Attachments {
         /// Print a JSON list
@@ -153,6 +167,21 @@ pub async fn run(
             return ExitCode::FAILURE;
         }
     };
+    if let Operation::Serve { types, bin, sockets } = &args.operation {
+        let end = async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        };
+        return match serve(program, types, bin, sockets, end).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                messages.say(error_chain(&failure));
+                ExitCode::FAILURE
+            }
+        };
+    }
     let performed = tokio::select! {
         performed = perform(&args, out, &mut messages) => Some(performed),
         _ = term.recv() => None,
@@ -196,9 +225,26 @@ async fn perform(
         Operation::Validate { files, template, json } => {
             return validate_files(settings, files, *template, *json, out);
         }
+        // Ended by signals of its own.
+        Operation::Serve { .. } => {}
         Operation::Attachments { json } => attachments(&settings.cache(), *json, out, messages)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(
+    program: &str,
+    types: &[String],
+    bin: &[PathBuf],
+    sockets: &Path,
+    end: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let runtime = Runtime::new(bin.to_vec()).map_err(SettingError::CniPath)?;
+    let types =
+        types.iter().map(|name| name.parse().map_err(Failure::Type)).collect::<Result<Vec<_>, _>>()?;
+    let program = program.to_owned();
+    let log = move |text: &str| eprintln!("{program}: {text}");
+    Ok(netclaim_cni::serve(runtime, &types, sockets, log, end).await?)
 }
 
 fn name(network: &str) -> Result<ListName, Failure> {

@@ -23,6 +23,10 @@ pub struct Settings {
     /// own in /var/lib/netclaim/plugins]
     #[arg(long, env = "CNI_PATH", value_name = "DIRS", global = true, hide_env_values = true)]
     pub cni_path: Option<OsString>,
+    /// Directory of the sockets of plugins that are daemons, as the agent's --cni-sockets [default: all
+    /// plugins are run]
+    #[arg(long, env = "NETCLAIM_CNI_SOCKETS", value_name = "DIR", global = true, hide_env_values = true)]
+    pub cni_sockets: Option<PathBuf>,
     /// Directory of network configurations [default: /etc/cni/net.d]
     #[arg(long, env = "NETCONFPATH", value_name = "DIR", global = true, hide_env_values = true)]
     pub netconf_path: Option<OsString>,
@@ -97,7 +101,11 @@ impl Settings {
             .filter(|dir| !dir.as_os_str().is_empty())
             .map(|dir| absolute(&dir))
             .collect::<Result<_, _>>()?;
-        Runtime::new(dirs).map_err(SettingError::CniPath)
+        let runtime = Runtime::new(dirs).map_err(SettingError::CniPath)?;
+        Ok(match &self.cni_sockets {
+            Some(dir) if !dir.as_os_str().is_empty() => runtime.with_sockets(dir),
+            _ => runtime,
+        })
     }
 
     /// Returns the directory of network configurations.

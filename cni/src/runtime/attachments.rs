@@ -132,7 +132,8 @@ impl Attachments {
             return Err(AttachmentError::Attached(attachment.key()));
         }
         // With a single version there is no choice: a plugin that does not support it says so.
-        let list = if list.versions().len() < 2 { list.clone() } else { self.runtime.settle(list).await? };
+        let has_choice = list.versions().len() >= 2 || self.runtime.has_sockets();
+        let list = if has_choice { self.runtime.settle(list).await? } else { list.clone() };
         let mut cached =
             Cached { list, attachment: attachment.clone(), outcome: AddOutcome::Unfinished(None) };
         self.cache.store(&cached)?;

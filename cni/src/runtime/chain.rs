@@ -1,8 +1,10 @@
 //! Chains of plugins in the specification's order (section 3).
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::iter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,8 +15,10 @@ use tracing::Instrument as _;
 
 use super::bin_changes::BinChanges;
 use super::cache::AddOutcome;
+#[cfg(feature = "sockets")]
+use super::daemon;
 use super::deadline::Deadline;
-use super::error::{AddError, CallPhase, Context, Effect, Error, ErrorKind, Stopped};
+use super::error::{AddError, CallPhase, Context, Effect, Error, ErrorKind, Stopped, Way};
 use super::exec::{self, Ended};
 use super::known_versions::{Fingerprint, KnownVersions, Program};
 use super::launcher::{Launcher, MountNamespaceError};
@@ -22,6 +26,7 @@ use super::locks::{AttachmentGuard, Locks};
 use super::namespace_gone;
 use super::reply::Reply;
 use super::runs::{Observed, RunObserver};
+use super::sockets;
 use super::spans::{self, TraceOf};
 use crate::attachment::{Attachment, ValidAttachment};
 use crate::config::{NetworkList, PluginConf};
@@ -49,10 +54,11 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 #[derive(Debug)]
 pub struct Runtime {
     bin_dirs: Vec<PathBuf>,
-    cni_path: OsString,
-    env: Vec<(OsString, OsString)>,
+    pub(super) cni_path: OsString,
+    pub(super) env: Vec<(OsString, OsString)>,
+    sockets: Option<PathBuf>,
     pub(super) launcher: Launcher,
-    locks: Locks,
+    pub(super) locks: Locks,
     pub(super) versions: KnownVersions,
     observed: Observed,
     trace_of: Option<TraceOf>,
@@ -124,8 +130,18 @@ impl Runtime {
         if !passed_on.iter().any(|(key, _)| key == "PATH") {
             passed_on.push(("PATH".into(), DEFAULT_PATH.into()));
         }
-        let (launcher, locks, versions, observed) = Default::default();
-        Ok(Self { bin_dirs, cni_path, env: passed_on, launcher, locks, versions, observed, trace_of: None })
+        let (sockets, launcher, locks, versions, observed, trace_of) = Default::default();
+        Ok(Self {
+            bin_dirs,
+            cni_path,
+            env: passed_on,
+            sockets,
+            launcher,
+            locks,
+            versions,
+            observed,
+            trace_of,
+        })
     }
 
     /// Looks for plugins, and runs them, in the mount namespace at `path`: `/proc/1/ns/mnt` is the host's for
@@ -145,6 +161,15 @@ impl Runtime {
         self
     }
 
+    /// Calls the plugins that have a socket `TYPE.sock` in `dir` by it, instead of their programs. A chain is
+    /// called so only after [`settle`](Self::settle). Plugins that run others, above all their IPAM plugin,
+    /// do so themselves: what they run as programs does not go by sockets.
+    #[cfg(feature = "sockets")]
+    #[must_use]
+    pub fn with_sockets(self, dir: impl Into<PathBuf>) -> Self {
+        Self { sockets: Some(dir.into()), ..self }
+    }
+
     /// Reports every run of a plugin to `observer`.
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn RunObserver>) -> Self {
@@ -159,6 +184,11 @@ impl Runtime {
         Self { trace_of: Some(trace_of), ..self }
     }
 
+    /// Whether plugins may be served by daemons.
+    pub(super) fn has_sockets(&self) -> bool {
+        self.sockets.is_some()
+    }
+
     /// The directories that are searched.
     pub fn bin_dirs(&self) -> &[PathBuf] {
         &self.bin_dirs
@@ -169,26 +199,64 @@ impl Runtime {
     /// # Errors
     /// When the kernel gives no inotify instance or watch; `fs.inotify` limits them.
     pub fn bin_changes(&self) -> io::Result<BinChanges> {
-        BinChanges::subscribe(self.launcher.clone(), self.bin_dirs.clone())
+        let dirs = self.bin_dirs.iter().chain(&self.sockets).cloned().collect();
+        BinChanges::subscribe(self.launcher.clone(), dirs)
     }
 
-    /// Finds the first executable regular file of the plugin's name.
+    /// Finds the socket of the plugin's daemon, or the first executable regular file of the plugin's name.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] with the directories searched.
+    /// [`ErrorKind::NotFound`] with the directories searched, [`ErrorKind::Untrusted`].
     pub fn find(&self, plugin: &PluginType) -> Result<Program, Error> {
         self.search(&Context::lookup(plugin))
     }
 
-    /// Checks that every binary the network needs is there, IPAM plugins included.
+    /// Checks that every binary or socket the network needs is there, IPAM plugins included.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] for the first that is missing.
+    /// As [`find`](Self::find), for the first that is missing.
     pub fn find_all(&self, list: &NetworkList) -> Result<(), Error> {
-        list.plugin_types().try_for_each(|plugin| {
-            let context = Context { network: Some(list.name().clone()), ..Context::lookup(plugin) };
+        self.ways(list).into_iter().try_for_each(|(plugin, way)| {
+            let context = Context { network: Some(list.name().clone()), way, ..Context::lookup(plugin) };
             self.search(&context).map(drop)
         })
+    }
+
+    /// Checks that the daemons of the network's plugins can be reached. `deadline` is for all of them.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find), and [`ErrorKind::Daemon`].
+    pub async fn daemons_answer(&self, list: &NetworkList, deadline: Duration) -> Result<(), Error> {
+        let deadline = Deadline::after(deadline);
+        let ways = if self.has_sockets() { self.ways(list) } else { BTreeSet::new() };
+        for (plugin, way) in ways.into_iter().filter(|(_, way)| *way == Way::Socket) {
+            self.answers(&Context { way, ..Context::lookup(plugin) }, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the types of plugins that daemons serve, of a list that does not say so yet.
+    pub(super) fn served(&self, list: &NetworkList) -> Option<BTreeSet<PluginType>> {
+        self.sockets.as_ref().filter(|_| list.sockets().is_none())?;
+        let served = self.ways(list).into_iter().filter(|(_, way)| *way == Way::Socket);
+        Some(served.map(|(plugin, _)| plugin.clone()).collect())
+    }
+
+    /// Returns the types of plugins in the list, and how they are called. A plugin that is a program runs its
+    /// IPAM plugin as one, too.
+    pub(super) fn ways<'a>(&self, list: &'a NetworkList) -> BTreeSet<(&'a PluginType, Way)> {
+        let is_served = |plugin: &PluginType| match (list.sockets(), &self.sockets) {
+            (Some(types), _) => types.contains(plugin),
+            (None, Some(dir)) => sockets::is_there(dir, plugin),
+            (None, None) => false,
+        };
+        let way = |is_served: bool| if is_served { Way::Socket } else { Way::Program };
+        let of_one = |plugin: &'a PluginConf| {
+            let by_socket = is_served(plugin.plugin_type());
+            let ipam = plugin.ipam().map(|ipam| (ipam, way(by_socket && is_served(ipam))));
+            iter::once((plugin.plugin_type(), way(by_socket))).chain(ipam)
+        };
+        list.plugins().flat_map(of_one).collect()
     }
 
     /// Attaches: ADD of every plugin in order, each with the result of the one before. Returns the last
@@ -235,9 +303,10 @@ impl Runtime {
         let not_begun = |error| AddError { completed: 0, total, last_good: None, error };
         let first = Call::new(Verb::Add, list, list.first_plugin(), attachment);
         let lock = self.attachment_lock(&first, deadline).await.map_err(not_begun)?;
-        // A chain that lacks a binary must not begin.
+        // A chain that lacks a binary or a daemon must not begin.
         for plugin in list.plugins() {
-            self.search(&Call::new(Verb::Add, list, plugin, attachment).context).map_err(not_begun)?;
+            let context = Call::new(Verb::Add, list, plugin, attachment).context;
+            self.answers(&context, deadline).await.map_err(not_begun)?;
         }
 
         let mut result = self.add_one(&first, &lock, prev, deadline).await.map_err(not_begun)?;
@@ -340,7 +409,10 @@ impl Runtime {
         let chain = plugins.iter().rev().filter(|(_, plugin)| !needs_netns(plugin));
         let chain = chain.map(|(index, plugin)| (*index, Call::new(Verb::Del, list, plugin, attachment)));
         let ipam = plugins.iter().filter_map(|(index, plugin)| {
-            let context = Context::attachment(Verb::Del, list, plugin.ipam()?, attachment);
+            let mut context = Context::attachment(Verb::Del, list, plugin.ipam()?, attachment);
+            // By this plugin's side it was added.
+            let of_plugin = Context::network(Verb::Del, list, plugin.plugin_type()).way;
+            context.way = if of_plugin == Way::Socket { context.way } else { Way::Program };
             Some((*index, Call { verb: Verb::Del, list, plugin, attachment, context }))
         });
         let mut errors = Vec::new();
@@ -461,18 +533,40 @@ impl Runtime {
     }
 
     pub(super) fn search(&self, context: &Context) -> Result<Program, Error> {
+        let is_there = |dir: &PathBuf| sockets::is_there(dir, &context.plugin);
+        let dir = match context.way {
+            Way::Program => None,
+            Way::Either => self.sockets.as_ref().filter(|dir| is_there(dir)),
+            Way::Socket => Some(self.sockets.as_ref().ok_or_else(|| context.error(ErrorKind::NoSockets))?),
+        };
+        if let Some(dir) = dir {
+            return sockets::find(dir, &context.plugin).map_err(|kind| context.error(kind));
+        }
         let mut not_executable = None;
         for dir in &self.bin_dirs {
             let path = dir.join(context.plugin.as_str());
             match self.launcher.metadata(&path) {
                 Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => {
-                    return Ok(Program { path, file: Fingerprint::of(&file) });
+                    return Ok(Program { path, file: Fingerprint::of(&file), is_socket: false });
                 }
                 Ok(file) if file.is_file() && not_executable.is_none() => not_executable = Some(path),
                 _ => {}
             }
         }
         Err(context.error(ErrorKind::NotFound { dirs: self.bin_dirs.clone(), not_executable }))
+    }
+
+    /// Checks that the plugin is installed, and that its daemon can be reached if it has one.
+    async fn answers(&self, context: &Context, deadline: Deadline) -> Result<(), Error> {
+        let program = self.search(context)?;
+        #[cfg(feature = "sockets")]
+        if program.is_socket {
+            let answers = timeout_at(deadline.at(), daemon::connect(&program.path)).await;
+            let answers = answers.unwrap_or_else(|_| Err(deadline.passed(CallPhase::Daemon)));
+            return answers.map(drop).map_err(|kind| context.error(kind));
+        }
+        let _ = (program, deadline);
+        Ok(())
     }
 
     async fn attachment_lock(
@@ -512,10 +606,13 @@ impl Runtime {
         deadline: Deadline,
         lock: Option<Arc<AttachmentGuard>>,
     ) -> Result<(Reply, String), Error> {
-        let path = self.search(context)?.path;
+        let Program { path, is_socket, .. } = self.search(context)?;
         let run = self.observed.run(&context.plugin, request.verb);
-        let Ended { outcome, stderr } =
-            exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await;
+        let Ended { outcome, stderr } = match is_socket {
+            #[cfg(feature = "sockets")]
+            true => daemon::call(&path, &request, deadline).await,
+            _ => exec::run(&self.launcher, &path, &self.env, &request, deadline, lock).await,
+        };
         let outcome = outcome.and_then(|reply| reply.success().map(|()| reply));
         run.ended(outcome.as_ref());
         // STATUS is repeated often, and its answer says all.

@@ -42,15 +42,31 @@ pub(crate) struct Context {
     pub(crate) network: Option<ListName>,
     pub(crate) container: Option<ContainerId>,
     pub(crate) if_name: Option<IfName>,
+    pub(crate) way: Way,
+}
+
+/// How a plugin is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Way {
+    /// By the socket of its daemon if there is one now, else its program.
+    Either,
+    /// Its program.
+    Program,
+    /// By the socket of its daemon.
+    Socket,
 }
 
 impl Context {
     pub(crate) fn lookup(plugin: &PluginType) -> Self {
-        Self { verb: None, plugin: plugin.clone(), network: None, container: None, if_name: None }
+        let (verb, network, container, if_name) = Default::default();
+        Self { verb, plugin: plugin.clone(), network, container, if_name, way: Way::Either }
     }
 
+    /// A call for the network, the way the list was settled.
     pub(crate) fn network(verb: Verb, list: &NetworkList, plugin: &PluginType) -> Self {
-        Self { verb: Some(verb), network: Some(list.name().clone()), ..Self::lookup(plugin) }
+        let is_served = list.sockets().is_some_and(|types| types.contains(plugin));
+        let way = if is_served { Way::Socket } else { Way::Program };
+        Self { verb: Some(verb), network: Some(list.name().clone()), way, ..Self::lookup(plugin) }
     }
 
     pub(crate) fn attachment(
@@ -111,6 +127,34 @@ pub enum ErrorKind {
         /// Why.
         #[source]
         source: io::Error,
+    },
+    /// The plugin's daemon cannot be reached: nothing was asked of it.
+    #[error("its daemon does not answer at {}; start the daemon that serves the plugin there", path.display())]
+    Daemon {
+        /// Its socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The call is for a daemon, and no directory of sockets is set.
+    #[error("only its daemon can do this, and no directory of sockets is set; set it, as by --cni-sockets")]
+    NoSockets,
+    /// A file or directory that others than root could have put there.
+    #[error("{} {problem}; only sockets that root alone can put there are used", path.display())]
+    Untrusted {
+        /// The socket or its directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The daemon failed other than by a plugin's error, or the connection broke.
+    #[error("its daemon at {} failed: {message}", path.display())]
+    DaemonFailed {
+        /// Its socket.
+        path: PathBuf,
+        /// The status of the call.
+        message: String,
     },
     /// The deadline passed. A running plugin was killed with its process group.
     #[error("did not finish within {}: {phase}", seconds(*after))]
@@ -209,6 +253,8 @@ pub enum CallPhase {
     Busy,
     /// The plugin was running.
     Running,
+    /// The plugin's daemon was asked. It has been told to stop; whether it does is not known.
+    Daemon,
 }
 
 impl fmt::Display for CallPhase {
@@ -220,6 +266,7 @@ impl fmt::Display for CallPhase {
             Self::Spent => "the plugins before it took all the time",
             Self::Busy => "the binary was being written",
             Self::Running => "the plugin was killed",
+            Self::Daemon => "the plugin's daemon was told to stop",
         })
     }
 }
@@ -279,6 +326,18 @@ impl Error {
         self.0.context.verb
     }
 
+    /// Whether the plugin is a daemon's, and the call has not come to its end there.
+    pub fn is_of_daemon(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Daemon { .. }
+                | ErrorKind::NoSockets
+                | ErrorKind::Untrusted { .. }
+                | ErrorKind::DaemonFailed { .. }
+                | ErrorKind::Timeout { phase: CallPhase::Daemon, .. }
+        )
+    }
+
     /// The plugin.
     pub fn plugin(&self) -> &PluginType {
         &self.0.context.plugin
@@ -328,7 +387,11 @@ impl Error {
             };
         }
         match self.kind() {
-            ErrorKind::Timeout { .. } | ErrorKind::Signal { .. } | ErrorKind::Wait(_) => Retry::Later,
+            ErrorKind::Timeout { .. }
+            | ErrorKind::Signal { .. }
+            | ErrorKind::Wait(_)
+            | ErrorKind::Daemon { .. }
+            | ErrorKind::DaemonFailed { .. } => Retry::Later,
             ErrorKind::Spawn { source, .. } => match source.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory | io::ErrorKind::Interrupted => {
                     Retry::Later
@@ -366,6 +429,9 @@ impl Error {
             ErrorKind::NotFound { .. }
             | ErrorKind::Request(_)
             | ErrorKind::Spawn { .. }
+            | ErrorKind::Daemon { .. }
+            | ErrorKind::NoSockets
+            | ErrorKind::Untrusted { .. }
             | ErrorKind::NoCommonVersion { .. }
             | ErrorKind::NoCheck(_)
             | ErrorKind::Timeout { phase: CallPhase::Queued | CallPhase::Spent | CallPhase::Busy, .. } => {
@@ -378,7 +444,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Context { verb, plugin, network, container, if_name } = &self.0.context;
+        let Context { verb, plugin, network, container, if_name, way: _ } = &self.0.context;
         write!(f, "CNI plugin `{plugin}`")?;
         if let Some(verb) = verb {
             write!(f, " failed {verb}")?;

@@ -26,13 +26,15 @@ impl KnownVersions {
     }
 }
 
-/// An installed plugin.
+/// An installed plugin: a binary, or the socket of the daemon that serves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// Where it is.
     pub path: PathBuf,
     /// Which file it is.
     pub file: Fingerprint,
+    /// Whether it is a socket.
+    pub is_socket: bool,
 }
 
 /// Tells an installed binary from the one that replaces it.

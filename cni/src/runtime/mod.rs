@@ -4,6 +4,8 @@ mod attachments;
 mod bin_changes;
 mod cache;
 mod chain;
+#[cfg(feature = "sockets")]
+mod daemon;
 mod deadline;
 pub mod dir_changes;
 pub mod durable;
@@ -17,6 +19,9 @@ mod namespace_gone;
 mod negotiation;
 pub(crate) mod reply;
 mod runs;
+#[cfg(feature = "sockets")]
+mod serve;
+mod sockets;
 pub mod spans;
 
 pub use attachments::{AttachmentError, Attachments, Collected};
@@ -30,3 +35,5 @@ pub use known_versions::{Fingerprint, Program};
 pub use launcher::MountNamespaceError;
 pub use reply::STDOUT_LIMIT;
 pub use runs::{RunEnd, RunObserver};
+#[cfg(feature = "sockets")]
+pub use serve::{ServeError, serve};

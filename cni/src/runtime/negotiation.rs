@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::chain::Runtime;
 use super::deadline::Deadline;
-use super::error::{Context, Error, ErrorKind};
+use super::error::{Context, Error, ErrorKind, Way};
 use crate::config::{ConfError, NetworkList};
 use crate::error_chain::error_chain;
 use crate::names::PluginType;
@@ -22,7 +22,11 @@ impl Runtime {
     /// # Errors
     /// The binary is missing, fails, takes longer than ten seconds or gives no usable answer.
     pub async fn versions(&self, plugin: &PluginType) -> Result<BTreeSet<SpecVersion>, Error> {
-        let context = Context { verb: Some(Verb::Version), ..Context::lookup(plugin) };
+        self.versions_by(plugin, Way::Either).await
+    }
+
+    async fn versions_by(&self, plugin: &PluginType, way: Way) -> Result<BTreeSet<SpecVersion>, Error> {
+        let context = Context { verb: Some(Verb::Version), way, ..Context::lookup(plugin) };
         let program = self.search(&context)?;
         if let Some(versions) = self.versions.of(&program) {
             return Ok(versions);
@@ -49,8 +53,8 @@ impl Runtime {
     pub async fn negotiate(&self, list: &NetworkList) -> Result<NetworkList, Error> {
         let mut common = list.versions().clone();
         let mut highest = list.version();
-        for plugin in list.plugin_types() {
-            let supported = self.versions(plugin).await?;
+        for (plugin, way) in self.ways(list) {
+            let supported = self.versions_by(plugin, way).await?;
             let left: BTreeSet<_> = common.intersection(&supported).copied().collect();
             let context = Context { network: Some(list.name().clone()), ..Context::lookup(plugin) };
             highest = *left.last().ok_or_else(|| {
@@ -69,13 +73,25 @@ impl Runtime {
     }
 
     /// Returns the network in the version of an ADD and all later calls: as [`negotiate`](Self::negotiate),
-    /// but the highest version that the network declares if a plugin does not answer VERSION.
+    /// but the highest version that the network declares if a plugin's program does not answer VERSION. It
+    /// says which plugins are served by daemons, if this runtime knows any: see [`NetworkList::sockets`].
     ///
     /// # Errors
-    /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`].
+    /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`]; those of [a daemon](Error::is_of_daemon).
     pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Error> {
         let no_way = |error: &Error| {
             matches!(error.kind(), ErrorKind::NoCommonVersion { .. } | ErrorKind::NotFound { .. })
+                || error.is_of_daemon()
+        };
+        let served;
+        let list = match self.served(list) {
+            Some(sockets) => {
+                served = list.served(sockets).map_err(|error| {
+                    Context::lookup(list.first_plugin().plugin_type()).error(ErrorKind::Pin(error))
+                })?;
+                &served
+            }
+            None => list,
         };
         match self.negotiate(list).await {
             Err(error) if !no_way(&error) => {

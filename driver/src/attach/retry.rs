@@ -7,6 +7,7 @@
 //! | ADD that cannot succeed as things are | as above, but doubled up to 60 s; at once after a change | never |
 //! | DEL in a namespace | 0.5 s, doubled up to 10 s | never; after 5 failures a virtual link of the host is moved out, and the namespace of a sandbox that has ended is let go |
 //! | DEL without a namespace | as above | at the 3rd failure of a plugin, at the 8th if it could not be run, did not end, or says that it may work later |
+//! | DEL whose plugin's daemon does not answer | as above | without a namespace, at the 60th failure, after 9 min: an update of the daemon is over by then |
 //! | giving back a moved link | as above | at the 8th failure the link is a stray: looked for every 60 s, and nobody waits for it |
 
 use std::collections::HashMap;
@@ -31,6 +32,9 @@ const TRIES: u32 = 3;
 /// The same for what may change by itself: a missing plugin is installed, a plugin's daemon starts again, the
 /// kernel takes a namespace apart in its own time.
 const LONG_TRIES: u32 = 8;
+/// The same for a plugin's daemon that does not answer: only it has what is to be deleted, and its update,
+/// which may pull an image, takes minutes.
+const DAEMON_TRIES: u32 = 60;
 
 // What cannot succeed in the namespace is tried without it before it is given up.
 const _: () = assert!(HOPELESS < LONG_TRIES);
@@ -64,6 +68,8 @@ pub enum DelFault {
     Plugin,
     /// A plugin could not be run, did not end, or says that it may work later.
     NotRun,
+    /// The plugin's daemon does not answer.
+    Daemon,
     /// A moved link is not back on the host, or not as it was.
     Link,
 }
@@ -78,6 +84,7 @@ impl Attempt {
         let tries = match fault {
             DelFault::Plugin => TRIES,
             DelFault::NotRun | DelFault::Link => LONG_TRIES,
+            DelFault::Daemon => DAEMON_TRIES,
         };
         self.0 + 1 >= tries
     }
@@ -230,10 +237,10 @@ mod tests {
 
     #[test]
     fn a_del_without_a_namespace_is_given_up_sooner_when_a_plugin_says_no() {
-        let last = |fault| (0..20).find(|failures| Attempt(*failures).is_last(fault));
+        let last = |fault| (0..100).find(|failures| Attempt(*failures).is_last(fault));
         assert_eq!(
-            [DelFault::Plugin, DelFault::NotRun, DelFault::Link].map(last),
-            [Some(2), Some(7), Some(7)]
+            [DelFault::Plugin, DelFault::NotRun, DelFault::Link, DelFault::Daemon].map(last),
+            [Some(2), Some(7), Some(7), Some(59)]
         );
         assert_eq!((0..20).find(|failures| Attempt(*failures).is_hopeless()), Some(5));
     }

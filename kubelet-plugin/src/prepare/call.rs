@@ -912,7 +912,7 @@ fn settled_as(now: &[Plan], made: &[Plan], settled: &[Plan]) -> Option<Vec<Plan>
     let one = |((now, made), settled): ((&Plan, &Plan), &Plan)| {
         let mut plan = now.clone();
         if made.spec.conflist != settled.spec.conflist {
-            plan.spec.conflist = now.spec.conflist.pinned(settled.spec.conflist.version()).ok()?;
+            plan.spec.conflist = now.spec.conflist.settled_as(&settled.spec.conflist).ok()?;
         }
         Some(plan)
     };

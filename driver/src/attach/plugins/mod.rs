@@ -347,6 +347,7 @@ impl<'a> Del<'a> {
 /// Why a DEL without a namespace has failed.
 fn fault(error: &cni::Error) -> DelFault {
     match error.kind() {
+        _ if error.is_of_daemon() => DelFault::Daemon,
         ErrorKind::NotFound { .. } | ErrorKind::Spawn { .. } => DelFault::NotRun,
         _ if error.retry() == Retry::Later => DelFault::NotRun,
         _ => DelFault::Plugin,

@@ -47,14 +47,16 @@ impl CniPlugins {
     }
 
     /// Asks the plugins of `list` by STATUS, in the version that an ADD would use. Versions before 1.1.0 have
-    /// no STATUS, and some plugins of 1.1.0 do not know it either: those are ready.
+    /// no STATUS, and some plugins of 1.1.0 do not know it either: those are ready. Daemons must answer.
     pub async fn status(&self, list: &NetworkList) -> Status {
-        if !list.version().has_gc_and_status() {
-            return Status::Ready;
-        }
+        let deadline = self.timeout.min(STATUS_DEADLINE);
         let asked = async {
+            self.runtime.daemons_answer(list, deadline).await?;
+            if !list.version().has_gc_and_status() {
+                return Ok(());
+            }
             let list = self.runtime.settle(list).await?;
-            self.runtime.status(&list, self.timeout.min(STATUS_DEADLINE)).await
+            self.runtime.status(&list, deadline).await
         };
         asked.await.map_or_else(|error| judged(&error), |()| Status::Ready)
     }
