@@ -235,7 +235,7 @@ fn attachments_are_neither_lost_nor_repeated_nor_early_when_the_clock_is_set() {
         let agent = node.agent();
         for pod in &pods {
             agent.sandbox_up(node.sandbox(pod));
-            let checked = agent.check(&format!("{pod}-uid"), &format!("{pod}-uid.0")).await;
+            let checked = agent.check(&format!("{pod}-uid"), &format!("{pod}-uid.0"), true).await;
             assert_eq!(checked, Some(Checked::Fine), "{pod}");
         }
         let records = |pods: BTreeMap<String, PodState>| -> Vec<_> {

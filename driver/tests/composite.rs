@@ -208,7 +208,7 @@ fn a_bond_of_two_links_and_a_vlan_on_it_are_made_and_the_links_come_back_as_they
         assert_eq!(node.of_link("vlan7", "/addr_info/0/local"), "10.8.21.2");
         assert!(LINKS.iter().all(|link| !links().contains(*link)));
         // What the guide says of networks whose CHECK is to be off.
-        let checked = node.agent.check(POD, &format!("{CLAIM}.1")).await;
+        let checked = node.agent.check(POD, &format!("{CLAIM}.1"), true).await;
         assert!(
             matches!(&checked, Some(Checked::Failed(why)) if why.contains("net2 Mac 02:00:00:00:00:0b doesn't match")),
             "{checked:?}"
@@ -230,7 +230,7 @@ fn a_bond_that_leaves_its_links_their_addresses_passes_every_check() {
         node.sandbox_up();
         node.is_attached().await;
         for index in 0..4 {
-            let checked = node.agent.check(POD, &format!("{CLAIM}.{index}")).await;
+            let checked = node.agent.check(POD, &format!("{CLAIM}.{index}"), true).await;
             assert_eq!(checked, Some(Checked::Fine), "{index}");
         }
         node.agent.release(CLAIM).await.unwrap();

@@ -113,9 +113,9 @@ fn tuning_and_sbr_finalize_what_two_claims_have_made() {
             let in_pod = result.interfaces().iter().filter(|interface| interface.sandbox.is_some());
             assert_eq!(in_pod.map(|interface| &interface.name).collect::<Vec<_>>(), ["net1", "net2"]);
         }
-        assert_eq!(first.check(POD, "b-uid.1").await, Some(Checked::Fine));
+        assert_eq!(first.check(POD, "b-uid.1", true).await, Some(Checked::Fine));
         netns.inside(|| fs::write(file("net2"), "0").unwrap());
-        assert!(matches!(first.check(POD, "b-uid.1").await, Some(Checked::Failed(_))));
+        assert!(matches!(first.check(POD, "b-uid.1", true).await, Some(Checked::Failed(_))));
         // GC of their networks takes no address.
         for spec in first.networks().into_values() {
             first.collect(&spec).await.unwrap();

@@ -106,7 +106,7 @@ fn comes_and_goes(needs: &'static [Feature], plugin: Value, kind: &'static str) 
         let link = show("ip -d -j link show dev made0");
         assert_eq!(link["linkinfo"]["info_kind"], kind, "{link}");
         let key = node.agent.pods()[HOST].records[0].key();
-        let checked = node.agent.check(HOST, &key).await;
+        let checked = node.agent.check(HOST, &key, true).await;
         assert!(matches!(checked, Some(netclaim_driver::attach::Checked::Fine)), "{checked:?}");
         // An agent that comes later finds it made, and makes nothing again.
         let index = link["ifindex"].clone();

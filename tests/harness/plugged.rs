@@ -7,7 +7,8 @@ use anyhow::Result;
 use crate::node::Node;
 use crate::test::Test;
 
-/// A link that is on a node while this value lives: one end of a veth pair, whose other end is `far-NAME`.
+/// A link that is on a node while this value lives: one end of a veth pair, whose other end is `far-NAME`, or a
+/// bridge.
 pub struct Plugged<'a> {
     test: &'a Test<'a>,
     node: Arc<Node>,
@@ -18,6 +19,16 @@ impl<'a> Plugged<'a> {
     /// Adds the link to the first node and sets both ends up.
     pub fn new(test: &'a Test<'a>, name: &str) -> Result<Self> {
         Self::on(test, "node0", name)
+    }
+
+    /// Adds a bridge to the first node and sets it up.
+    pub fn bridge(test: &'a Test<'a>, name: &str) -> Result<Self> {
+        let node = test.cluster.node();
+        let plugged = Self { test, node, ends: [name.to_owned(), name.to_owned()] };
+        plugged.ip(&["link", "add", name, "type", "bridge"])?;
+        plugged.node.plugged().insert(name.to_owned());
+        plugged.set(&[name, "up"])?;
+        Ok(plugged)
     }
 
     /// As [`Self::new`], on another node.

@@ -104,6 +104,7 @@ pub(super) fn translate(
         device_class_names: Vec::new(),
         uplink: uplink.map(|link| UplinkSelector { links: vec![link], ..UplinkSelector::default() }),
         node: None,
+        finalize: None,
         cni: cni.list,
         addresses,
         capacity: NetworkCapacity::default(),

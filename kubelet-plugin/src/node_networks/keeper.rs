@@ -135,7 +135,7 @@ impl Keeper {
         let node = inventory.as_ref().and_then(|inventory| inventory.networks.get(name)?.node.as_ref());
         let idle_seconds = node.map(|node| node.idle_seconds).unwrap_or_default();
         let owner = NodeOwner { claim_network: name.clone(), idle_seconds };
-        let plan = Plan { owner, index: 0, of: 1, network: name.to_string(), spec };
+        let plan = Plan { owner, index: 0, of: 1, finalizes: None, network: name.to_string(), spec };
         if let Err(failure) = self.networks.attacher.prepare(vec![plan]).await {
             self.networks.observer.refused(name, Some(failure.message));
             return;

@@ -102,8 +102,7 @@ pub fn a_network_names_a_bridge_and_a_link_by_its_alternative_name(test: &Test<'
     test.is_published(&format!("net-{named}"), |device| device["attributes"]["uplink"]["string"] == "eth53")?;
     test.start_pod("named", &named)?;
     test.delete_pod("named")?;
-    test.cluster.on_node(&["ip", "link", "add", "br53", "type", "bridge"])?;
-    test.cluster.on_node(&["ip", "link", "set", "br53", "up"])?;
+    let _bridge = Plugged::bridge(test, "br53")?;
     let bridge = test.network_on("br53", "b", |_| {})?;
     test.start_pod("bridged", &bridge)?;
     test.delete_pod("bridged")?;

@@ -94,7 +94,7 @@ pub fn an_agent_that_is_killed_sets_a_network_up_once_and_takes_it_down(test: &T
 pub fn a_link_that_is_in_the_way_is_named_and_stays(test: &Test<'_>) -> Result<()> {
     let _link = Plugged::new(test, "eth83")?;
     let network = bridged(test, "eth83", "br83")?;
-    test.cluster.on_node(&["ip", "link", "add", "br83", "type", "bridge"])?;
+    let bridge = Plugged::bridge(test, "br83")?;
     test.pod("p", &network)?;
     test.event("p", &["is not set up on the node (spec.node)", "has a link br83 already"])?;
     test.is_published(&format!("net-{network}"), |device| {
@@ -102,7 +102,7 @@ pub fn a_link_that_is_in_the_way_is_named_and_stays(test: &Test<'_>) -> Result<(
     })?;
     test.does_not_start("p")?;
     ensure!(is_there(test, "br83")?, "somebody else's bridge was removed");
-    test.cluster.on_node(&["ip", "link", "del", "br83"])?;
+    drop(bridge);
     test.runs_with("p", &["net1"])?;
     test.is_published(&format!("net-{network}"), |device| device["taints"].is_null())?;
     test.delete_pod("p")?;
