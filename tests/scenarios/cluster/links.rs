@@ -105,8 +105,7 @@ pub fn a_network_names_a_bridge_and_a_link_by_its_alternative_name(test: &Test<'
     let _bridge = Plugged::bridge(test, "br53")?;
     let bridge = test.network_on("br53", "b", |_| {})?;
     test.start_pod("bridged", &bridge)?;
-    test.delete_pod("bridged")?;
-    test.cluster.on_node(&["ip", "link", "del", "br53"]).map(drop)
+    test.delete_pod("bridged")
 }
 
 pub fn a_bridge_port_serves_only_networks_of_its_bridge(test: &Test<'_>) -> Result<()> {
