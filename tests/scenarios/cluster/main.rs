@@ -18,6 +18,7 @@ mod columns;
 mod command_line;
 mod default_route;
 mod endpoints;
+mod facts;
 mod faults;
 mod finalize;
 mod karpenter;
@@ -46,6 +47,7 @@ use columns::*;
 use command_line::*;
 use default_route::*;
 use endpoints::*;
+use facts::*;
 use faults::{
     agent::*, controller::*, failpoints::*, node::*, plugins::*, reboot::*, runtime_connection::*,
     state_directory::*,
@@ -128,6 +130,7 @@ fn main() -> ExitCode {
             a_network_gets_no_pods_while_its_plugin_is_missing,
             a_missing_plugin_is_named_in_the_log_and_pods_wait_for_it,
             each_request_of_a_claim_reports_its_own_health,
+            a_file_has_attachments_checked_once_by_their_plugins,
             an_unknown_field_is_refused_by_name,
             an_invalid_address_is_refused_with_an_example,
             addresses_that_the_network_does_not_allow_are_refused,
@@ -237,6 +240,8 @@ fn main() -> ExitCode {
             agent_and_controller_take_another_log_filter_without_a_restart,
             pods_come_and_go_while_agent_runtime_and_kubelet_die;
         quiet:
+            a_device_follows_the_file_of_a_program_within_a_second,
+            a_hostile_file_of_facts_changes_nothing_and_is_logged_once,
             granted_bandwidth_limits_a_pod_in_both_directions,
             a_pod_that_is_never_restarted_starts_as_soon_as_its_network_is_there,
             a_pod_starts_as_soon_as_its_agent_and_parent_are_back,
