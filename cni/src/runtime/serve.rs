@@ -95,7 +95,7 @@ pub async fn serve(
     let (runtime, log): (_, Log) = (Arc::new(runtime), Arc::new(log));
     let failed = |source| ServeError::Listen { path: dir.to_owned(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-    if let Some(problem) = sockets::fault(&fs::metadata(dir).map_err(failed)?) {
+    if let Some(problem) = sockets::fault(&fs::symlink_metadata(dir).map_err(failed)?) {
         return Err(ServeError::Untrusted { path: dir.to_owned(), problem });
     }
     let mut bound = Vec::new();

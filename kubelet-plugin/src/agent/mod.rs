@@ -501,6 +501,8 @@ pub(crate) fn cni_plugins(args: &Args, mark: &Mark, runs: PluginRuns) -> Result<
         runtime = runtime.in_mount_namespace(path)?;
     }
     if let Some(dir) = &args.cni_sockets {
+        // Without it, all of RUN_DIR would be watched until it is there.
+        make_run_dir(dir)?;
         runtime = runtime.with_sockets(dir);
     }
     let cache = Cache::new(args.cni_cache_dir()).beside_a_journal();
