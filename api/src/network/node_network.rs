@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::validation::chain_problems;
 use super::{ClaimNetworkSpec, Scope, conflist_name};
 use crate::conflist::{Plugin, is_inside_pod, plugins, too_much, with_versions};
 use crate::template::{self, NODE_LABELS, UPLINK_ATTRIBUTES};
@@ -69,9 +70,9 @@ const REFUSED: [(&str, &str); 8] = [
     (ROUTE_PLUGIN, "sets the default route of a pod"),
 ];
 
-/// Reference plugins whose ADD fails without an IPAM after it has made the link, and whose DEL fails for ever
-/// then (release 1.9.1).
-const NEED_IPAM: [&str; 3] = ["dummy", "ipvlan", "vlan"];
+/// The reference plugin whose ADD on a node fails without an IPAM after it has made the link, and whose DEL
+/// fails for ever then (release 1.9.1). `vlan` and `dummy` do, too, and never go without one.
+const NEEDS_IPAM: &str = "ipvlan";
 
 /// Plugins that work on a link of the node, and the key that names it.
 const MASTERS: [(&str, &str); 4] =
@@ -244,23 +245,17 @@ fn plugin_problems(node: &NodeNetwork) -> Vec<Invalid> {
     if node.cni.contains_key("name") {
         problems.push(Invalid::new("name", "is netclaim's to choose: remove it"));
     }
+    problems.extend(chain_problems(&node.cni));
     if !matches!(node.cni.get("plugins"), Some(Value::Array(plugins)) if !plugins.is_empty()) {
         problems.push(Invalid::new("plugins", "has no plugin: list those that set the network up"));
     }
     for (index, plugin) in node.plugins().enumerate() {
         let at = |key: &str| format!("plugins[{index}].{key}");
         let kind = plugin.plugin_type();
-        let types = [("type", Some(kind)), ("ipam.type", ipam_type(plugin))];
-        for (key, _) in types.into_iter().filter(|(_, name)| name.is_some_and(|name| name.contains("${"))) {
-            problems.push(Invalid::new(
-                at(key),
-                "must be written out: which plugins run decides what the nodes publish",
-            ));
-        }
         if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == kind) {
             problems.push(Invalid::new(at("type"), format!("{kind} {why}: remove it")));
         }
-        if NEED_IPAM.contains(&kind) && ipam_type(plugin).is_none() {
+        if kind == NEEDS_IPAM && ipam_type(plugin).is_none() {
             let problem = format!(
                 "is missing, and without it {kind} fails after it has made the link, and cannot remove it: write one, or \
                  use the plugin {LINK_PLUGIN}"
@@ -386,7 +381,7 @@ mod tests {
             ),
             (json!({"type": "sbr"}), "spec.node.cni.plugins[0].type: sbr would move the node's own routes"),
             (
-                json!({"type": "vlan", "master": "${uplink.name}", "vlanId": 5}),
+                json!({"type": "ipvlan", "master": "${uplink.name}"}),
                 "spec.node.cni.plugins[0].ipam: is missing",
             ),
             (

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
+use netclaim_cni::{BANDWIDTH_PLUGIN, keys};
 
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
 use super::{
@@ -313,6 +313,10 @@ pub(super) fn chain_problems(list: &Map<String, Value>) -> Vec<Invalid> {
         }
         _ => {}
     }
+    if list.contains_key(keys::SOCKETS) {
+        let problem = "is written by the agent, for plugins that are daemons: remove it";
+        problems.push(Invalid::new(format!("[{}]", keys::SOCKETS), problem));
+    }
     let items = list.get("plugins").and_then(Value::as_array).into_iter().flatten();
     for (i, plugin) in items.enumerate() {
         let types = [("", plugin), (".type", &plugin["type"]), (".ipam.type", &plugin["ipam"]["type"])];
@@ -414,6 +418,12 @@ mod tests {
             spec["cni"]["cniVersions"] = json!(["1.0.0"]);
         });
         assert!(found.len() == 1 && found[0].starts_with("spec.cni.cniVersion: "), "{found:?}");
+    }
+
+    #[test]
+    fn which_plugins_are_daemons_is_the_agents_to_say() {
+        let found = problems_of(|spec| spec["cni"]["netclaim.dev/sockets"] = json!(["macvlan"]));
+        assert!(found.len() == 1 && found[0].contains("is written by the agent"), "{found:?}");
     }
 
     #[test]

@@ -184,6 +184,12 @@ impl Runtime {
         Self { trace_of: Some(trace_of), ..self }
     }
 
+    /// Calls every plugin as a program: for places that daemons do not see.
+    #[must_use]
+    pub fn by_programs(self) -> Self {
+        Self { sockets: None, ..self }
+    }
+
     /// Whether plugins may be served by daemons.
     pub(super) fn has_sockets(&self) -> bool {
         self.sockets.is_some()

@@ -66,13 +66,17 @@ impl Keeper {
             let (decisions, again) = work.idle.decide(&all, Instant::now());
             let mut refused = BTreeSet::new();
             for (name, decision) in decisions {
-                match decision {
-                    Decision::SetUp(spec) => self.set_up(&name, *spec, &mut work).await,
-                    Decision::TakeDown => self.take_down(name, &mut work),
-                    Decision::Refuse(why) => {
-                        self.networks.observer.refused(&name, Some(why));
-                        refused.insert(name);
+                let refusal = match decision {
+                    Decision::SetUp(spec) => self.set_up(&name, *spec, &mut work).await.err(),
+                    Decision::TakeDown => {
+                        self.take_down(name, &mut work);
+                        continue;
                     }
+                    Decision::Refuse(why) => Some(why),
+                };
+                if refusal.is_some() {
+                    self.networks.observer.refused(&name, refusal);
+                    refused.insert(name);
                 }
             }
             for name in std::mem::replace(&mut work.refused, refused).difference(&work.refused) {
@@ -130,18 +134,16 @@ impl Keeper {
         all
     }
 
-    async fn set_up(&self, name: &NetworkName, spec: Spec, work: &mut Work) {
+    async fn set_up(&self, name: &NetworkName, spec: Spec, work: &mut Work) -> Result<(), String> {
         let inventory = self.inventory.borrow().clone();
         let node = inventory.as_ref().and_then(|inventory| inventory.networks.get(name)?.node.as_ref());
         let idle_seconds = node.map(|node| node.idle_seconds).unwrap_or_default();
         let owner = NodeOwner { claim_network: name.clone(), idle_seconds };
         let plan = Plan { owner, index: 0, of: 1, finalizes: None, network: name.to_string(), spec };
-        if let Err(failure) = self.networks.attacher.prepare(vec![plan]).await {
-            self.networks.observer.refused(name, Some(failure.message));
-            return;
-        }
+        self.networks.attacher.prepare(vec![plan]).await.map_err(|failure| failure.message)?;
         self.networks.attacher.sandbox_up(self.sandbox.of(name));
         work.told.insert(name.clone());
+        Ok(())
     }
 
     fn take_down(&self, name: NetworkName, work: &mut Work) {

@@ -49,7 +49,7 @@ pub fn finalizers_of_two_claims_run_after_both_attachments(test: &Test<'_>) -> R
     }
     // A new sandbox gets all of it anew.
     test.replace_sandbox("p")?;
-    test.runs_with("p", &["net1", "net2"])?;
+    test.began_with("p", &["net1", "net2"])?;
     is_set(test, "p", "net1")?;
     is_set(test, "p", "net2")?;
     test.delete_pod("p")?;

@@ -64,11 +64,13 @@ impl CniPlugins {
         Self { runtime, cache, links, timeout, turns, stale, place: Place::Pod }
     }
 
-    /// Makes attachments in the host's own network namespace.
+    /// Makes attachments in the host's own network namespace. Its path is of this process, so that plugins are
+    /// called as programs.
     #[must_use]
     pub fn on_host(self) -> Self {
         let (name, value) = HOST_NAMESPACE;
-        Self { runtime: self.runtime.with_env(name, value), place: Place::Host, ..self }
+        let runtime = self.runtime.by_programs().with_env(name, value);
+        Self { runtime, place: Place::Host, ..self }
     }
 
     /// The configuration as it will be carried out: in the one CNI version that every plugin supports, of
