@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::node::Node;
 use crate::test::Test;
 
-/// A link that is on a node while this value lives: one end of a veth pair, whose other end is `far-NAME`, or a
-/// bridge.
+/// A link that is on a node while this value lives: one end of a veth pair, whose other end is `far-NAME`, or
+/// a bridge.
 pub struct Plugged<'a> {
     test: &'a Test<'a>,
     node: Arc<Node>,

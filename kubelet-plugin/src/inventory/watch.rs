@@ -1,5 +1,5 @@
-//! Keeps the [`Inventory`] up to date: links by netlink, files of facts, and ClaimNetworks, UplinkPolicies and
-//! the Node object from the API server.
+//! Keeps the [`Inventory`] up to date: links by netlink, files of facts, and ClaimNetworks, UplinkPolicies
+//! and the Node object from the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

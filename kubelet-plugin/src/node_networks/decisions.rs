@@ -16,7 +16,8 @@ pub(super) struct Known {
     pub(super) is_in_use: bool,
     /// What is journalled.
     pub(super) record: Option<Journalled>,
-    /// How it would be set up today, or why it cannot be; `None` while the node's ClaimNetworks are not known.
+    /// How it would be set up today, or why it cannot be; `None` while the node's ClaimNetworks are not
+    /// known.
     pub(super) today: Option<Result<Spec, Absent>>,
 }
 

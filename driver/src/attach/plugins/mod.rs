@@ -64,8 +64,8 @@ impl CniPlugins {
         Self { runtime, cache, links, timeout, turns, stale, place: Place::Pod }
     }
 
-    /// Makes attachments in the host's own network namespace. Its path is of this process, so that plugins are
-    /// called as programs.
+    /// Makes attachments in the host's own network namespace. Its path is of this process, so that plugins
+    /// are called as programs.
     #[must_use]
     pub fn on_host(self) -> Self {
         let (name, value) = HOST_NAMESPACE;
@@ -263,8 +263,8 @@ impl CniPlugins {
         }
     }
 
-    /// Checks that no link in the sandbox has the interface's name. With such a link ADD fails, and the DEL that
-    /// is owed then would delete it by its name, although another program has made it.
+    /// Checks that no link in the sandbox has the interface's name. With such a link ADD fails, and the DEL
+    /// that is owed then would delete it by its name, although another program has made it.
     ///
     /// # Errors
     /// What to do, and when the namespace cannot be read.
