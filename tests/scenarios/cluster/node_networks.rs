@@ -31,6 +31,14 @@ fn is_there(test: &Test<'_>, link: &str) -> Result<bool> {
     Ok(test.cluster.node().links()?.contains(link))
 }
 
+/// Waits until the agent has died at the point for which it is armed.
+fn is_killed(test: &Test<'_>, point: Failpoint) -> Result<()> {
+    eventually(60, "the agent was killed", || {
+        ensure!(!test.cluster.is_armed(point), "it was not");
+        Ok(())
+    })
+}
+
 /// Waits until nothing is set up for the network any more.
 fn is_taken_down(test: &Test<'_>, network: &str, uplink: &str, bridge: &str) -> Result<()> {
     eventually(60, "what was set up on the node is gone", || {
@@ -58,7 +66,8 @@ pub fn a_bridge_is_made_for_the_first_pod_and_goes_after_the_last(test: &Test<'_
     test.ping("second", "first", "net1")?;
     test.delete_pod("first")?;
     holds(6, "the bridge stays for the second pod", || {
-        Ok(ensure!(is_there(test, "br81")?, "the bridge went with the first pod"))
+        ensure!(is_there(test, "br81")?, "the bridge went with the first pod");
+        Ok(())
     })?;
     test.runs("second")?;
     test.delete_pod("second")?;
@@ -71,7 +80,7 @@ pub fn an_agent_that_is_killed_sets_a_network_up_once_and_takes_it_down(test: &T
     for point in [Failpoint::AddDue, Failpoint::Added] {
         test.cluster.arm(point)?;
         test.pod("p", &network)?;
-        eventually(60, "the agent was killed", || Ok(ensure!(!test.cluster.is_armed(point), "it was not")))?;
+        is_killed(test, point)?;
         test.runs_with("p", &["net1"])?;
         ensure!(master(test, "eth82")? == "br82", "the uplink is not in the bridge");
         test.delete_pod("p")?;
@@ -85,7 +94,7 @@ pub fn an_agent_that_is_killed_sets_a_network_up_once_and_takes_it_down(test: &T
         test.start_pod("p", &network)?;
         test.delete_pod("p")?;
         test.cluster.arm(point)?;
-        eventually(60, "the agent was killed", || Ok(ensure!(!test.cluster.is_armed(point), "it was not")))?;
+        is_killed(test, point)?;
         is_taken_down(test, &network, "eth82", "br82")?;
     }
     Ok(())
