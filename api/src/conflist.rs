@@ -2,7 +2,7 @@
 //! alone.
 
 use netclaim_cni::placeholder::{Part, PlaceholderValue, parse};
-use netclaim_cni::{BANDWIDTH_PLUGIN, PluginConf, SpecVersion};
+use netclaim_cni::{BANDWIDTH_PLUGIN, PluginConf, SpecVersion, keys};
 use serde_json::{Map, Value, json};
 
 use crate::{Allow, Invalid, LinkUse, template};
@@ -80,6 +80,34 @@ pub(crate) fn plugins(conflist: &Map<String, Value>) -> impl Iterator<Item = &Ma
 pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool {
     let takes = |plugin: &Map<String, Value>| plugin.get("capabilities")?.get(capability)?.as_bool();
     plugins(conflist).any(|plugin| takes(plugin) == Some(true))
+}
+
+/// What is wrong with a plugin's type that a claim would choose.
+pub(crate) const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
+
+/// What the CNI specification permits and no chain of a ClaimNetwork may have.
+pub(crate) fn chain_problems(list: &Map<String, Value>) -> Vec<Invalid> {
+    let mut problems = Vec::new();
+    match list.get("plugins") {
+        Some(Value::Array(_)) => {}
+        Some(Value::String(_)) => problems.push(Invalid::new("plugins", WRITTEN_OUT)),
+        None if list.contains_key("type") => {
+            problems.push(Invalid::new("plugins", "is missing: put the plugin into a list"));
+        }
+        _ => {}
+    }
+    if list.contains_key(keys::SOCKETS) {
+        let problem = "is written by the agent, for plugins that are daemons: remove it";
+        problems.push(Invalid::new(format!("[{}]", keys::SOCKETS), problem));
+    }
+    let items = list.get("plugins").and_then(Value::as_array).into_iter().flatten();
+    for (i, plugin) in items.enumerate() {
+        let types = [("", plugin), (".type", &plugin["type"]), (".ipam.type", &plugin["ipam"]["type"])];
+        let is_open = |value: &Value| value.as_str().is_some_and(|text| text.contains("${"));
+        let open = types.into_iter().filter(|(_, value)| is_open(value));
+        problems.extend(open.map(|(key, _)| Invalid::new(format!("plugins[{i}]{key}"), WRITTEN_OUT)));
+    }
+    problems
 }
 
 /// Returns the problems of a configuration that names whereabouts: as an IPAM plugin, or anywhere in what a

@@ -6,9 +6,10 @@ use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template_after};
 use serde_json::{Map, Value};
 
-use super::validation::chain_problems;
 use super::{ClaimNetworkSpec, conflist_name};
-use crate::conflist::{Plugin, declares, plugins, too_much, whereabouts_problems, with_versions};
+use crate::conflist::{
+    Plugin, chain_problems, declares, plugins, too_much, whereabouts_problems, with_versions,
+};
 use crate::{Invalid, NetworkName};
 
 /// Plugins that make an interface, or move one into the pod.

@@ -11,9 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::validation::chain_problems;
 use super::{ClaimNetworkSpec, Scope, conflist_name};
-use crate::conflist::{Plugin, is_inside_pod, plugins, too_much, with_versions};
+use crate::conflist::{Plugin, chain_problems, is_inside_pod, plugins, too_much, with_versions};
 use crate::template::{self, NODE_LABELS, UPLINK_ATTRIBUTES};
 use crate::{Allow, IfName, Invalid, NetworkName};
 

@@ -1,10 +1,10 @@
 //! Validation of ClaimNetworks: errors, and warnings about likely mistakes.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use netclaim_cni::BANDWIDTH_PLUGIN;
 use netclaim_cni::placeholder::PlaceholderValue;
 use netclaim_cni::validate::{Severity, UnknownPlaceholder, validate_template};
-use netclaim_cni::{BANDWIDTH_PLUGIN, keys};
 
 use super::admission::{ADDRESSES_COUNTED, ADDRESSES_OF_CLUSTER, EVERY_LINK, IDS_OF_CLUSTER, ONE_NAME};
 use super::{
@@ -12,11 +12,11 @@ use super::{
     UplinkSelector, conflist_name,
 };
 use crate::addresses::{AddressPoolSpec, NetworkAddresses};
-use crate::conflist::{PASSTHRU, Plugin, declares, is_inside_pod, may_be, too_much, whereabouts_problems};
+use crate::conflist::{
+    PASSTHRU, Plugin, chain_problems, declares, is_inside_pod, may_be, too_much, whereabouts_problems,
+};
 use crate::merge::PASSTHRU_CHOSEN;
 use crate::{Invalid, LinkUse, NetworkName, Quantity, Setting, attribute, node_selector, template};
-
-const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
 
 /// Plugins that work on a link of the node, and the key that names the link.
 const LINK_KEYS: [(&str, &str); 4] =
@@ -300,31 +300,6 @@ impl ClaimNetworkSpec {
         }
         problems
     }
-}
-
-/// What the CNI specification permits and no chain of a ClaimNetwork may have.
-pub(super) fn chain_problems(list: &Map<String, Value>) -> Vec<Invalid> {
-    let mut problems = Vec::new();
-    match list.get("plugins") {
-        Some(Value::Array(_)) => {}
-        Some(Value::String(_)) => problems.push(Invalid::new("plugins", WRITTEN_OUT)),
-        None if list.contains_key("type") => {
-            problems.push(Invalid::new("plugins", "is missing: put the plugin into a list"));
-        }
-        _ => {}
-    }
-    if list.contains_key(keys::SOCKETS) {
-        let problem = "is written by the agent, for plugins that are daemons: remove it";
-        problems.push(Invalid::new(format!("[{}]", keys::SOCKETS), problem));
-    }
-    let items = list.get("plugins").and_then(Value::as_array).into_iter().flatten();
-    for (i, plugin) in items.enumerate() {
-        let types = [("", plugin), (".type", &plugin["type"]), (".ipam.type", &plugin["ipam"]["type"])];
-        let is_open = |value: &Value| value.as_str().is_some_and(|text| text.contains("${"));
-        let open = types.into_iter().filter(|(_, value)| is_open(value));
-        problems.extend(open.map(|(key, _)| Invalid::new(format!("plugins[{i}]{key}"), WRITTEN_OUT)));
-    }
-    problems
 }
 
 #[cfg(test)]
@@ -700,7 +675,10 @@ mod tests {
                 json!([{"type": "${parameters.p}"}, {"type": "x", "ipam": ipam}, "${parameters.p}"]);
         });
         let expected = ["plugins[0].type", "plugins[1].ipam.type", "plugins[2]"];
-        assert_eq!(found, expected.map(|place| format!("spec.cni.{place}: {WRITTEN_OUT}")));
+        assert_eq!(
+            found,
+            expected.map(|place| format!("spec.cni.{place}: {}", crate::conflist::WRITTEN_OUT))
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::Map;
 
 use super::claim::{AllocatedDevice, Claim};
 use super::error::{DeviceError, PlanError};
-use super::plan::{Node, Offer, in_request, offer, scope};
+use super::offered::{Node, in_request, offer, scope};
 use crate::pods::owner::{Owner, Plan};
 
 /// Returns the finalizers of the `attachments` of a claim, of which some are `known`.
@@ -53,9 +53,9 @@ fn finalizer(
     if node.inventory.networks.get(&network).is_none_or(|spec| spec.finalize.is_none()) {
         return Ok(None);
     }
-    let Offer { base, uplink, .. } = offer(&allocated.device, node)?;
-    let merged = merge(base, &allocated.layers, allocated.bandwidth)?;
-    let scope = scope(claim, network.as_str(), node, uplink, attachment.owner.segment.as_ref());
+    let offered = offer(&allocated.device, node)?;
+    let merged = merge(offered.base, &allocated.layers, allocated.bandwidth)?;
+    let scope = scope(claim, network.as_str(), node, &offered, attachment.owner.segment.as_ref())?;
     let Some(conflist) = merged.finalizer(&finalize_name(network.as_str()), scope)? else { return Ok(None) };
     // It holds nothing of what the attachment has.
     let owner = Owner {
@@ -79,7 +79,8 @@ mod tests {
     use netclaim_cni::error_chain;
     use serde_json::{Value, json};
 
-    use super::super::plan::{Labels, Taken, plans};
+    use super::super::offered::Labels;
+    use super::super::plan::{Taken, plans};
     use super::*;
     use crate::inventory::Inventory;
     use crate::inventory::fixtures::uplink;

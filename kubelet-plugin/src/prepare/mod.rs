@@ -1,7 +1,7 @@
 //! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
 //!
-//! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `claim`, `plan`,
-//! `finalize`, `exclusion` and `node_selector` are pure.
+//! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `claim`,
+//! `offered`, `plan`, `finalize`, `exclusion` and `node_selector` are pure.
 
 pub(crate) mod call;
 pub(crate) mod claim;
@@ -12,5 +12,6 @@ mod finalize;
 pub(crate) mod handover;
 pub(crate) mod metrics;
 pub(crate) mod node_selector;
+mod offered;
 pub(crate) mod plan;
 pub(crate) mod revise;

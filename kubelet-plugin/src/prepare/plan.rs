@@ -1,49 +1,27 @@
 //! Plans the attachments of a claim. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use ipnet::IpNet;
 use netclaim_api::conflist::link_use_of;
-use netclaim_api::device::{self, DeviceName};
+use netclaim_api::device::DeviceName;
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
-use netclaim_api::network::{self, ClaimNetworkSpec, NODE_INTERFACE, POD_LABELS, conflist_name};
+use netclaim_api::network::{ClaimNetworkSpec, POD_LABELS, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
-use netclaim_api::template::Scope;
 use netclaim_api::{IfName, LinkUse, NetworkName};
 use netclaim_driver::attach::{self, Spec};
 use netclaim_driver::links::Link;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::claim::{AllocatedDevice, Claim};
 use super::default_route::DefaultRoutes;
 use super::error::{DeviceError, PlanError};
 use super::finalize::finalizers;
 use super::node_selector;
+use super::offered::{Node, in_request, offer, scope};
 use crate::addresses::plan::{self as addresses, TakenAddresses};
 use crate::devices;
-use crate::inventory::{Inventory, Uplink, node_scope};
-use crate::pods::owner::{DeviceRef, OnLink, Owner, Plan, Segment};
-
-/// The node, as plans need it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Node<'a> {
-    /// The Node object's name.
-    pub(crate) name: &'a str,
-    pub(crate) inventory: &'a Inventory,
-    pub(crate) labels: &'a Labels,
-    /// What stays with `eth0` beside an attachment that has the pod's default route; empty if that is not
-    /// known.
-    pub(crate) kept: &'a [IpNet],
-}
-
-/// Labels of objects that only some ClaimNetworks ask for.
-#[derive(Debug, Default)]
-pub(crate) struct Labels {
-    /// Of the claim's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
-    pub(crate) namespace: BTreeMap<String, String>,
-    /// Of the pod; needed where a ClaimNetwork [asks for them](asks_for_pod).
-    pub(crate) pod: BTreeMap<String, String>,
-}
+use crate::inventory::Inventory;
+use crate::pods::owner::{OnLink, Owner, Plan, Segment};
 
 /// What is journalled already.
 #[derive(Debug, Clone, Default)]
@@ -136,14 +114,6 @@ fn is_for_node(claim: &Claim, node: Node<'_>) -> Result<(), PlanError> {
     Err(PlanError::OtherNode { claim: claim.object.clone(), node: node.name.to_owned() })
 }
 
-pub(super) fn in_request(claim: &Claim, allocated: &AllocatedDevice, source: DeviceError) -> PlanError {
-    PlanError::Device {
-        request: allocated.device.request.clone(),
-        claim: claim.object.clone(),
-        source: Box::new(source),
-    }
-}
-
 fn plan(
     claim: &Claim,
     allocated: &AllocatedDevice,
@@ -151,7 +121,8 @@ fn plan(
     node: Node<'_>,
     taken: &Taken,
 ) -> Result<Plan, DeviceError> {
-    let Offer { base, uplink, attributes } = offer(&allocated.device, node)?;
+    let offered = offer(&allocated.device, node)?;
+    let (base, uplink) = (offered.base, offered.uplink);
     let merged = merge(base, &allocated.layers, allocated.bandwidth)?;
     let if_name = match &merged.if_name {
         Some(name) if taken.names.contains(name) => return Err(DeviceError::IfNameTaken(name.to_string())),
@@ -171,15 +142,8 @@ fn plan(
     if merged.default_route && node.kept.is_empty() {
         return Err(DeviceError::NoClusterCidrs { node: node.name.to_owned() });
     }
-    let mut scope = scope(claim, network, node, uplink, segment.as_ref());
+    let mut scope = scope(claim, network, node, &offered, segment.as_ref())?;
     scope.insert(KEPT.to_owned(), json!(node.kept));
-    let node_network = match base {
-        Base::Network(_, spec) => spec.node.as_ref(),
-        Base::Uplink(_) => None,
-    };
-    if let Some(on_node) = node_network {
-        scope.insert(NODE_INTERFACE.to_owned(), json!(on_node.interface(&scope)?.as_str()));
-    }
     let mut addresses = None;
     if let Base::Network(name, _) = base
         && let Some(of_node) = node.inventory.addresses.get(name)
@@ -213,9 +177,9 @@ fn plan(
         segment,
         addresses,
         takes_no_address: allocated.takes_no_address,
-        needs_node_network: node_network.is_some(),
+        needs_node_network: matches!(base, Base::Network(_, spec) if spec.node.is_some()),
         link: uplink.and_then(|uplink| on_link(&uplink.link, link_use)),
-        attributes,
+        attributes: offered.attributes,
     };
     let mut capability_args = merged.capability_args;
     if let Base::Network(_, ClaimNetworkSpec { pod_labels: Some(wanted), .. }) = base {
@@ -234,58 +198,6 @@ fn plan(
 fn on_link(link: &Link, link_use: Option<LinkUse>) -> Option<OnLink> {
     let physical_function = link.physical_function.as_ref().and_then(|name| name.parse().ok());
     Some(OnLink { name: link.name.parse().ok()?, physical_function, link_use })
-}
-
-/// A device that the node offers.
-pub(super) struct Offer<'a> {
-    pub(super) base: Base<'a>,
-    /// The link that it is on.
-    pub(super) uplink: Option<&'a Uplink>,
-    /// What is published of it.
-    attributes: Map<String, Value>,
-}
-
-/// Returns what the node offers under the name of the allocated device.
-pub(super) fn offer<'a>(allocated: &'a DeviceRef, node: Node<'a>) -> Result<Offer<'a>, DeviceError> {
-    let (pool, base, uplink) = base(&allocated.device, node)?;
-    let (device, node_name) = (&allocated.device, node.name.to_owned());
-    if allocated.pool != pool {
-        let (device, found) = (device.clone(), allocated.pool.clone());
-        return Err(DeviceError::OtherPool { device, found, node: node_name, pool });
-    }
-    let attributes = devices::attributes(device, node.inventory);
-    if attributes.is_empty() {
-        return Err(DeviceError::NotOffered { node: node_name, device: device.clone() });
-    }
-    Ok(Offer { base, uplink, attributes })
-}
-
-/// Returns the device's pool, what it attaches to, and its link.
-fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&'a Uplink>), DeviceError> {
-    let gone = || DeviceError::Gone { device: name.to_owned(), node: node.name.to_owned() };
-    match name.parse().map_err(|_| gone())? {
-        DeviceName::Network(network) => {
-            let Some((name, spec)) = node.inventory.networks.get_key_value(&network) else {
-                let (network, node) = (network.to_string(), node.name.to_owned());
-                return Err(DeviceError::NoNetwork { network, node });
-            };
-            let uplink = node.inventory.uplink_of(spec);
-            if spec.uplink.is_some() && uplink.is_none() {
-                let (network, node) = (network.to_string(), node.name.to_owned());
-                return Err(DeviceError::NoUplink { node, network });
-            }
-            let pool = match spec.scope {
-                network::Scope::Node => node.name.to_owned(),
-                network::Scope::Cluster => device::cluster_pool(name),
-            };
-            Ok((pool, Base::Network(name, spec), uplink))
-        }
-        DeviceName::Link(link_use, label) => {
-            let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
-            let uplink = node.inventory.uplinks.iter().find(is_it).ok_or_else(gone)?;
-            Ok((node.name.to_owned(), Base::Uplink(link_use), Some(uplink)))
-        }
-    }
 }
 
 /// The segmentation id of an attachment, where its ClaimNetwork has any: the one that the claim chose, or the
@@ -365,37 +277,20 @@ fn free_name(taken: &BTreeSet<IfName>) -> Result<IfName, DeviceError> {
         .ok_or(DeviceError::NoIfName)
 }
 
-pub(super) fn scope(
-    claim: &Claim,
-    network: &str,
-    node: Node<'_>,
-    uplink: Option<&Uplink>,
-    segment: Option<&Segment>,
-) -> Scope {
-    let mut scope: Vec<(&str, Value)> = vec![
-        ("claim.name", json!(claim.object.name)),
-        ("claim.namespace", json!(claim.object.namespace)),
-        ("claim.uid", json!(claim.object.uid)),
-        ("pod.name", json!(claim.pod.name)),
-        ("pod.namespace", json!(claim.pod.namespace)),
-        ("pod.uid", json!(claim.pod.uid)),
-    ];
-    scope.extend(segment.map(|segment| ("segmentation.id", json!(segment.id))));
-    let mut all = node_scope(network, node.name, &node.inventory.labels, uplink);
-    all.extend(scope.into_iter().map(|(name, value)| (name.to_owned(), value)));
-    all
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use netclaim_api::merge::{Author, Layer};
     use netclaim_api::opaque::Opaque;
     use netclaim_api::{AttachmentConfig, LinkUse, Quantity};
     use netclaim_cni::error_chain;
+    use serde_json::{Map, Value};
 
+    use super::super::offered::Labels;
     use super::*;
     use crate::inventory::fixtures::{uplink, without_blocks};
-    use crate::pods::owner::ObjectRef;
+    use crate::pods::owner::{DeviceRef, ObjectRef};
 
     static NO_LABELS: Labels = Labels { namespace: BTreeMap::new(), pod: BTreeMap::new() };
 
@@ -606,7 +501,7 @@ mod tests {
         let error = refused(&claim, &inventory);
         assert!(error.contains("status.allocation.nodeSelector does not select node node0"), "{error}");
         claim.node_selector = None;
-        inventory.networks.values_mut().for_each(|spec| spec.scope = network::Scope::Cluster);
+        inventory.networks.values_mut().for_each(|spec| spec.scope = netclaim_api::network::Scope::Cluster);
         assert!(refused(&claim, &inventory).contains("has it in pool \"networks/storage\""));
         "networks/storage".clone_into(&mut claim.devices[0].device.pool);
         plans(&claim, node(&inventory), &Taken::default()).expect("planned");
