@@ -16,6 +16,7 @@ netclaim-driver links_kernel
 netclaim-driver links_uplinks
 netclaim-driver bond_uplink NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver host_links NETCLAIM_CNI_BIN=$plugins_bin vlan
+netclaim-driver host_namespace NETCLAIM_CNI_BIN=$plugins_bin vlan
 netclaim-cni real_plugins NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-cni plugin_links NETCLAIM_CNI_BIN=$plugins_bin
 netclaim-driver composite NETCLAIM_CNI_BIN=$plugins_bin
