@@ -20,7 +20,7 @@ use netclaim_api::{IfName, Invalid, NetworkName, Quantity};
 use netclaim_cni::ContainerId;
 use serde::Deserialize;
 
-use super::facts_dir::{Facts, FactsDir, Origin, Refused, Version};
+use super::facts_dir::{Changes, Facts, FactsDir, Origin, Refused, Version};
 use super::uplink::Provided;
 
 /// Most attachments that one file can have checked.
@@ -28,6 +28,7 @@ const MAX_CHECKS: usize = 256;
 
 /// The directories of the node.
 pub(crate) struct NodeFacts {
+    changes: Changes,
     pub(super) links: FactsDir<Provided>,
     pub(super) networks: FactsDir<NetworkFacts>,
 }
@@ -35,7 +36,8 @@ pub(crate) struct NodeFacts {
 impl NodeFacts {
     /// Watches the directories, which are created if they are missing.
     pub(crate) fn new(links: &Path, networks: &Path) -> Self {
-        Self { links: FactsDir::new(links), networks: FactsDir::new(networks) }
+        let changes = Changes::new(&[links, networks]);
+        Self { changes, links: FactsDir::new(links), networks: FactsDir::new(networks) }
     }
 
     /// Reads what is there.
@@ -45,9 +47,17 @@ impl NodeFacts {
 
     /// Waits until files state something else. Cancel safe.
     pub(super) async fn changed(&mut self) {
-        tokio::select! {
-            () = self.links.changed() => {}
-            () = self.networks.changed() => {}
+        loop {
+            if !self.links.is_behind() && !self.networks.is_behind() {
+                self.changes.tick().await;
+                self.links.touch();
+                self.networks.touch();
+            }
+            tokio::join!(self.links.catch_up(), self.networks.catch_up());
+            let news = [self.links.take_news(), self.networks.take_news()];
+            if news.contains(&true) {
+                return;
+            }
         }
     }
 }

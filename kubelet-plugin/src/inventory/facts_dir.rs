@@ -89,15 +89,54 @@ pub(crate) enum Refused {
     Invalid(Vec<Invalid>),
 }
 
+/// Changes in directories of facts: one watch for all, since a user has few.
+pub(crate) struct Changes {
+    dirs: Vec<PathBuf>,
+    watch: Option<DirChanges>,
+    ticked: Instant,
+}
+
+impl Changes {
+    /// Watches `dirs`, which are created if they are missing.
+    pub(crate) fn new(dirs: &[&Path]) -> Self {
+        let dirs: Vec<PathBuf> = dirs.iter().map(|dir| dir.to_path_buf()).collect();
+        let made = dirs.iter().try_for_each(std::fs::create_dir_all);
+        let watch = made.and_then(|()| DirChanges::subscribe(dirs.clone()));
+        let mut changes = Self { dirs, watch: None, ticked: Instant::now() };
+        changes.watch = watch.map_err(|error| changes.are_unwatched(&error)).ok();
+        changes
+    }
+
+    /// Waits for a change, or for the time of a look without one. Cancel safe.
+    pub(crate) async fn tick(&mut self) {
+        match &mut self.watch {
+            Some(watch) => {
+                if let Err(error) = watch.tick().await {
+                    self.are_unwatched(&error);
+                    self.watch = None;
+                }
+            }
+            None => sleep_until(self.ticked + UNWATCHED_LOOK_INTERVAL).await,
+        }
+        self.ticked = Instant::now();
+    }
+
+    fn are_unwatched(&self, error: &io::Error) {
+        let dirs: Vec<_> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        tracing::warn!(dirs = dirs.join(", "), %error, "cannot watch directories of facts, looking every 30 s");
+    }
+}
+
 /// The directory, and its files at the last look.
 pub(crate) struct FactsDir<T: Facts> {
     dir: PathBuf,
-    changes: Option<DirChanges>,
     known: Known<T>,
     /// When the last look began.
     looked: Instant,
     has_changed: bool,
     look: Option<JoinHandle<Known<T>>>,
+    /// Whether the files state something else than was taken.
+    has_news: bool,
 }
 
 /// The files of one look.
@@ -110,21 +149,16 @@ struct Known<T: Facts> {
 }
 
 impl<T: Facts> FactsDir<T> {
-    /// Watches `dir`, which is created if it is missing.
+    /// The facts in `dir`, of which none has been read.
     pub(crate) fn new(dir: &Path) -> Self {
-        let changes = std::fs::create_dir_all(dir).and_then(|()| DirChanges::subscribe(vec![dir.to_owned()]));
-        if let Err(error) = &changes {
-            let dir = dir.display();
-            tracing::warn!(%dir, %error, "cannot watch a directory of facts, looking every 30 s");
-        }
         let stated = BTreeMap::new().into();
         Self {
             dir: dir.to_owned(),
-            changes: changes.ok(),
             known: Known { versions: BTreeMap::new(), stated, has_too_many: false },
             looked: Instant::now(),
             has_changed: false,
             look: None,
+            has_news: false,
         }
     }
 
@@ -133,22 +167,32 @@ impl<T: Facts> FactsDir<T> {
         &self.known.stated
     }
 
-    /// Waits until the files state something else. Cancel safe.
-    pub(crate) async fn changed(&mut self) {
-        loop {
-            if !self.has_changed && self.look.is_none() {
-                self.tick().await;
-                self.has_changed = true;
-            }
-            if self.look.is_none() {
-                sleep_until(self.looked + PAUSE).await;
-            }
-            let before = self.known.stated.clone();
-            self.look().await;
-            if self.known.stated != before {
-                return;
-            }
+    /// Notes that files may have changed.
+    pub(crate) fn touch(&mut self) {
+        self.has_changed = true;
+    }
+
+    /// Whether files may have changed since the last look.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.has_changed || self.look.is_some()
+    }
+
+    /// Looks if it [is behind](Self::is_behind), but not too often. Cancel safe.
+    pub(crate) async fn catch_up(&mut self) {
+        if !self.is_behind() {
+            return;
         }
+        if self.look.is_none() {
+            sleep_until(self.looked + PAUSE).await;
+        }
+        let before = self.known.stated.clone();
+        self.look().await;
+        self.has_news |= self.known.stated != before;
+    }
+
+    /// Whether the files state something else than when this was asked last.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
     }
 
     /// Reads the files that have changed. Cancel safe.
@@ -165,19 +209,6 @@ impl<T: Facts> FactsDir<T> {
             Err(error) => {
                 tracing::error!(dir = %self.dir.display(), %error, "cannot read a directory of facts")
             }
-        }
-    }
-
-    async fn tick(&mut self) {
-        match &mut self.changes {
-            Some(changes) => {
-                if let Err(error) = changes.tick().await {
-                    let dir = self.dir.display();
-                    tracing::warn!(%dir, %error, "cannot watch a directory of facts, looking every 30 s");
-                    self.changes = None;
-                }
-            }
-            None => sleep_until(self.looked + UNWATCHED_LOOK_INTERVAL).await,
         }
     }
 }
@@ -279,6 +310,20 @@ mod tests {
         dir.stated().keys().map(ToString::to_string).collect()
     }
 
+    /// Waits until the files state something else.
+    async fn changed<T: Facts>(dir: &mut FactsDir<T>, changes: &mut Changes) {
+        loop {
+            if !dir.is_behind() {
+                changes.tick().await;
+                dir.touch();
+            }
+            dir.catch_up().await;
+            if dir.take_news() {
+                return;
+            }
+        }
+    }
+
     #[tokio::test]
     async fn valid_files_are_followed_and_invalid_ones_ignored() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -287,23 +332,25 @@ mod tests {
         write(dir.path(), "eth2.json", r#"{"attributes": {"mtu": {"int": 1}}}"#);
         write(dir.path(), "eth3.json", r#"{"attribute": {}}"#);
         write(dir.path(), "README", "no file of facts");
+        let mut changes = Changes::new(&[dir.path()]);
         let mut links = FactsDir::<Provided>::new(dir.path());
         links.look().await;
         assert_eq!((names(&links), links.known.versions.len()), (vec!["eth1".to_owned()], 3));
         write(dir.path(), "eth3.json", "{}");
-        timeout(Duration::from_secs(5), links.changed()).await.expect("noticed");
+        timeout(Duration::from_secs(5), changed(&mut links, &mut changes)).await.expect("noticed");
         assert_eq!(names(&links), ["eth1", "eth3"]);
         // What a file stated before it became invalid is not known to be true any more.
         write(dir.path(), "eth1.json", "{");
-        timeout(Duration::from_secs(5), links.changed()).await.expect("noticed");
+        timeout(Duration::from_secs(5), changed(&mut links, &mut changes)).await.expect("noticed");
         fs::remove_file(dir.path().join("eth3.json")).expect("removed");
-        timeout(Duration::from_secs(5), links.changed()).await.expect("noticed");
+        timeout(Duration::from_secs(5), changed(&mut links, &mut changes)).await.expect("noticed");
         assert_eq!(names(&links), [""; 0]);
     }
 
     #[tokio::test]
     async fn a_change_is_seen_within_a_second_also_after_one_that_changes_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
+        let mut changes = Changes::new(&[dir.path()]);
         let mut networks = FactsDir::<NetworkFacts>::new(dir.path());
         networks.look().await;
         for addresses in 1..=3 {
@@ -316,7 +363,7 @@ mod tests {
                     facts.capacity.addresses.filter(|stated| stated.value() == addresses as u64)
                 };
                 while is_new(&networks).is_none() {
-                    let _ = timeout(Duration::from_millis(1), networks.changed()).await;
+                    let _ = timeout(Duration::from_millis(1), changed(&mut networks, &mut changes)).await;
                 }
             };
             timeout(Duration::from_secs(1), seen).await.expect("within a second");
