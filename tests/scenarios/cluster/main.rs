@@ -198,6 +198,7 @@ fn main() -> ExitCode {
             two_networks_with_one_interface_are_refused_by_name,
             what_is_set_up_is_made_anew_when_its_link_is_gone_and_no_pod_is_on_it,
             an_agent_that_is_killed_sets_a_network_up_once_and_takes_it_down,
+            a_node_has_an_address_of_its_own_by_which_pods_reach_it,
             the_parent_needs_little_memory,
             an_add_is_repeated_after_the_agent_is_killed,
             a_killed_agents_plugin_does_not_interfere_with_the_next_agents,

@@ -145,3 +145,33 @@ pub fn what_is_set_up_is_made_anew_when_its_link_is_gone_and_no_pod_is_on_it(tes
     test.delete_pod("q")?;
     is_taken_down(test, &network, "eth86", "br86")
 }
+
+pub fn a_node_has_an_address_of_its_own_by_which_pods_reach_it(test: &Test<'_>) -> Result<()> {
+    const LABEL: &str = "example.com/lab-address";
+    let _link = Plugged::new(test, "eth87")?;
+    let own = test.address(0, 200);
+    test.kubectl(&["label", "node", "node0", &format!("{LABEL}={own}")])?;
+    let shown = || -> Result<()> {
+        let network = test.network_on("eth87", "d", |network| {
+            let address = json!([{"address": format!("${{node.labels.{LABEL}}}/24")}]);
+            network["spec"]["node"] = json!({
+                "interfaceName": "lab0",
+                "idleSeconds": 3,
+                "cni": {"cniVersion": "1.1.0", "plugins": [
+                    {"type": "macvlan", "master": "${uplink.name}", "mode": "bridge",
+                     "ipam": {"type": "static", "addresses": address}}]},
+            });
+        })?;
+        test.start_pod("p", &network)?;
+        // The uplink alone does not lead from a pod to its node.
+        test.kubectl(&["exec", "p", "--", "ping", "-I", "net1", "-c", "1", "-W", "5", &own])?;
+        test.is_not_published("macvlan-lab0")?;
+        test.delete_pod("p")?;
+        eventually(60, "the node's interface is gone", || {
+            ensure!(!is_there(test, "lab0")?, "lab0 is there");
+            Ok(())
+        })
+    };
+    let (shown, back) = (shown(), test.kubectl(&["label", "node", "node0", &format!("{LABEL}-")]));
+    shown.and(back.map(drop))
+}
