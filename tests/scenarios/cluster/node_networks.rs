@@ -173,5 +173,6 @@ pub fn a_node_has_an_address_of_its_own_by_which_pods_reach_it(test: &Test<'_>) 
         })
     };
     let (shown, back) = (shown(), test.kubectl(&["label", "node", "node0", &format!("{LABEL}-")]));
-    shown.and(back.map(drop))
+    shown?;
+    back.map(drop)
 }
