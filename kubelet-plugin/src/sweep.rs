@@ -91,6 +91,22 @@ impl SweepMetrics {
         }
     }
 
+    /// Counts and logs the result of a CHECK.
+    pub(crate) fn checked(&self, pod: &str, key: &str, checked: Checked) {
+        let result = match checked {
+            Checked::Fine => SweepResult::Ok,
+            Checked::Failed(error) => {
+                tracing::warn!(pod.uid = pod, attachment = key, error, "check failed");
+                SweepResult::Failed
+            }
+            Checked::Unknown(reason) => {
+                tracing::debug!(pod.uid = pod, attachment = key, reason, "not checked");
+                SweepResult::Skipped
+            }
+        };
+        self.count(SweepKind::Check, result);
+    }
+
     /// Counts the result of a sweep.
     pub(crate) fn count(&self, sweep: SweepKind, result: SweepResult) {
         self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
@@ -275,18 +291,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
     /// Checks an attachment. Returns false if there is no answer, because the pod's attachments change.
     async fn check_one(&self, pod: &str, key: &str, may_look: bool) -> bool {
         let Some(checked) = self.attacher.check(pod, key, may_look).await else { return false };
-        let result = match checked {
-            Checked::Fine => SweepResult::Ok,
-            Checked::Failed(error) => {
-                tracing::warn!(pod.uid = pod, attachment = key, error, "check failed");
-                SweepResult::Failed
-            }
-            Checked::Unknown(reason) => {
-                tracing::debug!(pod.uid = pod, attachment = key, reason, "not checked");
-                SweepResult::Skipped
-            }
-        };
-        self.metrics.count(SweepKind::Check, result);
+        self.metrics.checked(pod, key, checked);
         true
     }
 

@@ -144,7 +144,7 @@ fn ipv6_of(ipam: &Value) -> Option<Family> {
 }
 
 /// Returns the family of a destination that is everywhere. What claims may choose is not known here.
-fn to_everywhere(dst: &str) -> Option<Family> {
+pub(super) fn to_everywhere(dst: &str) -> Option<Family> {
     let dst: ipnet::IpNet = dst.parse().ok()?;
     (dst.prefix_len() == 0).then(|| Family::of(dst.addr()))
 }

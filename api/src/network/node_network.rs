@@ -11,7 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::default_route::to_everywhere;
 use super::{ClaimNetworkSpec, Scope, conflist_name};
+use crate::addresses::Family;
 use crate::conflist::{Plugin, chain_problems, is_inside_pod, plugins, too_much, with_versions};
 use crate::template::{self, NODE_LABELS, UPLINK_ATTRIBUTES};
 use crate::{Allow, IfName, Invalid, NetworkName};
@@ -73,9 +75,8 @@ const REFUSED: [(&str, &str); 8] = [
 /// fails for ever then (release 1.9.1). `vlan` and `dummy` do, too, and never go without one.
 const NEEDS_IPAM: &str = "ipvlan";
 
-/// Plugins that work on a link of the node, and the key that names it.
-const MASTERS: [(&str, &str); 4] =
-    [("macvlan", "master"), ("ipvlan", "master"), ("vlan", "master"), (LINK_PLUGIN, "master")];
+/// Plugins that work on a link of the node, their `master`.
+const ON_MASTER: [&str; 4] = ["macvlan", "ipvlan", "vlan", LINK_PLUGIN];
 
 /// What is set up on one node.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,13 +94,9 @@ impl NodeNetwork {
     /// What has no value there, or makes no sense with these values; the path is relative to the spec.
     pub fn resolve(&self, network: &NetworkName, scope: &template::Scope) -> Result<OnNode, Invalid> {
         let of_cni = |problem: Invalid| problem.within("spec.node.cni");
-        let mut conflist = Map::new();
-        for (key, value) in &with_versions(self.cni.clone()) {
-            let value = template::resolve(value, scope).map_err(|error| of_cni(error.within(key)))?;
-            conflist.insert(key.clone(), value);
-        }
+        let mut conflist = with_versions(self.cni.clone());
         conflist.insert("name".to_owned(), Value::String(node_conflist_name(network)));
-        let json = Value::Object(conflist).to_string();
+        let json = template::resolve(&Value::Object(conflist), scope).map_err(of_cni)?.to_string();
         if let Some(finding) =
             validate(json.as_bytes()).into_iter().find(|finding| finding.severity == Severity::Error)
         {
@@ -268,7 +265,7 @@ fn plugin_problems(node: &NodeNetwork) -> Vec<Invalid> {
             let problem = format!("would be the node's own {family} default route: remove it");
             problems.push(Invalid::new(at(&key), problem));
         }
-        let master = MASTERS.iter().find(|(of, _)| *of == kind).and_then(|(_, key)| plugin.get(*key));
+        let master = plugin.get("master").filter(|_| ON_MASTER.contains(&kind));
         if master.is_some_and(|master| master != "${uplink.name}") {
             let problem = "must be \"${uplink.name}\", with the link listed in spec.uplink.links: otherwise the scheduler does \
                            not know which link is used";
@@ -283,18 +280,13 @@ fn ipam_type(plugin: &Map<String, Value>) -> Option<&str> {
 }
 
 /// Returns the default routes that a plugin would add, with their fields.
-fn default_routes(plugin: &Map<String, Value>) -> Vec<(String, &'static str)> {
+fn default_routes(plugin: &Map<String, Value>) -> Vec<(String, Family)> {
     let routes = plugin.get("ipam").and_then(|ipam| ipam.get("routes")).and_then(Value::as_array);
     let dst = |(index, route): (usize, &Value)| {
-        let family = match route.get("dst")?.as_str()? {
-            "0.0.0.0/0" => "IPv4",
-            "::/0" => "IPv6",
-            _ => return None,
-        };
-        Some((format!("ipam.routes[{index}].dst"), family))
+        Some((format!("ipam.routes[{index}].dst"), to_everywhere(route.get("dst")?.as_str()?)?))
     };
     let by_key = (plugin.get("isDefaultGateway") == Some(&Value::Bool(true)))
-        .then(|| ("isDefaultGateway".to_owned(), "IPv4"));
+        .then(|| ("isDefaultGateway".to_owned(), Family::V4));
     routes.into_iter().flatten().enumerate().filter_map(dst).chain(by_key).collect()
 }
 

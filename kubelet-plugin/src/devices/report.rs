@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use netclaim_api::reasons::NodeEvent;
 use netclaim_slices::{Fault, PublishStatus, ServerFeatures};
 use tokio::sync::watch;
@@ -52,19 +51,7 @@ impl PublishReporter {
         }
     }
 
-    /// Warns on the Node once its UID is known: `kubectl describe node` shows no event without it.
     fn warn_node(&self, reason: NodeEvent, note: String) {
-        let (events, name, mut uid) = (self.events.clone(), self.node.clone(), self.node_uid.clone());
-        tokio::spawn(async move {
-            let Ok(uid) = uid.wait_for(Option::is_some).await.map(|uid| uid.clone()) else { return };
-            let node = ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Node".to_owned()),
-                name: Some(name),
-                uid,
-                ..ObjectReference::default()
-            };
-            events.warn_node(node, reason, note);
-        });
+        self.events.warn_own_node(&self.node, &self.node_uid, reason, note);
     }
 }

@@ -36,6 +36,7 @@ use super::policies::Policies;
 use super::selection::{Inventory, KINDS};
 use super::shared::Shared;
 use super::uplinks::{Interest, uplinks, withheld};
+use crate::node_networks::MadeLinks;
 use crate::reports::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
@@ -58,7 +59,7 @@ pub(crate) struct NodeWatch {
     /// The node's blocks of addresses.
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
     /// The names of links that were made on the node for ClaimNetworks.
-    pub(crate) made_here: watch::Receiver<BTreeSet<String>>,
+    pub(crate) made_here: watch::Receiver<MadeLinks>,
 }
 
 impl NodeWatch {
@@ -97,7 +98,7 @@ impl NodeWatch {
                 ask_kernel(&self.links, &networks, &mut kinds).await;
                 let lacking = kinds.iter().filter(|(_, has)| !**has).map(|(kind, _)| *kind).collect();
                 let (provided, named) = (self.facts.links.stated(), named(&networks));
-                let made_here = self.made_here.borrow_and_update().clone();
+                let made_here = self.made_here.borrow_and_update().values().flatten().cloned().collect();
                 let (uplinks, followers) =
                     uplinks(snapshot, &node.addresses, &in_force, provided, &named, &made_here);
                 let withheld = withheld(snapshot, &node.addresses, &uplinks, &named, &made_here);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use k8s_openapi::api::core::v1::ObjectReference;
 use netclaim_api::NetworkName;
 use netclaim_api::network::{ClaimNetworkSpec, OnNode};
 use netclaim_api::reasons::NodeEvent;
@@ -186,23 +185,13 @@ impl Keeper {
         unavailable.send_if_modified(|before| {
             for (name, unhealthy) in now.iter().filter(|(name, _)| !before.contains_key(*name)) {
                 tracing::warn!(network = %name, "{unhealthy}");
-                self.warn_node(format!("ClaimNetwork {name}: {unhealthy}"));
+                let note = format!("ClaimNetwork {name}: {unhealthy}");
+                self.events.warn_own_node(&self.node, &self.node_uid, NodeEvent::NodeNetworkFailed, note);
             }
             let is_new = **before != now;
             *before = Arc::new(now);
             is_new
         });
-    }
-
-    fn warn_node(&self, note: String) {
-        let node = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(self.node.clone()),
-            uid: self.node_uid.borrow().clone(),
-            ..ObjectReference::default()
-        };
-        self.events.warn_node(node, NodeEvent::NodeNetworkFailed, note);
     }
 }
 

@@ -20,8 +20,8 @@
 //!
 //! Invariants:
 //! * The ADD of a pod begins only while its ClaimNetwork is set up ([`Readiness`]).
-//! * It is taken down only when no plan of a pod is left that needs it, in whatever phase. Such a plan is
-//!   journalled before its pod's ADD asks.
+//! * It is taken down only when no plan of a pod is left that needs it, in whatever phase; or to be made
+//!   anew, while there are only plans. A plan is journalled before its pod's ADD asks.
 //! * Nobody else's link is removed: an ADD does not begin where a link of its name is there.
 
 mod decisions;
@@ -30,7 +30,6 @@ mod owner;
 mod states;
 mod sweep;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use netclaim_driver::attach::{Attacher, CniPlugins};
@@ -40,7 +39,7 @@ use tokio::sync::watch;
 pub(crate) use self::keeper::Keeper;
 pub(crate) use self::owner::{NodeJournal, NodeSandbox};
 use self::states::NodeObserver;
-pub(crate) use self::states::Readiness;
+pub(crate) use self::states::{MadeLinks, Readiness};
 pub(crate) use self::sweep::Sweep;
 
 /// What is set up on the node.
@@ -76,7 +75,7 @@ impl NodeNetworks {
     }
 
     /// The names of links that were made here: pods are attached to them by their ClaimNetworks alone.
-    pub(crate) fn links(&self) -> watch::Receiver<BTreeSet<String>> {
+    pub(crate) fn links(&self) -> watch::Receiver<MadeLinks> {
         self.observer.links()
     }
 

@@ -23,6 +23,9 @@ pub(crate) enum State {
 /// Those that are set up, are to be, or are not yet taken down.
 pub(crate) type States = BTreeMap<NetworkName, State>;
 
+/// The names of the links that were made for each.
+pub(crate) type MadeLinks = BTreeMap<NetworkName, BTreeSet<String>>;
+
 /// How long an ADD of a pod waits before it says why.
 const READY_WAIT: Duration = Duration::from_secs(10);
 
@@ -60,8 +63,7 @@ impl Readiness {
 #[derive(Default)]
 pub(crate) struct NodeObserver {
     states: watch::Sender<States>,
-    links: watch::Sender<BTreeSet<String>>,
-    links_of: std::sync::Mutex<BTreeMap<NetworkName, BTreeSet<String>>>,
+    links: watch::Sender<MadeLinks>,
 }
 
 impl NodeObserver {
@@ -69,32 +71,29 @@ impl NodeObserver {
         self.states.subscribe()
     }
 
-    pub(super) fn links(&self) -> watch::Receiver<BTreeSet<String>> {
+    pub(super) fn links(&self) -> watch::Receiver<MadeLinks> {
         self.links.subscribe()
     }
 
     /// Notes why what is wanted has not even been planned; `None` when nothing is wanted any more.
     pub(super) fn refused(&self, network: &NetworkName, why: Option<String>) {
-        self.set(network, why.map(State::Failed));
+        set(&self.states, network, why.map(State::Failed));
     }
+}
 
-    fn set(&self, network: &NetworkName, state: Option<State>) {
-        self.states.send_if_modified(|states| {
-            let before = match &state {
-                Some(state) => states.insert(network.clone(), state.clone()),
-                None => states.remove(network),
-            };
-            before != state
-        });
-    }
-
-    fn set_links(&self, network: &NetworkName, links: BTreeSet<String>) {
-        let mut all = self.links_of.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        all.insert(network.clone(), links);
-        all.retain(|_, links| !links.is_empty());
-        let links: BTreeSet<String> = all.values().flatten().cloned().collect();
-        self.links.send_if_modified(|before| std::mem::replace(before, links.clone()) != links);
-    }
+/// Notes the value of a ClaimNetwork, or that it has none.
+fn set<T: PartialEq + Clone>(
+    all: &watch::Sender<BTreeMap<NetworkName, T>>,
+    network: &NetworkName,
+    value: Option<T>,
+) {
+    all.send_if_modified(|all| {
+        let before = match &value {
+            Some(value) => all.insert(network.clone(), value.clone()),
+            None => all.remove(network),
+        };
+        before != value
+    });
 }
 
 impl Observer for NodeObserver {
@@ -102,8 +101,8 @@ impl Observer for NodeObserver {
 
     async fn observe(&self, network: &str, state: &PodState<NodeOwner>) -> Result<(), Failure> {
         if let Ok(network) = network.parse() {
-            self.set_links(&network, state.records.iter().flat_map(links_of).collect());
-            self.set(&network, state_of(state));
+            set(&self.links, &network, state.records.first().map(links_of));
+            set(&self.states, &network, state_of(state));
         }
         Ok(())
     }

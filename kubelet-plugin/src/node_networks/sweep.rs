@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use netclaim_driver::attach::{Checked, Phase};
+use netclaim_driver::attach::Phase;
 use tokio_util::sync::CancellationToken;
 
 use super::NodeNetworks;
@@ -36,19 +36,9 @@ impl Sweep {
                 keys
             };
             let (network, key) = turn(&mut schedule, attached).await;
-            let result = match self.networks.attacher.check(&network, &key, true).await {
-                None => continue,
-                Some(Checked::Fine) => SweepResult::Ok,
-                Some(Checked::Failed(error)) => {
-                    tracing::warn!(network, error, "check of what is set up on the node failed");
-                    SweepResult::Failed
-                }
-                Some(Checked::Unknown(reason)) => {
-                    tracing::debug!(network, reason, "not checked");
-                    SweepResult::Skipped
-                }
-            };
-            self.metrics.count(SweepKind::Check, result);
+            if let Some(checked) = self.networks.attacher.check(&network, &key, true).await {
+                self.metrics.checked(&network, &key, checked);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use netclaim_api::reasons::{NodeEvent, PodEvent, Reason as _};
 use netclaim_api::shorten;
+use tokio::sync::watch;
 
 /// Longest note of an event in bytes (`events.k8s.io/v1`).
 const MAX_NOTE: usize = 1024;
@@ -37,6 +38,29 @@ impl Events {
             if let Err(error) = publish.retry(ExponentialBuilder::new().with_jitter()).await {
                 tracing::warn!(reason, %error, "cannot write an event on the Node");
             }
+        });
+    }
+
+    /// Warns as [`warn_node`](Self::warn_node) on the Node of this name once its UID is known: `kubectl
+    /// describe node` shows no event without it.
+    pub(crate) fn warn_own_node(
+        &self,
+        name: &str,
+        uid: &watch::Receiver<Option<String>>,
+        reason: NodeEvent,
+        note: String,
+    ) {
+        let (events, name, mut uid) = (self.clone(), name.to_owned(), uid.clone());
+        tokio::spawn(async move {
+            let Ok(uid) = uid.wait_for(Option::is_some).await.map(|uid| uid.clone()) else { return };
+            let node = ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(name),
+                uid,
+                ..ObjectReference::default()
+            };
+            events.warn_node(node, reason, note);
         });
     }
 
