@@ -14,11 +14,12 @@ use std::sync::Arc;
 use crate::pods::owner::{Addresses, Plan, Segment};
 use ipnet::IpNet;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
-use netclaim_api::conflist::{has_child, link_use_of, vlan_of};
+use netclaim_api::conflist::{Plugin as _, has_child, link_use_of, vlan_of};
 use netclaim_api::device::DeviceName;
 use netclaim_api::network::{ClaimNetworkSpec, NetworkCapacity, UplinkSelector};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{IfName, LinkUse, NetworkName, Quantity, attributes};
+use netclaim_cni::PluginConf;
 use serde_json::{Map, Value};
 
 use super::candidate::{Candidate, space_of_link};
@@ -56,6 +57,11 @@ impl Held {
     pub(crate) fn of(plan: &Plan, node: &str) -> Self {
         let device = &plan.owner.device;
         let plugins = || plan.spec.conflist.plugins();
+        // Pods' plugins may work on what is set up on the node, and not on the link.
+        let of_plan = plan.owner.link.as_ref().filter(|_| plan.owner.needs_node_network);
+        let is_on_link = |plugin: &&PluginConf| {
+            of_plan.is_none_or(|link| plugin.member("master") == Some(link.name.as_str().into()))
+        };
         let (own_use, network) = match device.device.parse() {
             Ok(DeviceName::Link(link_use, _)) => (Some(link_use), None),
             Ok(DeviceName::Network(network)) => (None, Some(network)),
@@ -66,9 +72,10 @@ impl Held {
             network,
             list: Some(plan.spec.conflist.name().to_string()),
             attributes: plan.owner.attributes.clone(),
-            link_use: own_use.or_else(|| link_use_of(plugins())),
+            link_use: own_use
+                .or_else(|| of_plan.map_or_else(|| link_use_of(plugins()), |link| link.link_use)),
             stays_on_node: has_child(plugins()),
-            vlan: vlan_of(plugins()),
+            vlan: vlan_of(plugins().filter(is_on_link)),
             segment: id_of(plan),
             bandwidth: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()).unwrap_or_default(),
             blocks: plan.owner.addresses.iter().flat_map(Addresses::blocks).collect(),
@@ -284,4 +291,35 @@ fn waiting_network<'a>(link: &IfName, inventory: &'a Inventory) -> Option<&'a Ne
         |spec: &ClaimNetworkSpec| spec.uplink.as_ref().is_some_and(|uplink| uplink.links.contains(link));
     let waits = |spec: &ClaimNetworkSpec| names(spec) && inventory.uplink_of(spec).is_none();
     inventory.networks.iter().find(|(_, spec)| waits(spec)).map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use netclaim_cni::NetworkList;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures;
+    use crate::pods::owner::OnLink;
+
+    #[test]
+    fn what_is_on_an_interface_of_the_node_does_not_use_the_link_below_as_its_plugins_say() {
+        let mut plan = fixtures::plan("c");
+        let chain = json!([{"type": "macvlan", "master": "eth1.100"}, {"type": "vlan", "master": "eth1.100", "vlanId": 7}]);
+        let list = json!({"cniVersion": "1.1.0", "name": "n", "plugins": chain}).to_string();
+        plan.spec.conflist = NetworkList::parse(list.as_bytes()).expect("a list");
+        let link = OnLink { name: "eth1".parse().expect("a name"), physical_function: None, link_use: None };
+        plan.owner.link = Some(link);
+        let uses = |plan: &Plan| {
+            let held = Held::of(plan, "n");
+            (held.link_use, held.vlan)
+        };
+        assert_eq!(uses(&plan), (Some(LinkUse::Macvlan), Some(7)));
+        plan.owner.needs_node_network = true;
+        assert_eq!(uses(&plan), (None, None));
+        let chain = json!([{"type": "vlan", "master": "eth1", "vlanId": 7}]);
+        let list = json!({"cniVersion": "1.1.0", "name": "n", "plugins": chain}).to_string();
+        plan.spec.conflist = NetworkList::parse(list.as_bytes()).expect("a list");
+        assert_eq!(uses(&plan), (None, Some(7)));
+    }
 }
