@@ -14,7 +14,7 @@ help: ## This list
 	@awk -F': .*## ' '/^[a-z-]+: .*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
-demo: ## A cluster, netclaim and two pods on a claimed network (root; the first time 12 to 20 minutes on two cores)
+demo: ## A cluster, netclaim and two pods on a claimed network (root; the first time 12 to 30 minutes on two cores)
 	@tests/demo/demo.sh
 
 .PHONY: demo-down
@@ -62,6 +62,7 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	tests/node/build.sh
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- faults::
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- nothing_changes
+	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- repair::
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- controller::
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- a_range_is_used_up
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- disasters::

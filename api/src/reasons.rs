@@ -150,10 +150,11 @@ reasons! {
         /// Read the message: it is the plugin's. See
         /// [NetclaimDetachFailing](../runbooks.md#netclaimdetachfailing).
         DetachFailed,
-        /// A CHECK found the attachment different from what the ADD made. The pod is not touched.
+        /// A CHECK found the attachment different from what the ADD made. The pod is not touched, unless the
+        /// ClaimNetwork has `repair: Reattach`.
         ///
-        /// Read the message. If the pod has lost its network, delete the pod. The condition is `True` again
-        /// when a later CHECK succeeds.
+        /// Read the message. If the pod has lost its network, delete the pod, or see
+        /// [repair](../tasks/repair.md). The condition is `True` again when a later CHECK succeeds.
         CheckFailed,
         /// The claim cannot be prepared on its node.
         ///
@@ -183,6 +184,16 @@ reasons! {
         ///
         /// As for the condition `CheckFailed`.
         NetworkCheckFailed,
+        /// A CHECK failed twice, and the attachment was made again in the running pod, with the same
+        /// addresses.
+        ///
+        /// Read the message: it says what was found. What the pod had set up on the interface itself is gone.
+        NetworkRepaired,
+        /// The attachment was made again three times within an hour, and has broken again. The agent leaves
+        /// it alone until the hour is over.
+        ///
+        /// Read the message, and find out who breaks it. Delete the pod if it has lost its network.
+        NetworkRepairGivenUp,
         /// The agent has given up a DEL, or a link of the host has not come back as it was. Something may be
         /// left on the node.
         ///
@@ -222,6 +233,11 @@ reasons! {
         /// Read the message: it is the plugin's, or names the link or the ClaimNetwork that is in the way.
         /// The agent tries again by itself.
         NodeNetworkFailed,
+        /// An attachment was made again (`spec.repair`) and is not as it should be. No other one of the
+        /// ClaimNetwork is made again on this node until that one is whole or gone.
+        ///
+        /// Read the message: it is the plugin's. Correct the node, or delete the pod.
+        NetworkRepairsStopped,
     }
 }
 

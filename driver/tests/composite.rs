@@ -210,7 +210,7 @@ fn a_bond_of_two_links_and_a_vlan_on_it_are_made_and_the_links_come_back_as_they
         // What the guide says of networks whose CHECK is to be off.
         let checked = node.agent.check(POD, &format!("{CLAIM}.1"), true).await;
         assert!(
-            matches!(&checked, Some(Checked::Failed(why)) if why.contains("net2 Mac 02:00:00:00:00:0b doesn't match")),
+            matches!(&checked, Some(Checked::Failed(found)) if found.message.contains("net2 Mac 02:00:00:00:00:0b doesn't match")),
             "{checked:?}"
         );
 

@@ -140,9 +140,13 @@ fn a_check_finds_what_is_missing_and_what_is_there_again() {
         let Checked::Failed(found) = network.check(&spec, &sandbox, &result).await else {
             panic!("a wrong MTU was not found")
         };
-        assert!(found.contains("tuning") && found.contains("MTU"), "{found}");
+        assert!(found.message.contains("tuning") && found.message.contains("MTU"), "{found}");
+        assert!(!found.is_of_interface, "no reason to take the interface");
         netns.inside(|| run("ip link set net1 mtu 1400"));
         assert_eq!(network.check(&spec, &sandbox, &result).await, Checked::Fine);
+        netns.inside(|| run("ip link del net1"));
+        let checked = network.check(&spec, &sandbox, &result).await;
+        assert!(matches!(&checked, Checked::Failed(found) if found.is_of_interface), "{checked:?}");
     });
 }
 

@@ -22,6 +22,7 @@
 //! | `gate` | holds containers until their networks are attached | CDI specs, markers, the hook's socket |
 //! | `runtime` | follows sandboxes and the connection to the runtime | NRI |
 //! | `sweep` | corrects what no event reports | CNI plugins (GC, CHECK) |
+//! | `repair` | makes attachments again that have broken | `driver::attach` |
 //! | `reports` | the claim's status, events, and the spans of its trace | the API server |
 //! | `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
@@ -45,6 +46,7 @@ mod node_networks;
 mod parent;
 mod pods;
 mod prepare;
+mod repair;
 mod reports;
 mod runtime;
 mod sweep;

@@ -95,8 +95,8 @@ impl SweepMetrics {
     pub(crate) fn checked(&self, pod: &str, key: &str, checked: Checked) {
         let result = match checked {
             Checked::Fine => SweepResult::Ok,
-            Checked::Failed(error) => {
-                tracing::warn!(pod.uid = pod, attachment = key, error, "check failed");
+            Checked::Failed(found) => {
+                tracing::warn!(pod.uid = pod, attachment = key, error = %found, "check failed");
                 SweepResult::Failed
             }
             Checked::Unknown(reason) => {
@@ -117,6 +117,8 @@ impl SweepMetrics {
 const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time until the next look at attachments whose pods had work to do.
 const BUSY_INTERVAL: Duration = Duration::from_secs(1);
+/// Time from the agent's start in which it checks what earlier agents have attached.
+const FIRST_CHECK: Duration = Duration::from_secs(60);
 /// How often the agent looks for a pod before the pod is an orphan.
 const LOOKS: u32 = 4;
 
@@ -225,6 +227,9 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
 
     async fn check(&self) {
         let Some(mut schedule) = schedule(self.intervals.check) else { return };
+        // Nobody has looked while no agent ran.
+        schedule.keep(&self.attached(), Instant::now(), fastrand::f64);
+        schedule.hurry(FIRST_CHECK, Instant::now(), fastrand::f64);
         loop {
             let (pod, key) = turn(&mut schedule, || self.attached()).await;
             self.check_one(&pod, &key, true).await;

@@ -6,6 +6,7 @@ mod finalize;
 mod namespaces;
 mod node_network;
 pub mod overlap;
+mod repair;
 mod validation;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
 pub use finalize::finalize_name;
 pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
+pub use repair::Repair;
 
 /// A network that pods can be attached to through ResourceClaims.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -97,6 +99,11 @@ pub struct ClaimNetworkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "finalize::schema")]
     pub finalize: Option<Map<String, Value>>,
+    /// What becomes of an attachment whose interface a CHECK finds broken, for example because its uplink was
+    /// removed and made again. `None`: the claim and an event say so. `Reattach`: it is made again in the
+    /// running pod, with the same addresses. What the pod itself has set up on the interface is lost then.
+    #[serde(default, skip_serializing_if = "Repair::is_none")]
+    pub repair: Repair,
     /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one
     /// address. Use them in `cni` as `"ipam": "${addresses}"`; the first plugin gets them where no plugin has
     /// an `ipam`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use netclaim_api::addresses::NetworkAddresses;
-use netclaim_api::network::{ClaimNetworkSpec, Namespaces, NetworkCapacity, Scope, UplinkSelector};
+use netclaim_api::network::{ClaimNetworkSpec, Namespaces, NetworkCapacity, Repair, Scope, UplinkSelector};
 use netclaim_api::{Allow, IfName, Invalid, NetworkName, Setting};
 use netclaim_cni::refuse_duplicate_keys;
 use serde_json::{Map, Value, json};
@@ -105,6 +105,7 @@ pub(super) fn translate(
         uplink: uplink.map(|link| UplinkSelector { links: vec![link], ..UplinkSelector::default() }),
         node: None,
         finalize: None,
+        repair: Repair::None,
         cni: cni.list,
         addresses,
         capacity: NetworkCapacity::default(),

@@ -296,6 +296,15 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         answer.await.ok()
     }
 
+    /// Begins to make an attachment again that [can be repaired](Record::can_be_repaired), by DEL and ADD in
+    /// its sandbox, with the later ones of its group. The pod keeps its addresses. Returns false if that is
+    /// not possible, or not now.
+    pub async fn redo(&self, pod_uid: &str, key: &str) -> bool {
+        let (reply, answer) = oneshot::channel();
+        self.lock().send(pod_uid, Command::Redo { key: key.to_owned(), reply });
+        answer.await.unwrap_or(false)
+    }
+
     /// Returns the state of a pod; `None` when it has no attachments.
     pub fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState<O::Owner>>> {
         self.lock().by_uid.get(pod_uid).map(|handle| handle.state.clone())

@@ -11,6 +11,7 @@
 //! | [`plan`], [`record`] | what to attach for whom, and how far that has come | none |
 //! | [`machine`] | the state machine of one attachment | none |
 //! | [`wanted`], [`retry`] | what is wanted of a pod, which step is next, when one is repeated or given up | none |
+//! | [`repair`] | which broken attachment is made again now, and what it asks for then | none |
 //! | [`state`](PodState) | the state of a pod, and whether its containers may start | none |
 //! | [`journal`] | one file per attachment, on disk when an ADD is due, in memory for the rest | files |
 //! | `pod` | the task of one pod: runs the steps, one at a time | through the traits here |
@@ -35,6 +36,7 @@ pub mod plan;
 mod plugins;
 mod pod;
 pub mod record;
+pub mod repair;
 pub mod retry;
 mod state;
 pub mod sweep;
@@ -55,7 +57,7 @@ use netclaim_cni::{CniResult, ContainerId, IfName, ListName, Retry, Stopped};
 pub use attacher::{Attacher, LiveSandbox};
 pub use plan::{Owner, Plan, Spec};
 pub use plugins::{CniPlugins, Interface, Status};
-pub use record::{Phase, Record, Sandbox};
+pub use record::{Finding, Phase, Record, Sandbox};
 use retry::Attempt;
 pub use retry::Operation;
 pub use state::{Gate, PodState};
@@ -304,8 +306,8 @@ pub trait Attach: Send + Sync + 'static {
 pub enum Checked {
     /// The attachment is as it should be.
     Fine,
-    /// It is not, for this reason that a plugin reported.
-    Failed(String),
+    /// It is not, as a plugin reported.
+    Failed(Finding),
     /// Unknown, for this reason: the CNI version has no CHECK, CHECK is disabled, or a plugin could not be
     /// run.
     Unknown(String),
@@ -346,6 +348,12 @@ pub trait Observer: Send + Sync + 'static {
         _record: &Record<Self::Owner>,
     ) -> impl Future<Output = Result<Option<Revised<Self::Owner>>, Failure>> + Send {
         std::future::ready(Ok(None))
+    }
+
+    /// Whether what breaks of the plan's network is made again. Of such an attachment the journal notes that
+    /// a CHECK has succeeded.
+    fn is_repaired(&self, _plan: &Plan<Self::Owner>) -> bool {
+        false
     }
 
     /// Notes that something of `plan` may be left on the node, for this reason. It is reported once.

@@ -26,7 +26,8 @@ use super::counters::Counters;
 use super::journal::{self, Journal};
 use super::machine::{self, Event, Step, Want};
 use super::plan::{Owner, Plan};
-use super::record::{Phase, Record, Sandbox};
+use super::record::{Finding, Phase, Record, Repaired, Sandbox};
+use super::repair::same_again;
 use super::retry::{Attempt, Operation, Retries, delay_after};
 use super::state::PodState;
 use super::wanted::{Wanted, sort};
@@ -54,6 +55,9 @@ pub(super) enum Command<O> {
     Release { group: String, reply: oneshot::Sender<Result<(), Failure>> },
     /// Try ADDs again that could not succeed as things were.
     RetryPermanent,
+    /// Make this attachment again, with the later ones of its group, which may be made of it. Answers whether
+    /// that begins.
+    Redo { key: String, reply: oneshot::Sender<bool> },
 }
 
 /// A wish to check an attachment.
@@ -273,6 +277,11 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             }
             Command::Check(check) => self.checks.push(check),
             Command::RetryPermanent => self.retries.retry_permanent(),
+            Command::Redo { key, reply } => {
+                let begins = self.redo(&key).await;
+                self.publish().await;
+                let _ = reply.send(begins);
+            }
             Command::Release { group, reply } => {
                 self.wanted.release(&group);
                 self.retries.retry_now(Instant::now());
@@ -281,6 +290,37 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 self.answer_released();
             }
         }
+    }
+
+    /// Journals that an attachment and the later ones of its group are to be made again: the next agent would
+    /// not find out with a part of them gone. Returns false if one of them cannot be, or there is other work.
+    async fn redo(&mut self, key: &str) -> bool {
+        let Some(broken) = self.record(key).filter(|record| record.can_be_repaired()) else { return false };
+        let plan = Arc::clone(&broken.plan);
+        let goes_with = |other: &&Record<O::Owner>| {
+            let other = &other.plan;
+            !other.is_finalizer() && other.owner.group() == plan.owner.group() && other.index >= plan.index
+        };
+        let all: Vec<_> = self.records.iter().filter(goes_with).cloned().collect();
+        let is_here = |record: &Record<O::Owner>| {
+            record.phase.sandbox().is_some_and(|sandbox| self.wanted.is_current(&sandbox.id))
+        };
+        let can_be = |record: &Record<O::Owner>| {
+            record.can_be_redone() && is_here(record) && self.observer.is_repaired(&record.plan)
+        };
+        if !self.is_settled() || !all.iter().all(can_be) {
+            return false;
+        }
+        for record in all {
+            let record = Record { is_redone: true, ..record };
+            if let Err(error) = self.write(&record).await {
+                // Without those that stand on it, the first one is made again alone.
+                tracing::warn!(pod.uid = %self.uid, attachment = key, %error, "cannot journal a repair");
+                return record.key() != key;
+            }
+            self.replace(record);
+        }
+        true
     }
 
     /// Forgets failures in the earlier sandbox.
@@ -333,6 +373,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         Failpoint::AddDue.reach();
         let (plan, moves) = (Arc::clone(&record.plan), record.moved_link.is_some());
+        let asks = record.asks_in(&sandbox.id);
         self.replace(record);
         self.publish().await;
         if turn.is_some() {
@@ -344,7 +385,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let operation = async move {
             let result = match &prev {
                 Some(prev) => attach.finalize(&plan.spec, &sandbox, prev).await?,
-                None => attach.add(&plan.spec, &sandbox).await?,
+                None => attach.add(asks.as_ref().unwrap_or(&plan.spec), &sandbox).await?,
             };
             let index = if moves { attach.index_in_pod(&plan.spec, &sandbox).await } else { None };
             Ok((result, index))
@@ -385,6 +426,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     /// finalizer.
     async fn begin(&self, record: &mut Record<O::Owner>) -> Result<Option<CniResult>, Failure> {
         let prev = self.prev_result(record)?;
+        record.checked = false;
         if !record.plan.is_finalizer() {
             record.host_link = self.attach.host_link(&record.plan.spec);
             record.moved_link = self.attach.link_to_move(&record.plan.spec).await?;
@@ -444,11 +486,13 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         sandbox: &Sandbox,
         commands: &mut Commands<O::Owner>,
     ) -> Option<(Record<O::Owner>, Option<Box<dyn Any + Send>>)> {
-        let (record, observer) = (self.record(key)?.clone(), Arc::clone(&self.observer));
+        let (mut record, observer) = (self.record(key)?.clone(), Arc::clone(&self.observer));
+        record.begin_in(&sandbox.id);
         let wants = |pod: &Self| pod.wants_in(key, sandbox);
         match self.attend(async move { observer.revise(&record).await }, commands, wants).await {
             Ended::Done(Ok(revised)) => {
                 let mut record = self.record(key)?.clone();
+                record.begin_in(&sandbox.id);
                 let turn = revised.map(|Revised { plan, turn }| {
                     tracing::info!(pod.uid = %self.uid, attachment = %key, "planned anew");
                     record.plan = Arc::new(plan);
@@ -521,6 +565,13 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return self.look_for_stray(record, sandbox, commands).await;
         }
         if !matches!(record.phase, Phase::Deleting { .. }) {
+            if record.is_redone
+                && let Phase::Attached { sandbox, result } = &record.phase
+            {
+                let capability_args = same_again(&record.plan.spec, sandbox, result);
+                record.repaired = Some(Repaired { sandbox_id: sandbox.id.clone(), capability_args });
+            }
+            record.is_redone = false;
             if !self.advance(&mut record, Event::DelDue) {
                 return;
             }
@@ -548,12 +599,13 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let traced = self.observer.trace(&record.plan, Operation::Del, &sandbox.id);
         let (attach, plan, span) =
             (Arc::clone(&self.attach), Arc::clone(&record.plan), span(&record.plan, &sandbox.id, &traced));
+        let asked = record.asks_in(&sandbox.id);
         let operation = async move {
             let netns = netns.as_ref().map(|(path, _)| path.as_path());
             let (result, moved_link) = (result.as_ref(), moved_link.as_ref());
             let sandbox_id = &sandbox.id;
             let del = Del { sandbox_id, netns, result, stopped, after_reboot, moved_link, attempt };
-            attach.del(&plan.spec, del).await
+            attach.del(asked.as_ref().unwrap_or(&plan.spec), del).await
         };
         let started = Instant::now();
         let operation = operation.instrument(traced.span.clone()).instrument(span);
@@ -692,6 +744,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let Phase::Attached { sandbox, result } = record.phase.clone() else { return };
         let span = span(&record.plan, &sandbox.id, &Traced::default());
         let (attach, plan) = (Arc::clone(&self.attach), Arc::clone(&record.plan));
+        let asked = record.asks_in(&sandbox.id);
         // Plugins decide where something was wrong or their answer is old, and where the link was made again.
         let may_look = may_look
             && record.check.is_none()
@@ -701,7 +754,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             if may_look && attach.is_as_made(&plan.spec, &sandbox, &result).await {
                 return (Checked::Fine, false);
             }
-            (attach.check(&plan.spec, &sandbox, &result).await, true)
+            (attach.check(asked.as_ref().unwrap_or(&plan.spec), &sandbox, &result).await, true)
         };
         let operation = async move {
             tokio::select! {
@@ -715,18 +768,22 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if checked == Checked::Fine && is_by_plugins {
             self.found_fine.insert(key.to_owned(), Instant::now());
         }
+        // A look stands for plugins that have said so.
+        if checked == Checked::Fine {
+            self.note_checked(key).await;
+        }
         let now = record.host_link.and_then(|_| self.attach.host_link(&record.plan.spec));
         // What a plugin finds to be fine is fine. Without a CHECK, the index decides.
         if checked != Checked::Fine && now != record.host_link && now.is_some() {
-            let found = match checked {
-                Checked::Failed(error) => format!("{MADE_AGAIN}: {error}"),
+            let message = match checked {
+                Checked::Failed(found) => format!("{MADE_AGAIN}: {found}"),
                 Checked::Fine | Checked::Unknown(_) => MADE_AGAIN.to_owned(),
             };
-            checked = Checked::Failed(found);
+            checked = Checked::Failed(Finding { message, is_of_interface: true });
         }
         let found = match &checked {
             Checked::Fine => Some(None),
-            Checked::Failed(error) => Some(Some(error.clone())),
+            Checked::Failed(found) => Some(Some(found.clone())),
             Checked::Unknown(_) => None,
         };
         if let Some(found) = found
@@ -737,6 +794,25 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             self.publish().await;
         }
         let _ = reply.send(checked);
+    }
+
+    /// Journals that a CHECK has succeeded, where that decides about repairs. If it cannot be written, the
+    /// next one tries again.
+    async fn note_checked(&mut self, key: &str) {
+        let Some(record) = self.record(key).filter(|record| !record.checked) else { return };
+        if !self.observer.is_repaired(&record.plan) {
+            return;
+        }
+        let record = Record { checked: true, ..record.clone() };
+        match self.write(&record).await {
+            Ok(()) => {
+                self.replace(record);
+                self.publish().await;
+            }
+            Err(error) => {
+                tracing::warn!(pod.uid = %self.uid, attachment = %key, %error, "cannot journal that a CHECK has succeeded");
+            }
+        }
     }
 
     /// Runs `operation` while taking commands. Ends it when `is_wanted` returns false after a command.

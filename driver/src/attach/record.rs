@@ -1,13 +1,15 @@
 //! What is known about one attachment: the plan, and how far it has come. This is what the journal keeps.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use netclaim_cni::{CniResult, ResultError, Stopped};
+use netclaim_cni::{CapabilityArgs, CniResult, IpRequest, ResultError, Stopped};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::plan::{Owner, Plan};
+use super::plan::{Owner, Plan, Spec};
+use super::plugins::asked::keeps_addresses;
 use super::retry::Operation;
 use crate::links::{HostLink, NetnsId};
 
@@ -71,6 +73,35 @@ impl Phase {
     }
 }
 
+/// What a CHECK has found wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Finding {
+    /// For people: what the plugin has said.
+    pub message: String,
+    /// Whether the first plugin of the chain has found it, which makes the interface.
+    pub is_of_interface: bool,
+}
+
+/// What an attachment asks for in the sandbox in which it was repaired.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Repaired {
+    pub(super) sandbox_id: String,
+    /// The arguments that make what the pod had.
+    pub(super) capability_args: CapabilityArgs,
+}
+
+impl Repaired {
+    /// The addresses that the pod has had since before the repair, as far as the plugins are asked for them.
+    pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.capability_args.ips.iter().flatten().map(|request| match request {
+            IpRequest::Address(ip) => *ip,
+            IpRequest::Cidr(net) => net.addr(),
+        })
+    }
+}
+
 /// One attachment: its plan, its phase, and the last thing that went wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "O: Owner", try_from = "RecordFile<O>", into = "RecordFile<O>")]
@@ -97,7 +128,14 @@ pub struct Record<O> {
     pub failed: Option<Operation>,
     /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds
     /// it again.
-    pub check: Option<String>,
+    pub check: Option<Finding>,
+    /// Whether a CHECK by plugins has succeeded since the ADD. Noted only of what is
+    /// [repaired](super::Observer::is_repaired).
+    pub checked: bool,
+    /// Whether it is to be made again where it is, until its DEL begins.
+    pub is_redone: bool,
+    /// What it asks for since it was repaired.
+    pub repaired: Option<Repaired>,
 }
 
 impl<O: Owner> Record<O> {
@@ -113,7 +151,40 @@ impl<O: Owner> Record<O> {
             error: None,
             failed: None,
             check: None,
+            checked: false,
+            is_redone: false,
+            repaired: None,
         }
+    }
+
+    /// Whether it has broken so that it can be made again.
+    pub fn can_be_repaired(&self) -> bool {
+        self.checked && self.can_be_redone() && self.check.as_ref().is_some_and(|found| found.is_of_interface)
+    }
+
+    /// Whether it can be made again with its addresses. A link of the host that was moved is in the pod or
+    /// gone, and comes back with neither.
+    pub(super) fn can_be_redone(&self) -> bool {
+        matches!(self.phase, Phase::Attached { .. })
+            && self.moved_link.is_none()
+            && !self.plan.is_finalizer()
+            && keeps_addresses(&self.plan.spec.conflist)
+    }
+
+    /// Whether it was repaired in its sandbox, and no CHECK has found it whole since.
+    pub fn is_on_trial(&self) -> bool {
+        self.repaired.is_some() && !self.checked
+    }
+
+    /// Returns what it asks for in this sandbox, if that is not what the plan says.
+    pub(super) fn asks_in(&self, sandbox_id: &str) -> Option<Spec> {
+        let repaired = self.repaired.as_ref().filter(|repaired| repaired.sandbox_id == sandbox_id)?;
+        Some(Spec { capability_args: repaired.capability_args.clone(), ..self.plan.spec.clone() })
+    }
+
+    /// Forgets a repair in another sandbox.
+    pub(super) fn begin_in(&mut self, sandbox_id: &str) {
+        self.repaired = self.repaired.take().filter(|repaired| repaired.sandbox_id == sandbox_id);
     }
 
     /// The [plan's key](Plan::key).
@@ -156,6 +227,12 @@ struct RecordFile<O> {
     stray: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    checked: bool,
+    #[serde(default, rename = "redone", skip_serializing_if = "std::ops::Not::not")]
+    is_redone: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    repaired: Option<Repaired>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -180,8 +257,20 @@ impl<O: Owner> TryFrom<RecordFile<O>> for Record<O> {
     type Error = Senseless;
 
     fn try_from(file: RecordFile<O>) -> Result<Self, Senseless> {
-        let RecordFile { plan, phase: name, sandbox, result, moved_link, host_link, stopped, stray, error } =
-            file;
+        let RecordFile {
+            plan,
+            phase: name,
+            sandbox,
+            result,
+            moved_link,
+            host_link,
+            stopped,
+            stray,
+            error,
+            checked,
+            is_redone,
+            repaired,
+        } = file;
         let version = plan.spec.conflist.version();
         let read = |raw: &RawValue| CniResult::parse(raw.get(), version);
         let sandbox = || sandbox.ok_or(Senseless::NoSandbox(name));
@@ -197,14 +286,37 @@ impl<O: Owner> TryFrom<RecordFile<O>> for Record<O> {
                 Phase::Deleting { sandbox: sandbox()?, result: result.as_deref().map(read).transpose()? }
             }
         };
-        Ok(Self { phase, moved_link, host_link, stopped, stray, error, ..Self::new(plan) })
+        Ok(Self {
+            phase,
+            moved_link,
+            host_link,
+            stopped,
+            stray,
+            error,
+            checked,
+            is_redone,
+            repaired,
+            ..Self::new(plan)
+        })
     }
 }
 
 impl<O: Clone> From<Record<O>> for RecordFile<O> {
     fn from(record: Record<O>) -> Self {
-        let Record { plan, phase, moved_link, host_link, stopped, stray, error, failed: _, check: _ } =
-            record;
+        let Record {
+            plan,
+            phase,
+            moved_link,
+            host_link,
+            stopped,
+            stray,
+            error,
+            failed: _,
+            check: _,
+            checked,
+            is_redone,
+            repaired,
+        } = record;
         let (phase, sandbox, result) = match phase {
             Phase::Planned => (PhaseName::Planned, None, None),
             Phase::Adding { sandbox } => (PhaseName::Adding, Some(sandbox), None),
@@ -213,7 +325,20 @@ impl<O: Clone> From<Record<O>> for RecordFile<O> {
         };
         let result = result.as_ref().map(CniResult::to_raw);
         let plan = Arc::unwrap_or_clone(plan);
-        Self { plan, phase, sandbox, result, moved_link, host_link, stopped, stray, error }
+        Self {
+            plan,
+            phase,
+            sandbox,
+            result,
+            moved_link,
+            host_link,
+            stopped,
+            stray,
+            error,
+            checked,
+            is_redone,
+            repaired,
+        }
     }
 }
 
@@ -304,17 +429,38 @@ pub(crate) mod tests {
         ];
         for phase in phases {
             let stopped = Some(Stopped { completed: 1, effect: Effect::Container });
+            let repaired =
+                Repaired { sandbox_id: "a".to_owned(), capability_args: CapabilityArgs::default() };
             let record = Record {
                 phase,
                 stopped,
                 host_link: Some(7),
                 error: Some("why".into()),
+                checked: true,
+                is_redone: true,
+                repaired: Some(repaired),
                 ..Record::new(plan("c", 0))
             };
             let text = serde_json::to_string(&record).expect("JSON");
             let read: Record<Claimant> = serde_json::from_str(&text).expect("reads back");
             assert_eq!(read, record, "{text}");
         }
+    }
+
+    #[test]
+    fn a_repaired_attachment_asks_for_what_it_had_in_that_sandbox_alone() {
+        let capability_args = CapabilityArgs {
+            ips: Some(vec![IpRequest::Address([10, 20, 0, 5].into())]),
+            ..CapabilityArgs::default()
+        };
+        let repaired = Repaired { sandbox_id: "s".to_owned(), capability_args: capability_args.clone() };
+        let mut record = Record { repaired: Some(repaired), ..Record::new(plan("c", 0)) };
+        assert_eq!(record.asks_in("s").map(|spec| spec.capability_args), Some(capability_args));
+        assert_eq!(record.asks_in("t"), None);
+        record.begin_in("s");
+        assert!(record.is_on_trial());
+        record.begin_in("t");
+        assert_eq!(record.repaired, None);
     }
 
     #[test]

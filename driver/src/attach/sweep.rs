@@ -42,6 +42,13 @@ impl<K: Ord + Clone> Schedule<K> {
         }
     }
 
+    /// Has every task be due for the first time within this time.
+    pub fn hurry(&mut self, within: Duration, now: Instant, mut random: impl FnMut() -> f64) {
+        for due in self.due.values_mut() {
+            *due = (*due).min(now + within.mul_f64(random()));
+        }
+    }
+
     /// Returns the task that has been due longest; it is due again an interval later.
     pub fn next(&mut self, now: Instant, mut random: impl FnMut() -> f64) -> Option<K> {
         let (task, due) = self.due.iter_mut().min_by_key(|(_, due)| **due).filter(|(_, due)| **due <= now)?;

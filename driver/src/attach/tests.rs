@@ -108,7 +108,7 @@ impl Attach for Plugins {
         match self.run(format!("check {} {}", spec.if_name, sandbox.id), &self.check).await {
             Ok(()) => Checked::Fine,
             Err(failure) if matches!(script, Some(Script::MakeNothing)) => Checked::Unknown(failure.message),
-            Err(failure) => Checked::Failed(failure.message),
+            Err(failure) => Checked::Failed(found(&failure.message)),
         }
     }
 
@@ -168,6 +168,10 @@ impl Attach for Plugins {
     }
 }
 
+fn found(message: &str) -> Finding {
+    Finding { message: message.to_owned(), is_of_interface: true }
+}
+
 /// An observer that fails this many times when everything is attached, and keeps what it was told was given
 /// up, and how operations ended. Its last field says how plans are revised: a success gives the interface the
 /// name `anew`.
@@ -203,6 +207,10 @@ impl Observer for Watcher {
                 Ok(Some(Revised { plan, turn: Box::new(()) }))
             }
         }
+    }
+
+    fn is_repaired(&self, _: &Plan<Claimant>) -> bool {
+        true
     }
 
     fn given_up(&self, plan: &Plan<Claimant>, why: &str) {
@@ -988,7 +996,7 @@ async fn after_a_reboot_links_are_left_to_the_host() {
 }
 
 fn checked(state: &PodState<Claimant>) -> Option<&str> {
-    state.records[0].check.as_deref()
+    state.records[0].check.as_ref().map(|found| found.message.as_str())
 }
 
 #[tokio::test(start_paused = true)]
@@ -998,7 +1006,7 @@ async fn a_failed_check_is_shown_until_the_next_one_succeeds() {
     node.up("s1");
     node.until("open", open("s1")).await;
     node.plugins.check.lock().unwrap().push_back(Script::Fail);
-    assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, Some(Checked::Failed("no".into())));
+    assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, Some(Checked::Failed(found("no"))));
     let state = node.attacher.watch(POD).unwrap();
     assert_eq!((checked(&state.borrow()), state.borrow().gate("s1")), (Some("no"), Gate::Open));
     assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, Some(Checked::Fine));
@@ -1068,7 +1076,7 @@ async fn a_look_stands_for_a_check_for_an_hour_while_everything_is_as_it_was() {
     // Something differs, and then a plugin has found something.
     is_as_made(false);
     node.plugins.check.lock().unwrap().push_back(Script::Fail);
-    assert_eq!(check().await, (Checked::Failed("no".into()), 1));
+    assert_eq!(check().await, (Checked::Failed(found("no")), 1));
     is_as_made(true);
     assert_eq!(check().await, (Checked::Fine, 1));
     assert_eq!(check().await, (Checked::Fine, 0));
@@ -1219,4 +1227,35 @@ fn the_task_of_a_pod_needs_little_memory() {
     let task = pod.run(commands, |_| true, CancellationToken::new());
     let size = size_of_val(&task);
     assert!(size <= 4096, "{size} bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_broken_is_made_again_with_what_was_made_of_it() {
+    let mut node = Node::prepared(&[("a", 0), ("a", 1), ("b", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    let before = node.plugins.calls().len();
+    // Nothing has found it to be fine.
+    node.plugins.check.lock().unwrap().push_back(Script::Fail);
+    node.attacher.check(POD, "a-uid.0", true).await;
+    assert!(!node.attacher.redo(POD, "a-uid.0").await);
+    assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, Some(Checked::Fine));
+    // The journal knows.
+    node.restart("boot");
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    assert!(!node.attacher.redo(POD, "a-uid.0").await, "nothing is wrong");
+    node.plugins.check.lock().unwrap().push_back(Script::Fail);
+    node.attacher.check(POD, "a-uid.0", true).await;
+    assert_eq!(node.plugins.calls()[before..], ["check a0 s1"; 3]);
+    assert!(node.attacher.redo(POD, "a-uid.0").await);
+    node.until("shut", |state| state.gate("s1") != Gate::Open).await;
+    node.until("open", open("s1")).await;
+    let again = ["del a1 s1 with result", "del a0 s1 with result", "add a0 s1", "add a1 s1"];
+    assert_eq!(node.plugins.calls()[before + 3..], again);
+    let state = node.attacher.watch(POD).unwrap();
+    let on_trial = || state.borrow().records.iter().map(Record::is_on_trial).collect::<Vec<_>>();
+    assert_eq!(on_trial(), [true, true, false]);
+    node.attacher.check(POD, "a-uid.0", true).await;
+    assert_eq!(on_trial(), [false, true, false]);
 }

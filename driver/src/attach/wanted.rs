@@ -14,6 +14,8 @@
 //! * A finalizer works on what all attachments of the pod have made. It is wanted only while each of them is
 //!   as it should be and no group of the pod is being released. So it is made after all of them, and its DEL
 //!   comes before theirs.
+//! * What is repaired is not wanted until its DEL has begun. So finalizers and later attachments go first,
+//!   and come back last, as always.
 //! * While a DEL is owed, no ADD: what waits to be deleted may hold what the ADD needs, a device, an address,
 //!   a name.
 //! * A release ends when nothing is left of its group but stray links.
@@ -159,6 +161,7 @@ impl Wanted {
         match &self.sandbox {
             Known::Unknown => Want::Unknown,
             Known::None => Want::Detached,
+            Known::Sandbox(_) if record.is_redone => Want::Detached,
             Known::Sandbox(sandbox) => Want::Attached(sandbox.clone()),
         }
     }
@@ -264,6 +267,8 @@ mod tests {
         Release(&'static str),
         SandboxUp(u8),
         SandboxGone,
+        /// The first attachment of a claim is to be made again.
+        Redo(&'static str),
         /// The agent takes a step, as far as it lets it: it begins, or what runs ends well or badly.
         Begin,
         End(bool),
@@ -284,6 +289,7 @@ mod tests {
             1 => claim().prop_map(Happening::Release),
             3 => (0..3u8).prop_map(Happening::SandboxUp),
             1 => Just(Happening::SandboxGone),
+            2 => claim().prop_map(Happening::Redo),
             6 => Just(Happening::Begin),
             6 => any::<bool>().prop_map(Happening::End),
             1 => Just(Happening::EndInVain),
@@ -381,6 +387,19 @@ mod tests {
             self.cut_short();
         }
 
+        /// Only what is attached and has nothing to do is made again.
+        fn redo(&mut self, claim: &str) {
+            let Agent { records, wanted, .. } = &self.agent;
+            let is_of_claim = |record: &&Record<Claimant>| {
+                record.plan.owner.group() == format!("{claim}-uid") && !record.plan.is_finalizer()
+            };
+            let all: Vec<_> = records.iter().filter(is_of_claim).cloned().collect();
+            let is_attached = |record: &Record<Claimant>| matches!(record.phase, Phase::Attached { .. });
+            if wanted.is_reached(records, BOOT) && all.iter().all(is_attached) {
+                all.into_iter().for_each(|record| self.store(Record { is_redone: true, ..record }));
+            }
+        }
+
         /// An ADD that leads nowhere is ended in the midst; what it has made is not known.
         fn cut_short(&mut self) {
             let Agent { records, wanted, running, .. } = &mut self.agent;
@@ -439,6 +458,7 @@ mod tests {
                         });
                     prop_assert!(waits_for.is_none(), "{key} is deleted before {waits_for:?}");
                     record.phase = moved(Event::DelDue)?;
+                    record.is_redone = false;
                     self.made.remove(&key);
                     self.store(record);
                 }
@@ -464,6 +484,7 @@ mod tests {
             let wanted = &self.agent.wanted;
             self.made.get(&record.key()) == Some(sandbox)
                 && wanted.is_current(sandbox)
+                && !record.is_redone
                 && !wanted.is_released(record.plan.owner.group())
         }
 
@@ -544,6 +565,7 @@ mod tests {
                 Happening::Release(claim) => self.release(claim),
                 Happening::SandboxUp(id) => self.sandbox_up(*id),
                 Happening::SandboxGone => self.sandbox_gone(),
+                Happening::Redo(claim) => self.redo(claim),
                 Happening::Begin => drop(self.begin()?),
                 Happening::End(succeeds) => self.end(*succeeds)?,
                 Happening::EndInVain => self.end_in_vain()?,

@@ -62,7 +62,8 @@ impl Agent {
                     Some(Known { spec, sandbox, result: Some(result), .. }) => {
                         match plugins.check(spec, sandbox, result).await {
                             Checked::Fine => Ok(Value::Null),
-                            Checked::Failed(why) | Checked::Unknown(why) => Err(why),
+                            Checked::Failed(found) => Err(found.message),
+                            Checked::Unknown(why) => Err(why),
                         }
                     }
                     _ => panic!("the agent checks what is attached only"),

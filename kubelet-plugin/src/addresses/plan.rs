@@ -13,7 +13,8 @@ use netclaim_api::addresses::{AddressPoolSpec, Family, Leased, PoolKey, Span, bl
 use netclaim_api::merge::Merged;
 use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{Invalid, NetworkName};
-use netclaim_cni::{IpConfig, IpRequest, NetworkList};
+use netclaim_cni::{IpRequest, NetworkList};
+use netclaim_driver::attach::record::Repaired;
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use serde_json::Value;
 
@@ -77,16 +78,18 @@ impl TakenAddresses {
         self.add_all(plan, []);
     }
 
-    /// Adds what an attachment has: its plan, or a result that says otherwise.
+    /// Adds what an attachment has: its plan, or a result that says otherwise; and what it comes back with
+    /// from a repair.
     pub fn add_record(&mut self, record: &Record) {
-        self.add_all(&record.plan, record.phase.result().into_iter().flat_map(|result| result.ips()));
+        let made = record.phase.result().into_iter().flat_map(|result| result.ips());
+        let kept = record.repaired.iter().flat_map(Repaired::ips);
+        self.add_all(&record.plan, made.map(|ip| ip.address.addr()).chain(kept));
     }
 
-    fn add_all<'a>(&mut self, plan: &Plan, made: impl IntoIterator<Item = &'a IpConfig>) {
+    fn add_all(&mut self, plan: &Plan, made: impl IntoIterator<Item = IpAddr>) {
         let of_plan = plan.owner.addresses.iter();
         let planned = of_plan
             .flat_map(|of_plan| of_plan.ips().chain(of_plan.leases.iter().filter_map(|asked| asked.ip)));
-        let made = made.into_iter().map(|ip| ip.address.addr());
         self.attachments.entry(plan.network.clone()).or_default().extend(planned.chain(made));
     }
 

@@ -16,6 +16,7 @@ use crate::devices::metrics::{PluginMetrics, PoolMetrics};
 use crate::gate::metrics::WaitMetrics;
 use crate::pods::owner::{PodState, Record};
 use crate::prepare::metrics::CallMetrics;
+use crate::repair::RepairMetrics;
 use crate::reports::metrics::{NetworkMetrics, OPERATION_SECONDS};
 use crate::runtime::metrics::attach_seconds;
 use crate::sweep::SweepMetrics;
@@ -26,6 +27,7 @@ pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     pub(crate) calls: CallMetrics,
     pub(crate) sweeps: SweepMetrics,
+    pub(crate) repairs: RepairMetrics,
     pub(crate) wakes: WakeMetrics,
     pub(crate) networks: NetworkMetrics,
     pub(crate) plugins: PluginMetrics,
@@ -61,6 +63,7 @@ impl Metrics {
         Self {
             calls: CallMetrics::new(&mut registry),
             sweeps: SweepMetrics::new(&mut registry),
+            repairs: RepairMetrics::new(&mut registry),
             wakes: WakeMetrics::new(&mut registry),
             networks: NetworkMetrics::new(&mut registry),
             plugins: PluginMetrics::new(&mut registry),
@@ -228,6 +231,7 @@ mod tests {
     use crate::fixtures::{self, conflist, record, sandbox};
     use crate::gate::metrics::WaitEnd;
     use crate::prepare::metrics::KubeletCall;
+    use crate::repair::RepairResult;
     use crate::sweep::{SweepKind, SweepResult};
     use crate::waking::metrics::{WakeCause, WakeResult};
 
@@ -335,6 +339,9 @@ mod tests {
                     for sweep in SweepKind::ALL {
                         SweepResult::ALL.iter().for_each(|result| metrics.sweeps.count(*sweep, *result));
                     }
+                }),
+                ("netclaim_repairs_total", &|| {
+                    RepairResult::ALL.iter().for_each(|result| metrics.repairs.count(*result));
                 }),
                 ("netclaim_pods_woken_total", &|| {
                     for cause in WakeCause::ALL {

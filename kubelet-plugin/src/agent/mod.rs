@@ -51,6 +51,7 @@ use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent};
 use crate::prepare::handover;
 use crate::prepare::revise::{Mend, Mender, Reviser};
+use crate::repair::Repairer;
 use crate::reports::spans::{self, Spans};
 use crate::reports::{Events, StatusWriter, Update};
 use crate::runtime::connection::{Connection, NotConnected};
@@ -325,6 +326,23 @@ impl Agent {
             metrics: self.metrics.wakes.clone(),
         };
         self.parts.start_until_cancelled("waking pods", waking.run(events, changed));
+    }
+
+    /// Starts to make again what has broken.
+    pub(crate) fn repair(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        node_uid: watch::Receiver<Option<String>>,
+    ) {
+        let repairer = Repairer {
+            attacher: Arc::clone(&self.attacher),
+            inventory,
+            node: self.args.node_name.clone(),
+            node_uid,
+            events: self.events.clone(),
+            metrics: self.metrics.repairs.clone(),
+        };
+        self.parts.start_until_cancelled("repairing attachments", repairer.run());
     }
 
     /// Starts to look for what no event reports, beside the runtime's `sandboxes`.

@@ -77,12 +77,13 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let (reports, reported) = mpsc::unbounded_channel();
     let mut agent = Agent::take_over(args, client, boot_id, metrics, plugins, journal, reports)?;
     let (inventory, node_uid) = agent.watch_node();
-    let health = agent.publish_devices(inventory.clone(), node_uid)?;
+    let health = agent.publish_devices(inventory.clone(), node_uid.clone())?;
     agent.keep_addresses(inventory.clone());
     agent.write_statuses(reported);
     agent.wake_pods();
     let (sandboxes, readiness) = agent.follow_runtime()?;
     agent.sweep(&sandboxes, inventory.clone());
+    agent.repair(inventory.clone(), node_uid);
     agent.serve_kubelet(inventory, sandboxes, health)?;
     agent.serve_process(readiness);
     tracing::info!(node = agent.args.node_name, driver = agent.args.driver_name, "netclaim agent started");

@@ -126,6 +126,9 @@ struct Pod {
 pub(crate) trait Revise: Send + Sync {
     /// Returns the plan by which to attach, if it is another one.
     fn revise<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Option<Revised<Owner>>, Failure>>;
+
+    /// Whether what breaks of the plan's network is made again.
+    fn is_repaired(&self, plan: &Plan) -> bool;
 }
 
 /// The observer of the attachments.
@@ -322,6 +325,10 @@ impl Observer for GateKeeper {
             Some(reviser) => reviser.revise(record).await,
             None => Ok(None),
         }
+    }
+
+    fn is_repaired(&self, plan: &Plan) -> bool {
+        self.reviser.get().is_some_and(|reviser| reviser.is_repaired(plan))
     }
 
     fn given_up(&self, plan: &Plan, why: &str) {

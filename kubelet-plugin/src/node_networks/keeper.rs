@@ -22,6 +22,7 @@ use super::states::{State, made};
 use crate::devices::availability::Unavailable;
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::{Inventory, node_scope};
+use crate::repair::is_repaired;
 use crate::reports::Events;
 
 /// Delay before a DEL that has failed is waited for again.
@@ -117,16 +118,20 @@ impl Keeper {
             };
             all.entry(owner.claim_network.clone()).or_default().record = Some(journalled);
         });
+        let inventory = self.inventory.borrow().clone();
+        let is_repaired =
+            |network: &str| inventory.as_deref().is_some_and(|inventory| is_repaired(inventory, network));
         self.pods.for_each_pod(|state| {
             for record in state.records.iter().filter(|record| record.plan.owner.needs_node_network) {
                 if let Ok(name) = record.plan.network.parse() {
                     let known = all.entry(name).or_default();
                     known.is_wanted = true;
-                    known.is_in_use |= record.phase != Phase::Planned;
+                    // One that has broken is made again after this.
+                    let is_broken = record.can_be_repaired() && is_repaired(&record.plan.network);
+                    known.is_in_use |= record.phase != Phase::Planned && !is_broken;
                 }
             }
         });
-        let inventory = self.inventory.borrow().clone();
         for (name, known) in &mut all {
             known.today = inventory.as_deref().map(|inventory| today(name, inventory, &self.node));
         }

@@ -21,7 +21,8 @@
 //! Invariants:
 //! * The ADD of a pod begins only while its ClaimNetwork is set up ([`Readiness`]).
 //! * It is taken down only when no plan of a pod is left that needs it, in whatever phase; or to be made
-//!   anew, while there are only plans. A plan is journalled before its pod's ADD asks.
+//!   anew, while there are only plans, and interfaces that have broken and are repaired after it. A plan is
+//!   journalled before its pod's ADD asks.
 //! * Nobody else's link is removed: an ADD does not begin where a link of its name is there.
 
 mod decisions;

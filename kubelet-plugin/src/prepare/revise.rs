@@ -26,6 +26,7 @@ use crate::gate::keeper::{GateKeeper, Revise};
 use crate::inventory::{Inventory, OwnBlocks};
 use crate::node_networks::Readiness;
 use crate::pods::owner::{Owner, Plan, Record};
+use crate::repair::is_repaired;
 
 /// How long an ADD waits for the first word of the API server after the agent's start.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -71,10 +72,19 @@ impl<N: Attach> Revise for Reviser<N> {
     fn revise<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Option<Revised<Owner>>, Failure>> {
         self.revised(record).boxed()
     }
+
+    fn is_repaired(&self, plan: &Plan) -> bool {
+        self.inventory.borrow().as_deref().is_some_and(|inventory| is_repaired(inventory, &plan.network))
+    }
 }
 
 impl<N: Attach> Reviser<N> {
     async fn revised(&self, record: &Record) -> Result<Option<Revised<Owner>>, Failure> {
+        if record.repaired.is_some() {
+            // The pod runs, and keeps what it has.
+            self.wait_for_node(&record.plan).await?;
+            return Ok(None);
+        }
         let mender = self.mender.get().and_then(Weak::upgrade).filter(|_| record.error.is_some());
         let mended = match mender {
             Some(mender) => mender.mended(&record.plan).await,
@@ -86,9 +96,7 @@ impl<N: Attach> Reviser<N> {
         }
         let plan = mended.as_ref().unwrap_or(&record.plan);
         let Ok(DeviceName::Network(network)) = plan.owner.device.device.parse() else { return Ok(None) };
-        if plan.owner.needs_node_network {
-            self.node_networks.of(&network).await?;
-        }
+        self.wait_for_node(plan).await?;
         // Without any word since the agent's start, the plan is carried out: its blocks are the node's as
         // long as a plan names them, unless the Node object is gone for long, and then the kubelet has no
         // word of its pods either.
@@ -112,6 +120,16 @@ impl<N: Attach> Reviser<N> {
             turn.note(&plan);
             Revised { plan, turn: Box::new(turn) }
         }))
+    }
+
+    /// Waits until the plan's ClaimNetwork is set up on the node, if it has to be.
+    async fn wait_for_node(&self, plan: &Plan) -> Result<(), Failure> {
+        match plan.owner.device.device.parse() {
+            Ok(DeviceName::Network(network)) if plan.owner.needs_node_network => {
+                self.node_networks.of(&network).await
+            }
+            _ => Ok(()),
+        }
     }
 
     fn now<'a>(&'a self, known: &'a Known, network: &'a NetworkName) -> Now<'a> {

@@ -60,7 +60,7 @@ fn finalized(entry: Entry, finalizer: &Record, is_stuck: bool) -> Option<Entry> 
     let State::Attached { network, data, broken } = entry.state else { return Some(entry) };
     let state = match (&finalizer.phase, &finalizer.error) {
         (Phase::Attached { .. }, _) => {
-            State::Attached { network, data, broken: broken.or_else(|| finalizer.check.clone()) }
+            State::Attached { network, data, broken: broken.or_else(|| found(finalizer)) }
         }
         (_, Some(error)) => {
             let is_del = finalizer.failed == Some(Operation::Del);
@@ -73,13 +73,18 @@ fn finalized(entry: Entry, finalizer: &Record, is_stuck: bool) -> Option<Entry> 
     Some(Entry { state, ..entry })
 }
 
+/// Returns what the last CHECK has found wrong.
+fn found(record: &Record) -> Option<String> {
+    record.check.as_ref().map(|found| found.message.clone())
+}
+
 /// Returns the entry of a record; `None` while its attachment is under way.
 fn entry(record: &Record) -> Option<Entry> {
     let state = match (&record.phase, &record.error) {
         (Phase::Attached { sandbox, result }, _) => State::Attached {
             network: network_data(&record.plan, sandbox, result),
             data: Some(result).filter(|result| result.raw().len() <= MAX_DATA).cloned(),
-            broken: record.check.clone(),
+            broken: found(record),
         },
         (_, Some(error)) => {
             let is_del = record.failed == Some(Operation::Del);
@@ -165,6 +170,8 @@ fn device_status(driver: &str, entry: &Entry, now: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use netclaim_driver::attach::Finding;
 
     use super::*;
     use crate::fixtures::{record, result, sandbox};
@@ -268,7 +275,7 @@ mod tests {
         }
         finalizer = Record { phase: attached.phase.clone(), error: None, ..finalizer };
         assert_eq!(of(&finalizer, false), ready);
-        finalizer.check = Some("another sysctl".to_owned());
+        finalizer.check = Some(Finding { message: "another sysctl".to_owned(), is_of_interface: false });
         assert_eq!(of(&finalizer, false), Some((json!("CheckFailed"), json!("another sysctl"))));
     }
 

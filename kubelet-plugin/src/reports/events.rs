@@ -66,7 +66,15 @@ impl Events {
 
     /// Warns on a pod, without a retry.
     pub(crate) fn warn_pod(&self, pod: &ObjectRef, reason: PodEvent, action: &str, note: String) {
-        let event = warning(reason.as_str(), action, note);
+        self.tell_pod(pod, warning(reason.as_str(), action, note));
+    }
+
+    /// Notes what has gone well on a pod, without a retry.
+    pub(crate) fn note_pod(&self, pod: &ObjectRef, reason: PodEvent, action: &str, note: String) {
+        self.tell_pod(pod, Event { type_: EventType::Normal, ..warning(reason.as_str(), action, note) });
+    }
+
+    fn tell_pod(&self, pod: &ObjectRef, event: Event) {
         let reference = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),

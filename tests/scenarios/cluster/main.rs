@@ -31,6 +31,7 @@ mod offers;
 mod policies;
 mod publishing;
 mod refusals;
+mod repair;
 mod rights;
 mod scheduling;
 mod sweep;
@@ -63,6 +64,7 @@ use offers::*;
 use policies::*;
 use publishing::*;
 use refusals::*;
+use repair::*;
 use rights::*;
 use scheduling::*;
 use sweep::*;
@@ -234,6 +236,10 @@ fn main() -> ExitCode {
             a_lease_of_an_unknown_sandbox_is_collected,
             a_lease_in_a_network_without_pods_is_collected,
             a_lost_address_is_reported_until_it_is_back,
+            an_interface_that_is_lost_comes_back_with_its_addresses,
+            an_agent_that_is_killed_in_a_repair_gives_the_pod_its_addresses_back,
+            a_repair_that_does_not_help_costs_one_pod,
+            what_was_set_up_on_the_node_is_made_again_before_its_pods,
             a_default_route_leads_by_the_claimed_network_and_the_cluster_stays_with_eth0,
             finalizers_of_two_claims_run_after_both_attachments,
             a_deleted_pod_is_released_without_the_kubelet,

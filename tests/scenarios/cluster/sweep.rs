@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::{Test, eventually};
 
 /// Runs `body` with an agent whose interval `variable` is one second.
-fn with_interval(test: &Test<'_>, variable: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn with_interval(test: &Test<'_>, variable: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
     let set = |setting: &str| {
         test.cluster.set_agent_env(&[setting])?;
         test.cluster.agent_ready()

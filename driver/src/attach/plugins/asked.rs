@@ -4,10 +4,15 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netclaim_cni::{Attachment, CniResult, IpRequest, MacAddr, NetworkList};
+use netclaim_cni::ipam::host_local::TYPE as HOST_LOCAL;
+use netclaim_cni::{Attachment, CniResult, IpRequest, MacAddr, NetworkList, PluginConf};
 use serde::Deserialize;
 
 use crate::attach::plan::Spec;
+
+/// The reference plugins whose addresses are written down, and whose are a server's.
+const STATIC: &str = "static";
+const DHCP: &str = "dhcp";
 
 /// The part of an `ipam` object that says which addresses an attachment gets.
 #[derive(Default, Deserialize)]
@@ -74,15 +79,39 @@ fn only_addresses(list: &NetworkList) -> Vec<IpAddr> {
     for plugin in list.plugins() {
         let ipam = plugin.ipam_conf().and_then(|ipam| serde_json::from_str::<Ipam>(ipam.get()).ok());
         match (plugin.ipam().map(|of| of.as_str()), ipam) {
-            (Some("static"), Some(ipam)) => found.extend(ipam.addresses.iter().map(|one| one.address.addr())),
-            (Some("host-local"), Some(ipam)) => found.extend(ipam.ranges.iter().filter_map(|set| {
-                let [range] = set.as_slice() else { return None };
-                range.range_start.filter(|start| range.range_end == Some(*start))
-            })),
+            (Some(STATIC), Some(ipam)) => found.extend(ipam.addresses.iter().map(|one| one.address.addr())),
+            (Some(HOST_LOCAL), Some(ipam)) => {
+                found.extend(ipam.ranges.iter().filter_map(|set| only_address(set)));
+            }
             _ => {}
         }
     }
     found
+}
+
+/// Whether an ADD with the addresses that an earlier one has made, as far as they can be asked for, makes
+/// them again.
+pub(in crate::attach) fn keeps_addresses(list: &NetworkList) -> bool {
+    let keeps = |plugin: &PluginConf| match plugin.ipam().map(|ipam| ipam.as_str()) {
+        None | Some(STATIC) => true,
+        // It knows no addresses that are asked for.
+        Some(DHCP) => false,
+        Some(_) => plugin.capabilities().contains("ips") || has_one_choice(plugin),
+    };
+    list.plugins().all(keeps)
+}
+
+/// Whether `host-local` has one address to give in each of its sets.
+fn has_one_choice(plugin: &PluginConf) -> bool {
+    let sets = plugin.ipam_conf().and_then(|ipam| serde_json::from_str::<Ipam>(ipam.get()).ok());
+    let sets = sets.map(|ipam| ipam.ranges).unwrap_or_default();
+    !sets.is_empty() && sets.iter().all(|set| only_address(set).is_some())
+}
+
+/// Returns the address of a set that has only one.
+fn only_address(set: &[Range]) -> Option<IpAddr> {
+    let [range] = set else { return None };
+    range.range_start.filter(|start| range.range_end == Some(*start))
 }
 
 #[cfg(test)]
@@ -136,6 +165,23 @@ mod tests {
             NONE,
             "it may choose"
         );
+    }
+
+    #[test]
+    fn addresses_stay_the_same_where_they_are_written_down_or_can_be_asked_for() {
+        let keeps = |ipam: Value, capabilities: Value| {
+            let first = json!({"type": "macvlan", "ipam": ipam, "capabilities": capabilities});
+            let last = json!({"type": "bandwidth", "capabilities": {"ips": true}});
+            keeps_addresses(&list(json!({"cniVersion": "1.1.0", "name": "n", "plugins": [first, last]})))
+        };
+        let set = |end: &str| json!([{"subnet": "10.20.0.0/24", "rangeStart": "10.20.0.5", "rangeEnd": end}]);
+        let host_local = |ranges: Value| json!({"type": "host-local", "ranges": ranges});
+        assert!(keeps(Value::Null, json!({})) && keeps(fixed_ipam(), json!({})));
+        assert!(keeps(host_local(json!([set("10.20.0.5")])), json!({})));
+        assert!(!keeps(host_local(json!([set("10.20.0.5"), set("10.20.0.6")])), json!({})));
+        assert!(!keeps(host_local(json!([])), json!({})), "another plugin takes them, and has no ipam");
+        assert!(keeps(host_local(json!([])), json!({"ips": true})));
+        assert!(!keeps(json!({"type": "dhcp"}), json!({"ips": true})));
     }
 
     #[test]

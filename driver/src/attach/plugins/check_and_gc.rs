@@ -12,7 +12,7 @@ use netclaim_cni::ipam::host_local::{
 };
 use netclaim_cni::{
     self as cni, Attachment, CacheError, Cached, CniResult, ContainerId, IfName, ListName, NetworkList,
-    ValidAttachment, error_chain,
+    PluginConf, ValidAttachment, error_chain,
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::{CniPlugins, OF_A_POD, fault, off_thread};
 use crate::attach::plan::Spec;
 use crate::attach::record::Sandbox;
-use crate::attach::{Checked, Failure};
+use crate::attach::{Checked, Failure, Finding};
 use crate::links::Netns;
 
 /// What the names of our networks begin with, unless an admin chose another name: what is kept under those is
@@ -60,7 +60,13 @@ impl CniPlugins {
         match self.turns.take(list.name().as_str(), &spec.tenant, check).await {
             Ok(()) if list.disable_check() => Checked::Unknown("the network has disableCheck".to_owned()),
             Ok(()) => Checked::Fine,
-            Err(error) if error.reported().is_some() => Checked::Failed(error_chain(&error)),
+            Err(error) if error.reported().is_some() => {
+                // One that is in the chain twice may be the later one.
+                let of_type = list.plugins().map(PluginConf::plugin_type);
+                let found_by = of_type.enumerate().filter(|(_, plugin)| *plugin == error.plugin());
+                let is_of_interface = found_by.map(|(index, _)| index).eq([0]);
+                Checked::Failed(Finding { message: error_chain(&error), is_of_interface })
+            }
             Err(error) => Checked::Unknown(error_chain(&error)),
         }
     }

@@ -1,7 +1,7 @@
 //! Attachments by CNI plugins: the real [`Attach`].
 
 mod as_made;
-mod asked;
+pub(super) mod asked;
 mod check_and_gc;
 mod status;
 mod turns;
