@@ -234,7 +234,7 @@ reasons! {
         /// The agent tries again by itself.
         NodeNetworkFailed,
         /// An attachment was made again (`spec.repair`) and is not as it should be. No other one of the
-        /// ClaimNetwork is made again on this node until that one is whole or gone.
+        /// ClaimNetwork is made again on this node until that one is whole or gone, or for an hour.
         ///
         /// Read the message: it is the plugin's. Correct the node, or delete the pod.
         NetworkRepairsStopped,

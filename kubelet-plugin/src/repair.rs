@@ -117,7 +117,9 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
             let is_unwell = |record: &&Record| record.check.is_some() || record.is_on_trial();
             for record in state.attachments().filter(is_unwell) {
                 let network = record.plan.network.clone();
-                let can_be_repaired = record.can_be_repaired() && is_repaired(&inventory, &network);
+                let mut with = state.attachments().filter(|other| record.is_redone_with(other));
+                let can_be_repaired = record.can_be_repaired()
+                    && with.all(|one| one.can_be_redone() && is_repaired(&inventory, &one.plan.network));
                 let of = (record.plan.owner.pod.uid.clone(), record.key());
                 all.insert(of, Unwell { network, can_be_repaired, is_on_trial: record.is_on_trial() });
             }
@@ -142,8 +144,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
         let is_made = self.is_made_again(of);
         if timeout(REPAIR_TIMEOUT, is_made).await.unwrap_or(false) {
             self.metrics.count(RepairResult::Ok);
-            let note =
-                format!("network {network}: made again in the running pod, because CHECK failed: {found}");
+            let note = format!("network {network}: made again in the running pod, because CHECK had failed");
             self.events.note_pod(&pod, PodEvent::NetworkRepaired, "Repair", note);
         } else if self.record(of).is_some() {
             self.metrics.count(RepairResult::Failed);
@@ -156,7 +157,8 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
         }
     }
 
-    /// Waits until an attachment that is to be made again is, and returns whether a CHECK finds it whole.
+    /// Waits until an attachment that is to be made again is, with those that stand on it, and returns
+    /// whether CHECK finds them whole.
     async fn is_made_again(&self, (pod_uid, key): &Attachment) -> bool {
         let Some(mut state) = self.attacher.watch(pod_uid) else { return false };
         let is_new = state.wait_for(|state| {
@@ -167,8 +169,15 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
             return false;
         }
         loop {
-            match self.attacher.check(pod_uid, key, false).await {
-                Some(checked) => return checked == Checked::Fine,
+            let on_trial = {
+                let state = state.borrow();
+                let next = state.attachments().find(|record| record.is_on_trial());
+                next.map(Record::key)
+            };
+            let Some(next) = on_trial else { return true };
+            match self.attacher.check(pod_uid, &next, false).await {
+                Some(Checked::Fine) => {}
+                Some(_) => return false,
                 // Its pod has work to do: what is made of this one comes after it.
                 None if self.attacher.watch(pod_uid).is_none() => return false,
                 None => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -188,8 +197,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
 
     fn record(&self, (pod_uid, key): &Attachment) -> Option<Record> {
         let state = self.attacher.watch(pod_uid)?;
-        let record = state.borrow().records.iter().find(|record| record.key() == *key).cloned();
-        record
+        state.borrow().records.iter().find(|record| record.key() == *key).cloned()
     }
 }
 

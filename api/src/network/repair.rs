@@ -44,8 +44,12 @@ impl ClaimNetworkSpec {
                 "cannot be Reattach for a plugin that takes a whole link: what has happened to the link comes back with it; remove it",
             ));
         }
-        let is_off = |key: &str| self.cni.get(key) == Some(&Value::Bool(true));
-        if is_off("disableCheck") || too_old(&self.cni) {
+        // libcni takes a text for a boolean.
+        let is_off = match self.cni.get("disableCheck") {
+            Some(Value::String(text)) => text.eq_ignore_ascii_case("true"),
+            other => other == Some(&Value::Bool(true)),
+        };
+        if is_off || too_old(&self.cni) {
             problems.push(at(
                 "needs CHECK, which finds what has broken: remove disableCheck, and use at least cniVersion 0.4.0",
             ));
@@ -74,8 +78,13 @@ fn keeps_addresses(plugin: &Map<String, Value>) -> bool {
 }
 
 fn too_old(list: &Map<String, Value>) -> bool {
-    let version = list.get("cniVersion").and_then(Value::as_str);
-    version.is_some_and(|text| SpecVersion::parse(text).is_ok_and(|version| version < OLDEST))
+    let is_old = |version: &Value| {
+        version.as_str().is_some_and(|text| SpecVersion::parse(text).is_ok_and(|version| version < OLDEST))
+    };
+    match list.get("cniVersions").and_then(Value::as_array) {
+        Some(versions) => versions.iter().all(is_old),
+        None => list.get("cniVersion").is_some_and(is_old),
+    }
 }
 
 #[cfg(test)]
@@ -118,6 +127,7 @@ mod tests {
         let plugin = json!({"type": "macvlan", "master": "${uplink.name}", "mode": "bridge"});
         for list in [
             json!({"cniVersion": "1.1.0", "disableCheck": true, "plugins": [plugin]}),
+            json!({"cniVersion": "1.1.0", "disableCheck": "true", "plugins": [plugin]}),
             json!({"cniVersion": "0.3.1", "plugins": [plugin]}),
         ] {
             let found = of(list);

@@ -296,12 +296,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     /// not find out with a part of them gone. Returns false if one of them cannot be, or there is other work.
     async fn redo(&mut self, key: &str) -> bool {
         let Some(broken) = self.record(key).filter(|record| record.can_be_repaired()) else { return false };
-        let plan = Arc::clone(&broken.plan);
-        let goes_with = |other: &&Record<O::Owner>| {
-            let other = &other.plan;
-            !other.is_finalizer() && other.owner.group() == plan.owner.group() && other.index >= plan.index
-        };
-        let all: Vec<_> = self.records.iter().filter(goes_with).cloned().collect();
+        let all: Vec<_> = self.records.iter().filter(|other| broken.is_redone_with(other)).cloned().collect();
         let is_here = |record: &Record<O::Owner>| {
             record.phase.sandbox().is_some_and(|sandbox| self.wanted.is_current(&sandbox.id))
         };
@@ -570,6 +565,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             {
                 let capability_args = same_again(&record.plan.spec, sandbox, result);
                 record.repaired = Some(Repaired { sandbox_id: sandbox.id.clone(), capability_args });
+                record.checked = false;
             }
             record.is_redone = false;
             if !self.advance(&mut record, Event::DelDue) {

@@ -159,21 +159,35 @@ impl<O: Owner> Record<O> {
 
     /// Whether it has broken so that it can be made again.
     pub fn can_be_repaired(&self) -> bool {
-        self.checked && self.can_be_redone() && self.check.as_ref().is_some_and(|found| found.is_of_interface)
+        self.checked && self.can_be_redone() && self.is_broken()
+    }
+
+    /// Whether the last CHECK of what is attached has found its interface broken.
+    pub fn is_broken(&self) -> bool {
+        let is_attached = matches!(self.phase, Phase::Attached { .. });
+        is_attached && self.check.as_ref().is_some_and(|found| found.is_of_interface)
+    }
+
+    /// Whether `other` is made again with this one: it is the same, or one that is made after it in its group
+    /// and may be made of it.
+    pub fn is_redone_with(&self, other: &Self) -> bool {
+        let (plan, other) = (&self.plan, &other.plan);
+        !other.is_finalizer() && other.owner.group() == plan.owner.group() && other.index >= plan.index
     }
 
     /// Whether it can be made again with its addresses. A link of the host that was moved is in the pod or
     /// gone, and comes back with neither.
-    pub(super) fn can_be_redone(&self) -> bool {
+    pub fn can_be_redone(&self) -> bool {
         matches!(self.phase, Phase::Attached { .. })
+            && !self.is_redone
             && self.moved_link.is_none()
             && !self.plan.is_finalizer()
             && keeps_addresses(&self.plan.spec.conflist)
     }
 
-    /// Whether it was repaired in its sandbox, and no CHECK has found it whole since.
+    /// Whether it is being repaired in its sandbox, or was and no CHECK has found it whole since.
     pub fn is_on_trial(&self) -> bool {
-        self.repaired.is_some() && !self.checked
+        self.is_redone || self.repaired.is_some() && !self.checked
     }
 
     /// Returns what it asks for in this sandbox, if that is not what the plan says.

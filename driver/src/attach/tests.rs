@@ -1248,10 +1248,14 @@ async fn what_has_broken_is_made_again_with_what_was_made_of_it() {
     node.plugins.check.lock().unwrap().push_back(Script::Fail);
     node.attacher.check(POD, "a-uid.0", true).await;
     assert_eq!(node.plugins.calls()[before..], ["check a0 s1"; 3]);
+    // A DEL that fails holds the others of the network up, too.
+    node.plugins.del.lock().unwrap().push_back(Script::Fail);
     assert!(node.attacher.redo(POD, "a-uid.0").await);
-    node.until("shut", |state| state.gate("s1") != Gate::Open).await;
+    let on_trial = |state: &PodState<Claimant>| state.records[..2].iter().all(Record::is_on_trial);
+    node.until("a DEL has failed", |state| on_trial(state) && state.records[1].error.is_some()).await;
     node.until("open", open("s1")).await;
-    let again = ["del a1 s1 with result", "del a0 s1 with result", "add a0 s1", "add a1 s1"];
+    let again =
+        ["del a1 s1 with result", "del a1 s1 with result", "del a0 s1 with result", "add a0 s1", "add a1 s1"];
     assert_eq!(node.plugins.calls()[before + 3..], again);
     let state = node.attacher.watch(POD).unwrap();
     let on_trial = || state.borrow().records.iter().map(Record::is_on_trial).collect::<Vec<_>>();

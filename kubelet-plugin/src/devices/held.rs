@@ -57,11 +57,7 @@ impl Held {
     pub(crate) fn of(plan: &Plan, node: &str) -> Self {
         let device = &plan.owner.device;
         let plugins = || plan.spec.conflist.plugins();
-        // Pods' plugins may work on what is set up on the node, and not on the link.
         let of_plan = plan.owner.link.as_ref().filter(|_| plan.owner.needs_node_network);
-        let is_on_link = |plugin: &&PluginConf| {
-            of_plan.is_none_or(|link| plugin.member("master") == Some(link.name.as_str().into()))
-        };
         let (own_use, network) = match device.device.parse() {
             Ok(DeviceName::Link(link_use, _)) => (Some(link_use), None),
             Ok(DeviceName::Network(network)) => (None, Some(network)),
@@ -74,8 +70,8 @@ impl Held {
             attributes: plan.owner.attributes.clone(),
             link_use: own_use
                 .or_else(|| of_plan.map_or_else(|| link_use_of(plugins()), |link| link.link_use)),
-            stays_on_node: has_child(plugins()),
-            vlan: vlan_of(plugins().filter(is_on_link)),
+            stays_on_node: stays_on_node(plan),
+            vlan: fixed_vlan(plan),
             segment: id_of(plan),
             bandwidth: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()).unwrap_or_default(),
             blocks: plan.owner.addresses.iter().flat_map(Addresses::blocks).collect(),
@@ -152,11 +148,25 @@ pub(crate) fn on_link(plan: &Plan, node: &str, inventory: &Inventory) -> Option<
     }
 }
 
+/// Whether the link of a plan stays on the node, below what the pod gets.
+pub(crate) fn stays_on_node(plan: &Plan) -> bool {
+    plan.owner.needs_node_network || has_child(plan.spec.conflist.plugins())
+}
+
+/// The VLAN id that a plan takes on its link. Pods' plugins may work on what is set up on the node instead.
+fn fixed_vlan(plan: &Plan) -> Option<u32> {
+    let of_plan = plan.owner.link.as_ref().filter(|_| plan.owner.needs_node_network);
+    let is_on_link = |plugin: &&PluginConf| {
+        of_plan.is_none_or(|link| plugin.member("master") == Some(link.name.as_str().into()))
+    };
+    vlan_of(plan.spec.conflist.plugins().filter(is_on_link))
+}
+
 /// The id that an attachment has alone: the one that it was given, or the one that its ClaimNetwork fixes.
 pub(crate) fn id_of(plan: &Plan) -> Option<Segment> {
     let fixed = || {
         let link = plan.owner.link.as_ref()?;
-        Some(Segment { space: space_of_link(link.name.as_str()), id: vlan_of(plan.spec.conflist.plugins())? })
+        Some(Segment { space: space_of_link(link.name.as_str()), id: fixed_vlan(plan)? })
     };
     plan.owner.segment.clone().or_else(fixed)
 }
@@ -312,14 +322,14 @@ mod tests {
         plan.owner.link = Some(link);
         let uses = |plan: &Plan| {
             let held = Held::of(plan, "n");
-            (held.link_use, held.vlan)
+            (held.link_use, held.vlan, held.segment.map(|segment| segment.id))
         };
-        assert_eq!(uses(&plan), (Some(LinkUse::Macvlan), Some(7)));
+        assert_eq!(uses(&plan), (Some(LinkUse::Macvlan), Some(7), Some(7)));
         plan.owner.needs_node_network = true;
-        assert_eq!(uses(&plan), (None, None));
+        assert_eq!(uses(&plan), (None, None, None));
         let chain = json!([{"type": "vlan", "master": "eth1", "vlanId": 7}]);
         let list = json!({"cniVersion": "1.1.0", "name": "n", "plugins": chain}).to_string();
         plan.spec.conflist = NetworkList::parse(list.as_bytes()).expect("a list");
-        assert_eq!(uses(&plan), (None, Some(7)));
+        assert_eq!(uses(&plan), (None, Some(7), Some(7)));
     }
 }

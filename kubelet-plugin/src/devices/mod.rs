@@ -36,7 +36,7 @@ mod server_features;
 mod sharing;
 mod subscription;
 
-pub(crate) use held::{Held, id_of, on_link, settled};
+pub(crate) use held::{Held, id_of, on_link, settled, stays_on_node};
 pub(crate) use pool::attributes;
 pub(crate) use pool::link_unhealthy;
 pub(crate) use sharing::{segments, space};

@@ -14,6 +14,8 @@ pub(super) struct Known {
     pub(super) is_wanted: bool,
     /// Whether a pod's interface may be on it: there is more of it than a plan.
     pub(super) is_in_use: bool,
+    /// Whether one of these may be whole: not all have broken, or they are not made again.
+    pub(super) is_of_use: bool,
     /// What is journalled.
     pub(super) record: Option<Journalled>,
     /// How it would be set up today, or why it cannot be; `None` while the node's ClaimNetworks are not
@@ -70,8 +72,9 @@ impl Idle {
                 Some(record) if record.is_leaving => None,
                 Some(record) if known.is_wanted => {
                     let is_outdated = matches!(&known.today, Some(Ok(today)) if *today != record.spec);
-                    (!known.is_in_use && (is_outdated || record.has_lost_a_link))
-                        .then_some(Decision::TakeDown)
+                    let is_to_be_made_anew =
+                        (is_outdated && !known.is_in_use) || (record.has_lost_a_link && !known.is_of_use);
+                    is_to_be_made_anew.then_some(Decision::TakeDown)
                 }
                 Some(record) => {
                     let is_of_before = match &known.today {
@@ -210,7 +213,8 @@ mod tests {
         let now = Instant::now();
         let decide = |today: Spec, has_lost_a_link, is_in_use| {
             let record = record(spec("eth1.100", 100)).map(|record| Journalled { has_lost_a_link, ..record });
-            let known = Known { is_wanted: true, is_in_use, record, today: Some(Ok(today)) };
+            let is_of_use = is_in_use;
+            let known = Known { is_wanted: true, is_in_use, is_of_use, record, today: Some(Ok(today)) };
             (decided(&mut Idle::default(), &known, now).0, outdated(&one(known)).len())
         };
         let same = || spec("eth1.100", 100);
@@ -219,6 +223,18 @@ mod tests {
         assert_eq!(decide(same(), true, false), (Some(Decision::TakeDown), 0));
         assert_eq!(decide(spec("eth1.100", 200), false, true), (None, 1));
         assert_eq!(decide(spec("eth1.100", 200), false, false), (Some(Decision::TakeDown), 0));
+    }
+
+    #[test]
+    fn without_its_link_it_is_made_anew_under_pods_that_have_all_broken_and_for_nothing_else() {
+        let decide = |today: Spec, has_lost_a_link| {
+            let record = record(spec("eth1.100", 100)).map(|record| Journalled { has_lost_a_link, ..record });
+            let known =
+                Known { is_wanted: true, is_in_use: true, is_of_use: false, record, today: Some(Ok(today)) };
+            decided(&mut Idle::default(), &known, Instant::now()).0
+        };
+        assert_eq!(decide(spec("eth1.100", 100), true), Some(Decision::TakeDown));
+        assert_eq!(decide(spec("eth1.100", 200), false), None, "a pod that has broken its own comes back");
     }
 
     #[test]
@@ -302,6 +318,7 @@ mod tests {
             let known = Known {
                 is_wanted: !self.pods.is_empty(),
                 is_in_use: self.pods.values().any(|is_attached| *is_attached),
+                is_of_use: self.pods.values().any(|is_attached| *is_attached),
                 record: self.record.clone(),
                 today: Some(Ok(spec("eth1.100", 100))),
             };

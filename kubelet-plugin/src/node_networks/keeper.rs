@@ -63,6 +63,10 @@ impl Keeper {
             states.mark_unchanged();
             plans.mark_unchanged();
             let all = self.look(&work);
+            for (name, record) in all.iter().filter_map(|(name, known)| Some((name, known.record.as_ref()?)))
+            {
+                self.networks.observer.lost(name, record.has_lost_a_link);
+            }
             let (decisions, again) = work.idle.decide(&all, Instant::now());
             let mut refused = BTreeSet::new();
             for (name, decision) in decisions {
@@ -126,9 +130,10 @@ impl Keeper {
                 if let Ok(name) = record.plan.network.parse() {
                     let known = all.entry(name).or_default();
                     known.is_wanted = true;
-                    // One that has broken is made again after this.
-                    let is_broken = record.can_be_repaired() && is_repaired(&record.plan.network);
-                    known.is_in_use |= record.phase != Phase::Planned && !is_broken;
+                    let is_in_use = record.phase != Phase::Planned;
+                    let is_broken = record.is_broken() || record.is_on_trial();
+                    known.is_in_use |= is_in_use;
+                    known.is_of_use |= is_in_use && !(is_broken && is_repaired(&record.plan.network));
                 }
             }
         });

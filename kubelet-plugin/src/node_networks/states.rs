@@ -26,6 +26,10 @@ pub(crate) type States = BTreeMap<NetworkName, State>;
 /// The names of the links that were made for each.
 pub(crate) type MadeLinks = BTreeMap<NetworkName, BTreeSet<String>>;
 
+/// Why nothing is attached to what has lost a link.
+const LINK_LOST: &str =
+    "a link that was made is gone: it is made again when no pod is on it, or all have broken (spec.repair)";
+
 /// How long an ADD of a pod waits before it says why.
 const READY_WAIT: Duration = Duration::from_secs(10);
 
@@ -73,6 +77,21 @@ impl NodeObserver {
 
     pub(super) fn links(&self) -> watch::Receiver<MadeLinks> {
         self.links.subscribe()
+    }
+
+    /// Notes whether a link is gone that was made: until it is made again, no pod is attached.
+    pub(super) fn lost(&self, network: &NetworkName, is_lost: bool) {
+        let lost = State::Failed(LINK_LOST.to_owned());
+        self.states.send_if_modified(|states| {
+            let Some(state) = states.get_mut(network) else { return false };
+            let now = match &*state {
+                State::Ready if is_lost => lost,
+                other if !is_lost && *other == lost => State::Ready,
+                _ => return false,
+            };
+            *state = now;
+            true
+        });
     }
 
     /// Notes why what is wanted has not even been planned; `None` when nothing is wanted any more.

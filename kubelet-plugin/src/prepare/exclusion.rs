@@ -5,11 +5,11 @@
 //! which are in pools of their own. The kernel would refuse some of it, and take a NIC away below the macvlan
 //! links and VLANs of other pods.
 
-use netclaim_api::conflist::has_child;
 use netclaim_api::device::{DeviceName, link_label};
 use netclaim_api::{IfName, LinkUse};
 
 use super::claim::{AllocatedDevice, Claim};
+use crate::devices::stays_on_node;
 use crate::inventory::Inventory;
 use crate::pods::owner::{ObjectRef, OnLink, Owner, Plan};
 
@@ -94,7 +94,7 @@ impl InPod {
             let mut others = plans.clone().filter(|plan| plan.owner.claim.uid != claim.object.uid);
             let (link, other) = others.find_map(|other| {
                 // A link below an interface of the pod stays on the node.
-                let moves = !has_child(other.spec.conflist.plugins());
+                let moves = !stays_on_node(other);
                 let link =
                     other.owner.link.as_ref().filter(|link| moves && link.link_use == Some(LinkUse::Nic))?;
                 (is_missing(&link.name) || other.owner.device.device == device.device)

@@ -96,7 +96,8 @@ pub(in crate::attach) fn keeps_addresses(list: &NetworkList) -> bool {
         None | Some(STATIC) => true,
         // It knows no addresses that are asked for.
         Some(DHCP) => false,
-        Some(_) => plugin.capabilities().contains("ips") || has_one_choice(plugin),
+        Some(HOST_LOCAL) if has_one_choice(plugin) => true,
+        Some(_) => plugin.capabilities().contains("ips"),
     };
     list.plugins().all(keeps)
 }

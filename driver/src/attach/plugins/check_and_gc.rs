@@ -12,7 +12,7 @@ use netclaim_cni::ipam::host_local::{
 };
 use netclaim_cni::{
     self as cni, Attachment, CacheError, Cached, CniResult, ContainerId, IfName, ListName, NetworkList,
-    PluginConf, ValidAttachment, error_chain,
+    PluginConf, Retry, ValidAttachment, error_chain,
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -64,7 +64,9 @@ impl CniPlugins {
                 // One that is in the chain twice may be the later one.
                 let of_type = list.plugins().map(PluginConf::plugin_type);
                 let found_by = of_type.enumerate().filter(|(_, plugin)| *plugin == error.plugin());
-                let is_of_interface = found_by.map(|(index, _)| index).eq([0]);
+                let is_of_first = found_by.map(|(index, _)| index).eq([0]);
+                // What passes by itself is no damage.
+                let is_of_interface = is_of_first && error.retry() != Retry::Later;
                 Checked::Failed(Finding { message: error_chain(&error), is_of_interface })
             }
             Err(error) => Checked::Unknown(error_chain(&error)),
