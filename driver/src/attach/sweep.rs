@@ -131,6 +131,17 @@ mod tests {
     }
 
     #[test]
+    fn tasks_in_a_hurry_come_sooner_once_and_none_comes_later() {
+        let (start, mut schedule) = (Instant::now(), Schedule::new(INTERVAL));
+        let mut chances = [0.1, 0.9].into_iter();
+        schedule.keep(&BTreeSet::from(["a", "b"]), start, || chances.next().unwrap());
+        schedule.hurry(Duration::from_secs(40), start, || 0.5);
+        assert_eq!(schedule.next(after(start, 10), || 0.5), Some("a"));
+        assert_eq!(schedule.next(after(start, 20), || 0.5), Some("b"));
+        assert_eq!(schedule.due(), Some(after(start, 110)));
+    }
+
+    #[test]
     fn a_missed_task_is_done_once() {
         let (start, mut schedule) = (Instant::now(), Schedule::new(INTERVAL));
         schedule.keep(&BTreeSet::from(["a"]), start, || 0.0);
