@@ -142,11 +142,14 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
         tracing::warn!(%pod, network, attachment = key, found = %found, "repairing");
         repairs.repaired(of, &network, Instant::now());
         let is_made = self.is_made_again(of);
-        if timeout(REPAIR_TIMEOUT, is_made).await.unwrap_or(false) {
+        let is_whole = timeout(REPAIR_TIMEOUT, is_made).await.unwrap_or(false);
+        if self.record(of).is_none() {
+            // The pod ends.
+        } else if is_whole {
             self.metrics.count(RepairResult::Ok);
             let note = format!("network {network}: made again in the running pod, because CHECK had failed");
             self.events.note_pod(&pod, PodEvent::NetworkRepaired, "Repair", note);
-        } else if self.record(of).is_some() {
+        } else {
             self.metrics.count(RepairResult::Failed);
             tracing::warn!(%pod, network, "the repair has not helped: others of the network wait for it");
             let note = format!(
@@ -168,21 +171,20 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
         if is_new.await.is_err() {
             return false;
         }
-        loop {
-            let on_trial = {
-                let state = state.borrow();
-                let next = state.attachments().find(|record| record.is_on_trial());
-                next.map(Record::key)
-            };
-            let Some(next) = on_trial else { return true };
-            match self.attacher.check(pod_uid, &next, false).await {
-                Some(Checked::Fine) => {}
-                Some(_) => return false,
-                // Its pod has work to do: what is made of this one comes after it.
-                None if self.attacher.watch(pod_uid).is_none() => return false,
-                None => tokio::time::sleep(Duration::from_millis(100)).await,
+        let on_trial = |record: &&Record| record.is_on_trial();
+        let keys: Vec<String> = state.borrow().attachments().filter(on_trial).map(Record::key).collect();
+        for key in keys {
+            loop {
+                match self.attacher.check(pod_uid, &key, false).await {
+                    Some(Checked::Fine) => break,
+                    Some(_) => return false,
+                    // Its pod has work to do: what is made of the first one comes after it.
+                    None if self.attacher.watch(pod_uid).is_none() => return false,
+                    None => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
             }
         }
+        true
     }
 
     fn give_up(&self, of: &Attachment) {
