@@ -82,6 +82,11 @@ pub(crate) fn declares(conflist: &Map<String, Value>, capability: &str) -> bool 
     plugins(conflist).any(|plugin| takes(plugin) == Some(true))
 }
 
+/// Whether a version of the CNI specification, as it stands in a conflist, is known and older than `oldest`.
+pub(crate) fn is_older(version: &Value, oldest: SpecVersion) -> bool {
+    version.as_str().is_some_and(|text| SpecVersion::parse(text).is_ok_and(|version| version < oldest))
+}
+
 /// What is wrong with a plugin's type that a claim would choose.
 pub(crate) const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
 

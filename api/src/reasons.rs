@@ -187,7 +187,8 @@ reasons! {
         /// A CHECK failed twice, and the attachment was made again in the running pod, with the same
         /// addresses.
         ///
-        /// Read the message: it says what was found. What the pod had set up on the interface itself is gone.
+        /// The event `NetworkCheckFailed` before it says what was found. What the pod had set up on the
+        /// interface itself is gone.
         NetworkRepaired,
         /// The attachment was made again three times within an hour, and has broken again. The agent leaves
         /// it alone until the hour is over.

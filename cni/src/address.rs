@@ -73,6 +73,16 @@ pub enum IpRequest {
     Cidr(IpNet),
 }
 
+impl IpRequest {
+    /// Returns the address without its prefix length.
+    pub fn ip(&self) -> IpAddr {
+        match self {
+            Self::Address(ip) => *ip,
+            Self::Cidr(net) => net.addr(),
+        }
+    }
+}
+
 /// A text that is not an [`IpRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an IP address: write for example 10.20.0.5 or 10.20.0.5/24")]

@@ -137,8 +137,20 @@ impl Cluster {
     }
 
     /// Whether the agent has not reached `point` since [`Self::arm`].
-    pub fn is_armed(&self, point: Failpoint) -> bool {
+    fn is_armed(&self, point: Failpoint) -> bool {
         self.node().path(FAILPOINTS).join(point.name()).exists()
+    }
+
+    /// Waits until the agent has died at `point`, for which it is [armed](Self::arm).
+    pub fn dies_at(&self, point: Failpoint, seconds: u64) -> Result<()> {
+        eventually(seconds, "the agent dies at the point", || {
+            ensure!(
+                !self.is_armed(point),
+                "{} is not reached: does the agent's image have fail points (NETCLAIM_FEATURES)?",
+                point.name()
+            );
+            Ok(())
+        })
     }
 
     /// Stops the agent with SIGSTOP, or continues it.

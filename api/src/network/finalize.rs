@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{ClaimNetworkSpec, conflist_name};
 use crate::conflist::{
-    Plugin, chain_problems, declares, plugins, too_much, whereabouts_problems, with_versions,
+    Plugin, chain_problems, declares, is_older, plugins, too_much, whereabouts_problems, with_versions,
 };
 use crate::{Invalid, NetworkName};
 
@@ -127,9 +127,7 @@ impl ClaimNetworkSpec {
 fn too_old(list: &Map<String, Value>) -> Option<Invalid> {
     let single = || list.get("cniVersion").into_iter();
     let several = list.get("cniVersions").and_then(Value::as_array).map(|all| all.iter());
-    let is_old = |version: &Value| {
-        version.as_str().is_some_and(|text| SpecVersion::parse(text).is_ok_and(|version| version < OLDEST))
-    };
+    let is_old = |version: &Value| is_older(version, OLDEST);
     let (key, old) = match several {
         Some(mut all) => ("cniVersions", all.any(is_old)),
         None => ("cniVersion", !list.contains_key("cniVersion") || single().any(is_old)),

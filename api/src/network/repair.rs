@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{ADDRESSES, ClaimNetworkSpec};
-use crate::conflist::plugins;
+use crate::conflist::{is_older, plugins};
 use crate::{Invalid, LinkUse};
 
 /// What becomes of an attachment that a CHECK finds broken.
@@ -78,9 +78,7 @@ fn keeps_addresses(plugin: &Map<String, Value>) -> bool {
 }
 
 fn too_old(list: &Map<String, Value>) -> bool {
-    let is_old = |version: &Value| {
-        version.as_str().is_some_and(|text| SpecVersion::parse(text).is_ok_and(|version| version < OLDEST))
-    };
+    let is_old = |version: &Value| is_older(version, OLDEST);
     match list.get("cniVersions").and_then(Value::as_array) {
         Some(versions) => versions.iter().all(is_old),
         None => list.get("cniVersion").is_some_and(is_old),

@@ -761,11 +761,11 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         let ended = self.attend(operation.instrument(span), commands, Self::is_settled).await;
         let Ended::Done(Some(((mut checked, is_by_plugins), reply))) = ended else { return };
-        if checked == Checked::Fine && is_by_plugins {
-            self.found_fine.insert(key.to_owned(), Instant::now());
-        }
-        // A look stands for plugins that have said so.
         if checked == Checked::Fine {
+            if is_by_plugins {
+                self.found_fine.insert(key.to_owned(), Instant::now());
+            }
+            // A look stands for plugins that have said so.
             self.note_checked(key).await;
         }
         let now = record.host_link.and_then(|_| self.attach.host_link(&record.plan.spec));

@@ -95,10 +95,7 @@ pub struct Repaired {
 impl Repaired {
     /// The addresses that the pod has had since before the repair, as far as the plugins are asked for them.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
-        self.capability_args.ips.iter().flatten().map(|request| match request {
-            IpRequest::Address(ip) => *ip,
-            IpRequest::Cidr(net) => net.addr(),
-        })
+        self.capability_args.ips.iter().flatten().map(IpRequest::ip)
     }
 }
 
@@ -159,7 +156,7 @@ impl<O: Owner> Record<O> {
 
     /// Whether it has broken so that it can be made again.
     pub fn can_be_repaired(&self) -> bool {
-        self.checked && self.can_be_redone() && self.is_broken()
+        self.checked && self.is_broken() && self.can_be_redone()
     }
 
     /// Whether the last CHECK of what is attached has found its interface broken.

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use super::plan::Spec;
 use super::plugins::Interface;
+use super::plugins::asked::STATIC;
 use super::record::Sandbox;
 
 /// Between the CHECK that finds an attachment broken and the one that decides.
@@ -52,7 +53,7 @@ fn takes(list: &NetworkList, capability: &str) -> bool {
 /// down, with gateways, which addresses that are asked for would replace.
 fn takes_ips(list: &NetworkList) -> bool {
     list.plugins().any(|plugin| {
-        plugin.capabilities().contains("ips") && plugin.ipam().is_some_and(|ipam| ipam.as_str() != "static")
+        plugin.capabilities().contains("ips") && plugin.ipam().is_some_and(|ipam| ipam.as_str() != STATIC)
     })
 }
 

@@ -31,14 +31,6 @@ fn is_there(test: &Test<'_>, link: &str) -> Result<bool> {
     Ok(test.cluster.node().links()?.contains(link))
 }
 
-/// Waits until the agent has died at the point for which it is armed.
-fn is_killed(test: &Test<'_>, point: Failpoint) -> Result<()> {
-    eventually(60, "the agent was killed", || {
-        ensure!(!test.cluster.is_armed(point), "it was not");
-        Ok(())
-    })
-}
-
 /// Waits until nothing is set up for the network any more.
 fn is_taken_down(test: &Test<'_>, network: &str, uplink: &str, bridge: &str) -> Result<()> {
     eventually(60, "what was set up on the node is gone", || {
@@ -80,7 +72,7 @@ pub fn an_agent_that_is_killed_sets_a_network_up_once_and_takes_it_down(test: &T
     for point in [Failpoint::AddDue, Failpoint::Added] {
         test.cluster.arm(point)?;
         test.pod("p", &network)?;
-        is_killed(test, point)?;
+        test.cluster.dies_at(point, 60)?;
         test.runs_with("p", &["net1"])?;
         ensure!(master(test, "eth82")? == "br82", "the uplink is not in the bridge");
         test.delete_pod("p")?;
@@ -94,7 +86,7 @@ pub fn an_agent_that_is_killed_sets_a_network_up_once_and_takes_it_down(test: &T
         test.start_pod("p", &network)?;
         test.delete_pod("p")?;
         test.cluster.arm(point)?;
-        is_killed(test, point)?;
+        test.cluster.dies_at(point, 60)?;
         is_taken_down(test, &network, "eth82", "br82")?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::attach::plan::Spec;
 
 /// The reference plugins whose addresses are written down, and whose are a server's.
-const STATIC: &str = "static";
+pub(in crate::attach) const STATIC: &str = "static";
 const DHCP: &str = "dhcp";
 
 /// The part of an `ipam` object that says which addresses an attachment gets.
@@ -58,10 +58,7 @@ pub(super) fn differences(
         found.push(format!("MAC address {mac} instead of {asked}"));
     }
     let ips: Vec<IpAddr> = result.ips_of(attachment).map(|ip| ip.address.addr()).collect();
-    let asked = spec.capability_args.ips.iter().flatten().map(|request| match request {
-        IpRequest::Address(ip) => *ip,
-        IpRequest::Cidr(net) => net.addr(),
-    });
+    let asked = spec.capability_args.ips.iter().flatten().map(IpRequest::ip);
     // A plugin may keep to itself what its IPAM plugin has chosen.
     let of_ipam = only_addresses(&spec.conflist).into_iter().filter(|_| !ips.is_empty());
     for ip in asked.chain(of_ipam).filter(|ip| !ips.contains(ip)) {

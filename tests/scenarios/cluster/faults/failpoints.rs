@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::{Failpoint, Test, eventually};
+use anyhow::{Context as _, Result};
+use netclaim_tests::{Failpoint, Test};
 
 /// Seconds until the agent must have reached a fail point of a pod's start or end.
 const REACHED: u64 = 20;
@@ -25,15 +25,7 @@ pub fn an_agent_that_dies_anywhere_refuses_no_claim_and_leaves_nothing(test: &Te
 /// A pod comes and goes, and the agent dies once meanwhile.
 fn life_with(test: &Test<'_>, network: &str, point: Failpoint) -> Result<()> {
     let name = point.name().to_lowercase();
-    let reached = || {
-        eventually(REACHED, "the agent reaches it", || {
-            ensure!(
-                !test.cluster.is_armed(point),
-                "not reached: does the agent's image have fail points (NETCLAIM_FEATURES)?"
-            );
-            Ok(())
-        })
-    };
+    let reached = || test.cluster.dies_at(point, REACHED);
     let at_end = is_of_the_end(point);
     if !at_end {
         test.cluster.arm(point)?;
