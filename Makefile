@@ -7,6 +7,8 @@ deny_version := 0.20.2
 mdbook_version := 0.5.4
 mdbook := $(cache)/mdbook-$(mdbook_version)/bin/mdbook
 deny := $(cache)/cargo-deny-$(deny_version)/bin/cargo-deny
+# They run for seconds: it would take longer to optimize them.
+install := CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug
 
 .PHONY: help
 help: ## This list
@@ -32,7 +34,7 @@ test: lint $(mdbook) ## Everything that checks netclaim, tests on a real cluster
 	tests/node/build.sh
 	tests/programs/build.sh helm >/dev/null
 	@# What the Go proxy does not have is skipped by the scenarios that need it.
-	for program in otelcol certmanager kubeconform etcdutl crictl karpenter; do tests/programs/build.sh $$program >/dev/null || [[ $$? == 3 ]]; done
+	for program in kubeconform etcdutl crictl; do tests/programs/build.sh $$program >/dev/null || [[ $$? == 3 ]]; done
 	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") NETCLAIM_MDBOOK=$(mdbook) tests/lanes.sh
 
 .PHONY: test-fresh
@@ -104,6 +106,14 @@ test-stacks: tools ## netclaim on a cluster with IPv4 and IPv6, and on one with 
 	  NETCLAIM_STACK=$$stack cargo test --workspace --test stacks --locked || failed+=" $$stack"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
+.PHONY: test-integrations
+test-integrations: tools ## netclaim beside Karpenter, cert-manager and an OpenTelemetry Collector (root; half an hour the first time)
+	tests/node/build.sh
+	tests/programs/build.sh helm >/dev/null
+	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- karpenter::
+	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- traces::
+	NETCLAIM_LONG=1 cargo test --workspace --test install --locked -- a_certificate_of_cert_manager
+
 .PHONY: test-scale
 test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, status, scheduler, addresses (root; an hour)
 	tests/node/build.sh
@@ -118,7 +128,7 @@ test-released test-density test-scale bench bench-starts bench-node bench-ab ben
 bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_AS_RELEASED := 1
 
 .PHONY: test-all
-test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-stacks test-multus test-crates ## make test, and then what takes longer (root)
+test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-stacks test-integrations test-multus test-crates ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
 test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)
@@ -167,7 +177,7 @@ bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, and of pod
 	cargo test --workspace --test starts --locked -- an_idle_node
 
 .PHONY: bench-addresses
-bench-addresses: tools ## 45 Deployments with as many pods as addresses are created, restarted and deleted on three nodes (root; 10 minutes)
+bench-addresses: tools ## 32 Deployments with as many pods as addresses are created, restarted and deleted on three nodes (root; 10 minutes)
 	tests/node/build.sh
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- as_many_pods_as_addresses
 
@@ -225,7 +235,7 @@ site: $(mdbook) ## The documentation as a site in OUT (target/site); FILES is wh
 
 $(mdbook): | tools
 	@echo '==> installing mdbook $(mdbook_version) (once; about 2 minutes)'
-	cargo install --quiet --locked --no-default-features --features search --version $(mdbook_version) mdbook --root $(cache)/mdbook-$(mdbook_version)
+	$(install) --no-default-features --features search --version $(mdbook_version) mdbook --root $(cache)/mdbook-$(mdbook_version)
 
 .PHONY: clean
 clean: ## Removes what was built: target and the cache of the tests
@@ -245,4 +255,4 @@ deny: $(deny)
 
 $(deny): | tools
 	@echo '==> installing cargo-deny $(deny_version) (once; about 5 minutes)'
-	cargo install --quiet --locked --version $(deny_version) cargo-deny --root $(cache)/cargo-deny-$(deny_version)
+	$(install) --version $(deny_version) cargo-deny --root $(cache)/cargo-deny-$(deny_version)
