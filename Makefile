@@ -103,7 +103,7 @@ test-stacks: tools ## netclaim on a cluster with IPv4 and IPv6, and on one with 
 	tests/programs/build.sh helm >/dev/null
 	@failed=; for stack in dual ipv6; do \
 	  echo "==> a cluster with the addresses $$stack"; \
-	  NETCLAIM_STACK=$$stack cargo test --workspace --test stacks --locked || failed+=" $$stack"; \
+	  NETCLAIM_LONG=1 NETCLAIM_STACK=$$stack cargo test --workspace --test stacks --locked || failed+=" $$stack"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-integrations

@@ -2,9 +2,9 @@
 //! Deployments at once, with exactly as many addresses as pods. They are created, restarted and deleted.
 //!
 //! There 100 Deployments of 10 pods ran on 10 nodes; the best took 207 s until all pods ran, others 343 to
-//! 405 s, and whereabouts did not get there. Here a node has 47 addresses in its own network, so that its
-//! pods are spread evenly, and have exactly the addresses of two blocks: what is free in a node's block is
-//! for its pods alone.
+//! 405 s, and whereabouts did not get there. Here a node has 47 addresses in its own network. Pods are spread
+//! evenly, so that those of a node have exactly two blocks: what is free in a node's block is for its pods
+//! alone.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
