@@ -139,6 +139,25 @@ reasons! {
         /// Read the message: it is the plugin's. See
         /// [NetclaimAttachFailing](../runbooks.md#netclaimattachfailing).
         AttachFailed,
+        /// A plugin of the ClaimNetwork is not on the node, so that no ADD can begin.
+        ///
+        /// Install the plugin where the message says, or take the node out of the ClaimNetwork's
+        /// `nodeSelector`.
+        PluginMissing,
+        /// A plugin says that it cannot serve now (CNI errors 50 and 51), or its daemon does not answer.
+        /// Where STATUS can be asked, the node's device has a taint, and no ADD begins until it says yes.
+        ///
+        /// Read the message: it is the plugin's.
+        PluginNotReady,
+        /// The plugin that gives addresses has none left on the node.
+        ///
+        /// Enlarge its range, or end pods that have its addresses. With
+        /// [`spec.addresses`](../tasks/addresses.md) the scheduler counts them, and this does not occur.
+        OutOfAddresses,
+        /// A plugin has not answered within `--cni-timeout`, and was killed.
+        ///
+        /// Read the message, and the plugin's log.
+        PluginTimedOut,
         /// The network is attached, and a plugin of the ClaimNetwork's `finalize` has failed. The agent
         /// retries it, and the pod's containers wait.
         ///

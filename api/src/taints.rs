@@ -15,8 +15,10 @@
 //! | `netclaim.dev/not-ready` | a plugin's STATUS (CNI error 50), or a file on the node, says that it cannot serve an ADD |
 //! | `netclaim.dev/limited` | a plugin's STATUS (CNI error 51), or a file on the node, says that pods would have limited connectivity |
 //!
-//! The effect is `NoSchedule`, so running pods are not affected. The value is empty: the pod's health
-//! (`allocatedResourcesStatus`) and the agent's log have the message.
+//! The effect is `NoSchedule`, so running pods are not affected. With `onFailure: {traffic: Evict}` of the
+//! ClaimNetwork there is another taint after a minute, of the key `link-down`, `link-missing` or `limited`
+//! and with the effect `NoExecute`. The value is empty: the pod's health (`allocatedResourcesStatus`) and the
+//! agent's log have the message.
 
 use std::fmt;
 
@@ -25,7 +27,7 @@ use crate::{one_line, shorten};
 /// Longest message in bytes: the kubelet cuts longer ones anywhere (`ResourceHealthMessageMaxLength`).
 const MAX_MESSAGE: usize = 1024;
 
-/// Why a device is tainted.
+/// Why a device is tainted. Of two reasons the lesser one is worse: what running pods suffer from, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "see the table in the module's description")]
 pub enum Reason {
@@ -39,8 +41,8 @@ pub enum Reason {
     PluginMissing,
     KernelLacks,
     ValueMissing,
-    NotReady,
     Limited,
+    NotReady,
 }
 
 impl Reason {
@@ -56,8 +58,8 @@ impl Reason {
         Self::PluginMissing,
         Self::KernelLacks,
         Self::ValueMissing,
-        Self::NotReady,
         Self::Limited,
+        Self::NotReady,
     ];
 
     /// Returns the reason of a taint with this key.
@@ -68,6 +70,11 @@ impl Reason {
     /// Whether a taint with this key is a problem: that pods have the device, or all of it, is none.
     pub fn is_problem(key: &str) -> bool {
         ![Self::LinkInPod, Self::Full].map(Self::key).contains(&key)
+    }
+
+    /// Whether pods that have the device cannot be reached, or only partly.
+    pub const fn stops_traffic(self) -> bool {
+        matches!(self, Self::LinkDown | Self::LinkMissing | Self::Limited)
     }
 
     /// Returns the reason in words, for people who see only the taint.

@@ -38,6 +38,7 @@ fn plan(claim: &str, index: u32, if_name: &str, list: &Value) -> Plan {
         conflist: NetworkList::parse(list.to_string().as_bytes()).unwrap(),
         args: Default::default(),
         capability_args: Default::default(),
+        accept_ra: false,
     };
     let owner = Claimant { claim: object(claim), pod: object("p"), rest: Default::default() };
     let network = list["name"].as_str().unwrap().to_owned();
@@ -84,10 +85,10 @@ fn is_detached(state: &PodState) -> bool {
 }
 
 fn file(if_name: &str) -> String {
-    format!("/proc/sys/net/ipv4/conf/{if_name}/arp_notify")
+    format!("/proc/sys/net/ipv4/conf/{if_name}/arp_filter")
 }
 
-fn arp_notify(netns: &Netns, if_name: &str) -> String {
+fn arp_filter(netns: &Netns, if_name: &str) -> String {
     netns.inside(|| fs::read_to_string(file(if_name)).unwrap()).trim().to_owned()
 }
 
@@ -101,11 +102,11 @@ fn tuning_and_sbr_finalize_what_two_claims_have_made() {
     on_a_host(&[], async |host| {
         let (first, netns) = (agent(&host), Netns::new());
         let both =
-            [json!([tuning(&host, "arp_notify"), {"type": "sbr"}]), json!([tuning(&host, "arp_notify")])];
+            [json!([tuning(&host, "arp_filter"), {"type": "sbr"}]), json!([tuning(&host, "arp_filter")])];
         prepare(&host, &first, both).await;
         first.sandbox_up(live(&netns));
         until(&first, "open", is_open).await;
-        assert_eq!(["net1", "net2"].map(|name| arp_notify(&netns, name)), ["1", "1"]);
+        assert_eq!(["net1", "net2"].map(|name| arp_filter(&netns, name)), ["1", "1"]);
         assert!(rules(&netns).contains("from 10.9.0.2"), "{}", rules(&netns));
         let state = first.watch(POD).unwrap().borrow().clone();
         for finalizer in &state.records[2..] {
@@ -140,7 +141,7 @@ fn a_finalizer_that_fails_leaves_the_attachments_and_is_undone_with_them() {
     on_a_host(&[], async |host| {
         let (agent, netns) = (agent(&host), Netns::new());
         let wrong =
-            [json!([tuning(&host, "arp_notify"), tuning(&host, "no_such")]), json!([{"type": "sbr"}])];
+            [json!([tuning(&host, "arp_filter"), tuning(&host, "no_such")]), json!([{"type": "sbr"}])];
         prepare(&host, &agent, wrong).await;
         agent.sandbox_up(live(&netns));
         let failed =
@@ -161,7 +162,7 @@ fn a_finalizer_that_fails_leaves_the_attachments_and_is_undone_with_them() {
 fn a_finalizer_is_undone_when_its_namespace_has_ended() {
     on_a_host(&[], async |host| {
         let (first, netns) = (agent(&host), Netns::new());
-        let both = [json!([tuning(&host, "arp_notify"), {"type": "sbr"}]), json!([{"type": "sbr"}])];
+        let both = [json!([tuning(&host, "arp_filter"), {"type": "sbr"}]), json!([{"type": "sbr"}])];
         prepare(&host, &first, both).await;
         first.sandbox_up(live(&netns));
         until(&first, "open", is_open).await;

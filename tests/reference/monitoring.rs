@@ -233,9 +233,13 @@ fn the_dashboard_uses_what_the_reference_has() {
 }
 
 /// Metrics that neither an alert nor a panel uses, and why.
-const UNUSED: [(&str, &str); 4] = [
+const UNUSED: [(&str, &str); 5] = [
     ("netclaim_cni_plugin_info", "says which program a plugin is, as netclaimctl status --node does"),
     ("netclaim_controller_status_writes_total", "what the controller costs the API server, for measurements"),
+    (
+        "netclaim_network_set_up",
+        "what fails is in netclaim_network_available, and the rest comes and goes with pods",
+    ),
     ("netclaim_repairs_total", "a repair that does not help has an event on the Node"),
     ("netclaim_without_counters", "follows from the cluster's version, and an event says it"),
 ];

@@ -5,6 +5,7 @@ mod default_route;
 mod finalize;
 mod namespaces;
 mod node_network;
+mod on_failure;
 pub mod overlap;
 mod repair;
 mod validation;
@@ -27,6 +28,7 @@ use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
 pub use finalize::finalize_name;
 pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
+pub use on_failure::{OnFailure, OnTrafficFailure};
 pub use repair::Repair;
 
 /// A network that pods can be attached to through ResourceClaims.
@@ -104,6 +106,9 @@ pub struct ClaimNetworkSpec {
     /// running pod, with the same addresses. What the pod itself has set up on the interface is lost then.
     #[serde(default, skip_serializing_if = "Repair::is_none")]
     pub repair: Repair,
+    /// What becomes of running pods on a node where the network fails.
+    #[serde(default, skip_serializing_if = "OnFailure::is_default")]
+    pub on_failure: OnFailure,
     /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one
     /// address. Use them in `cni` as `"ipam": "${addresses}"`; the first plugin gets them where no plugin has
     /// an `ipam`.
@@ -122,6 +127,10 @@ pub struct ClaimNetworkSpec {
     /// Labels of pods that plugins get, by the capability `podLabels`. By default, they get none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_labels: Option<PodLabels>,
+    /// Whether interfaces take addresses and routes from the network's IPv6 routers (router advertisements).
+    /// By default, they take none: whatever sends on the network could give pods another default route.
+    #[serde(default, rename = "acceptRA", skip_serializing_if = "std::ops::Not::not")]
+    pub accept_ra: bool,
     /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]
     pub allow: Allow,

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use netclaim_api::addresses::NetworkAddresses;
-use netclaim_api::network::{ClaimNetworkSpec, Namespaces, NetworkCapacity, Repair, Scope, UplinkSelector};
+use netclaim_api::network::{
+    ClaimNetworkSpec, Namespaces, NetworkCapacity, OnFailure, Repair, Scope, UplinkSelector,
+};
 use netclaim_api::{Allow, IfName, Invalid, NetworkName, Setting};
 use netclaim_cni::refuse_duplicate_keys;
 use serde_json::{Map, Value, json};
@@ -98,6 +100,7 @@ pub(super) fn translate(
     finish(&mut cni.list, of, addresses.is_some(), &mut notes);
     let spec = ClaimNetworkSpec {
         pod_labels: None,
+        accept_ra: false,
         scope: Scope::Node,
         node_selector: None,
         namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),
@@ -106,6 +109,7 @@ pub(super) fn translate(
         node: None,
         finalize: None,
         repair: Repair::None,
+        on_failure: OnFailure::default(),
         cni: cni.list,
         addresses,
         capacity: NetworkCapacity::default(),

@@ -165,6 +165,14 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
+    /// Returns the journalled plan of every attachment, as [`plans`](Self::plans) does. A plan is the same
+    /// one from look to look.
+    pub fn all_plans(&self) -> Vec<Arc<Plan<O::Owner>>> {
+        let mut all = Vec::new();
+        self.for_each_pod(|state| all.extend(state.attachments().map(|record| Arc::clone(&record.plan))));
+        all
+    }
+
     /// Returns the UIDs of the pods of which a file of this group cannot be read, with the reasons.
     pub fn damaged_pods(&self, group: &str) -> Vec<(String, String)> {
         let of_group = self.damage.groups.iter().filter(|((damaged, _), _)| damaged == group);
@@ -191,16 +199,15 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     /// Returns the ids of all sandboxes with attachments or owed DELs. IPAM plugins keep our leases under
     /// these ids.
     pub fn sandbox_ids(&self) -> BTreeSet<String> {
-        let pods = self.lock();
-        let ids = |handle: &Handle<O::Owner>| {
-            let state = handle.state.borrow();
-            state
-                .records
-                .iter()
-                .filter_map(|record| Some(record.phase.sandbox()?.id.clone()))
-                .collect::<Vec<_>>()
-        };
-        pods.by_uid.values().flat_map(ids).collect()
+        let mut all = BTreeSet::new();
+        self.for_each_pod(|state| {
+            // A pod's attachments are nearly always in one sandbox.
+            let mut ids: Vec<&String> =
+                state.records.iter().filter_map(|record| Some(&record.phase.sandbox()?.id)).collect();
+            ids.dedup();
+            all.extend(ids.into_iter().cloned());
+        });
+        all
     }
 
     /// Returns the state of every pod that has a journalled attachment.
@@ -277,13 +284,23 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     /// Returns the attachments whose host link has another index than at their ADD, each as the pod's UID,
     /// its key and the index now; `None` while no link has the name.
     pub fn displaced(&self) -> BTreeSet<(String, String, Option<u32>)> {
-        let displaced = |record: &Record<O::Owner>| {
+        // It reads sysfs, and a node has hundreds of attachments by few configurations.
+        let mut of_lists: HashMap<String, Option<u32>> = HashMap::new();
+        let mut index_now = |spec: &Spec| {
+            let list = spec.conflist.raw();
+            of_lists.get(list).copied().unwrap_or_else(|| {
+                let now = self.attach.host_link(spec);
+                of_lists.insert(list.to_owned(), now);
+                now
+            })
+        };
+        let mut displaced = |record: &Record<O::Owner>| {
             let (Phase::Attached { .. }, Some(was)) = (&record.phase, record.host_link) else { return None };
-            let now = self.attach.host_link(&record.plan.spec);
+            let now = index_now(&record.plan.spec);
             (now != Some(was)).then(|| (record.plan.owner.pod_uid().to_owned(), record.key(), now))
         };
         let mut all = BTreeSet::new();
-        self.for_each_pod(|state| all.extend(state.records.iter().filter_map(displaced)));
+        self.for_each_pod(|state| all.extend(state.records.iter().filter_map(&mut displaced)));
         all
     }
 

@@ -12,6 +12,7 @@
 //! | [`machine`] | the state machine of one attachment | none |
 //! | [`wanted`], [`retry`] | what is wanted of a pod, which step is next, when one is repeated or given up | none |
 //! | [`repair`] | which broken attachment is made again now, and what it asks for then | none |
+//! | [`Cause`] | what kind of failure it is, for programs | none |
 //! | [`state`](PodState) | the state of a pod, and whether its containers may start | none |
 //! | [`journal`] | one file per attachment, on disk when an ADD is due, in memory for the rest | files |
 //! | `pod` | the task of one pod: runs the steps, one at a time | through the traits here |
@@ -29,6 +30,7 @@
 //! * An address is free only when every plugin's DEL has succeeded, or when the DEL is given up.
 
 mod attacher;
+mod cause;
 mod counters;
 pub mod journal;
 pub mod machine;
@@ -55,6 +57,7 @@ use std::time::Duration;
 use netclaim_cni::{CniResult, ContainerId, IfName, ListName, Retry, Stopped};
 
 pub use attacher::{Attacher, LiveSandbox};
+pub use cause::Cause;
 pub use plan::{Owner, Plan, Spec};
 pub use plugins::{CniPlugins, Interface, Status};
 pub use record::{Finding, Phase, Record, Sandbox};
@@ -70,6 +73,8 @@ use crate::links::HostLink;
 pub struct Failure {
     /// For people: the whole chain of causes in one line.
     pub message: String,
+    /// Its kind.
+    pub cause: Cause,
     /// Whether the same operation fails until the configuration, the arguments or the plugin change.
     pub is_permanent: bool,
 }
@@ -83,7 +88,7 @@ impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE));
-        Self { message, is_permanent: false }
+        Self { message, cause: Cause::Other, is_permanent: false }
     }
 
     /// A failure because of this error, with all its causes.
@@ -93,7 +98,7 @@ impl Failure {
 
     /// A failure because of this error of a plugin, with all its causes.
     pub fn of_plugin(error: &netclaim_cni::Error) -> Self {
-        Self { is_permanent: error.retry() == Retry::No, ..Self::of(error) }
+        Self { cause: Cause::of(error), is_permanent: error.retry() == Retry::No, ..Self::of(error) }
     }
 }
 
@@ -214,6 +219,25 @@ impl From<&Result<DelOutcome, Failure>> for End {
 pub trait Attach: Send + Sync + 'static {
     /// Checks whether an [`add`](Self::add) can begin. If not, it must not: nothing is owed then.
     fn can_begin(
+        &self,
+        _spec: &Spec,
+        _sandbox: &Sandbox,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Returns why no [`add`](Self::add) of this configuration should begin now, by what is known without a
+    /// look.
+    ///
+    /// # Errors
+    /// What its plugins have said.
+    fn may_begin(&self, _spec: &Spec) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Makes the sandbox ready for the [`add`](Self::add) that follows. If that fails, it must not, and
+    /// nothing is owed.
+    fn make_ready(
         &self,
         _spec: &Spec,
         _sandbox: &Sandbox,
@@ -364,8 +388,16 @@ pub trait Observer: Send + Sync + 'static {
         Traced::default()
     }
 
-    /// Notes that an operation on `plan` has ended after this time.
-    fn ended(&self, _plan: &Plan<Self::Owner>, _operation: Operation, _end: End, _took: Duration) {}
+    /// Notes that an operation on `plan` has ended after this time, and why it failed.
+    fn ended(
+        &self,
+        _plan: &Plan<Self::Owner>,
+        _operation: Operation,
+        _end: End,
+        _failure: Option<&Failure>,
+        _took: Duration,
+    ) {
+    }
 }
 
 /// The span of an operation in a trace; by default none.

@@ -40,6 +40,8 @@ pub struct Spec {
     pub args: BTreeMap<String, String>,
     /// Capability arguments by capability.
     pub capability_args: CapabilityArgs,
+    /// Whether the interface takes addresses and routes from router advertisements.
+    pub accept_ra: bool,
 }
 
 /// One attachment of a group.
@@ -93,14 +95,26 @@ struct PlanFile<O> {
     args: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "CapabilityArgs::is_empty")]
     capability_args: CapabilityArgs,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    accept_ra: bool,
 }
 
 impl<O: Owner> From<PlanFile<O>> for Plan<O> {
     fn from(file: PlanFile<O>) -> Self {
-        let PlanFile { owner, index, of, finalizes, network, if_name, conflist, args, capability_args } =
-            file;
+        let PlanFile {
+            owner,
+            index,
+            of,
+            finalizes,
+            network,
+            if_name,
+            conflist,
+            args,
+            capability_args,
+            accept_ra,
+        } = file;
         let tenant = owner.tenant().to_owned();
-        let spec = Spec { tenant, if_name, conflist, args, capability_args };
+        let spec = Spec { tenant, if_name, conflist, args, capability_args, accept_ra };
         Self { owner, index, of, finalizes, network, spec }
     }
 }
@@ -108,7 +122,7 @@ impl<O: Owner> From<PlanFile<O>> for Plan<O> {
 impl<O> From<Plan<O>> for PlanFile<O> {
     fn from(plan: Plan<O>) -> Self {
         let Plan { owner, index, of, finalizes, network, spec } = plan;
-        let Spec { tenant: _, if_name, conflist, args, capability_args } = spec;
-        Self { owner, index, of, finalizes, network, if_name, conflist, args, capability_args }
+        let Spec { tenant: _, if_name, conflist, args, capability_args, accept_ra } = spec;
+        Self { owner, index, of, finalizes, network, if_name, conflist, args, capability_args, accept_ra }
     }
 }

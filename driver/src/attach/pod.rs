@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use super::cause::Cause;
 use super::counters::Counters;
 use super::journal::{self, Journal};
 use super::machine::{self, Event, Step, Want};
@@ -260,6 +261,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 self.wanted.sandbox_unfit();
                 for record in &mut self.records {
                     (record.error, record.failed) = (Some(reason.clone()), None);
+                    record.cause = Cause::Other;
                 }
                 self.publish().await;
             }
@@ -301,7 +303,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             record.phase.sandbox().is_some_and(|sandbox| self.wanted.is_current(&sandbox.id))
         };
         let can_be = |record: &Record<O::Owner>| {
-            record.can_be_redone() && is_here(record) && self.observer.is_repaired(&record.plan)
+            // Its DEL would be done, and its ADD would wait.
+            let may_begin = self.attach.may_begin(&record.plan.spec).is_ok();
+            record.can_be_redone() && is_here(record) && self.observer.is_repaired(&record.plan) && may_begin
         };
         if !self.is_settled() || !all.iter().all(can_be) {
             return false;
@@ -380,7 +384,11 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let operation = async move {
             let result = match &prev {
                 Some(prev) => attach.finalize(&plan.spec, &sandbox, prev).await?,
-                None => attach.add(asks.as_ref().unwrap_or(&plan.spec), &sandbox).await?,
+                None => {
+                    let spec = asks.as_ref().unwrap_or(&plan.spec);
+                    attach.make_ready(spec, &sandbox).await.map_err(AddFailure::not_begun)?;
+                    attach.add(spec, &sandbox).await?
+                }
             };
             let index = if moves { attach.index_in_pod(&plan.spec, &sandbox).await } else { None };
             Ok((result, index))
@@ -398,12 +406,12 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             Ended::CutShort => traced.failed(&"no longer wanted"),
         }
         drop(traced);
-        let end = match &ended {
-            Ended::Done(Ok(_)) => End::Succeeded,
-            Ended::Done(Err(_)) => End::Failed,
-            Ended::CutShort => End::CutShort,
+        let (end, failure) = match &ended {
+            Ended::Done(Ok(_)) => (End::Succeeded, None),
+            Ended::Done(Err(AddFailure { failure, .. })) => (End::Failed, Some(failure)),
+            Ended::CutShort => (End::CutShort, None),
         };
-        self.ended(&key, Operation::Add, end, started);
+        self.ended(&key, Operation::Add, end, failure, started);
         match ended {
             Ended::Done(Ok((result, index))) => self.added(&key, result, index).await,
             Ended::Done(Err(failed)) => {
@@ -452,7 +460,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             } else {
                 attach.can_begin(&plan.spec, &of_add).await
             };
-            begins.map_err(|Failure { message, is_permanent }| Failure {
+            begins.map_err(|Failure { message, cause, is_permanent }| Failure {
+                cause,
                 is_permanent,
                 ..Failure::new(format!("{}: {message}", plan.owner))
             })
@@ -613,7 +622,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
         drop(traced);
         if let Ended::Done(result) = &ended {
-            self.ended(&key, Operation::Del, result.into(), started);
+            self.ended(&key, Operation::Del, result.into(), result.as_ref().err(), started);
         }
         match ended {
             Ended::Done(Ok(DelOutcome::Stray(why))) => self.strayed(&key, why).await,
@@ -624,9 +633,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     /// Reports an operation that has ended.
-    fn ended(&self, key: &str, operation: Operation, end: End, started: Instant) {
+    fn ended(&self, key: &str, operation: Operation, end: End, failure: Option<&Failure>, started: Instant) {
         if let Some(record) = self.record(key) {
-            self.observer.ended(&record.plan, operation, end, started.elapsed());
+            self.observer.ended(&record.plan, operation, end, failure, started.elapsed());
         }
     }
 
@@ -874,6 +883,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.retries.failed(key, operation, failure.is_permanent, Instant::now());
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
             (record.error, record.failed) = (Some(failure.message.clone()), Some(operation));
+            record.cause = failure.cause;
             let group = record.plan.owner.group();
             for (_, reply) in self.waiting.extract_if(.., |(waiting, _)| waiting == group) {
                 let _ = reply.send(Err(failure.clone()));

@@ -8,6 +8,7 @@ use netclaim_cni::{CapabilityArgs, CniResult, IpRequest, ResultError, Stopped};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::cause::Cause;
 use super::plan::{Owner, Plan, Spec};
 use super::plugins::asked::keeps_addresses;
 use super::retry::Operation;
@@ -123,6 +124,8 @@ pub struct Record<O> {
     /// The operation that `error` is of, if it is of one. Not journalled: a DEL that is owed is soon tried
     /// again.
     pub failed: Option<Operation>,
+    /// What kind of failure `error` is. Not journalled, as `failed`.
+    pub cause: Cause,
     /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds
     /// it again.
     pub check: Option<Finding>,
@@ -147,6 +150,7 @@ impl<O: Owner> Record<O> {
             stray: None,
             error: None,
             failed: None,
+            cause: Cause::Other,
             check: None,
             checked: false,
             is_redone: false,
@@ -323,6 +327,7 @@ impl<O: Clone> From<Record<O>> for RecordFile<O> {
             stray,
             error,
             failed: _,
+            cause: _,
             check: _,
             checked,
             is_redone,
@@ -380,6 +385,7 @@ pub(crate) mod tests {
             conflist: list(conflist),
             args: BTreeMap::new(),
             capability_args: Default::default(),
+            accept_ra: false,
         }
     }
 

@@ -217,7 +217,15 @@ impl Observer for Watcher {
         self.1.lock().unwrap().push(format!("{}: {why}", plan.network));
     }
 
-    fn ended(&self, _: &Plan<Claimant>, operation: Operation, end: End, took: Duration) {
+    fn ended(
+        &self,
+        _: &Plan<Claimant>,
+        operation: Operation,
+        end: End,
+        failure: Option<&Failure>,
+        took: Duration,
+    ) {
+        assert_eq!(failure.is_some(), end == End::Failed);
         self.2.lock().unwrap().push((operation, end, took));
     }
 }

@@ -49,6 +49,27 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+    /// What links of a pod have by default cannot be set.
+    #[error(
+        "cannot set the sysctl {name} to {value} for new links of the pod: the agent needs a writable /proc/sys, \
+         which its log or AppArmor's may say more about"
+    )]
+    Default {
+        /// The sysctl, such as `ipv6/accept_ra`.
+        name: &'static str,
+        /// Its value.
+        value: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The kernel did not announce the addresses of a link.
+    #[error("link {link}: its addresses cannot be announced")]
+    Announce {
+        /// Its name.
+        link: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// Changes of a link do not last: its driver ignores them, or another program changes it, too.
     #[error("link {link} does not keep the state that it had before the pod; still to do: {left}")]
     NotAsItWas {

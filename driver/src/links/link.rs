@@ -97,6 +97,11 @@ impl Link {
     }
 }
 
+/// The octets of a hardware address that is written as [`Link::mac`].
+pub(super) fn octets(mac: &str) -> Vec<u8> {
+    mac.split(':').filter_map(|octet| u8::from_str_radix(octet, 16).ok()).collect()
+}
+
 /// RFC 2863 operational state (`IFLA_OPERSTATE`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OperState {

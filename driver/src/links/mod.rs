@@ -9,9 +9,10 @@
 //!
 //! * A [`LinkWatch`] keeps a [`Snapshot`] by the kernel's messages, and says when readers see a change.
 //! * [`classify`] decides which links pods may be attached to. It is a pure function of a snapshot.
-//! * [`Netns`] pins a pod's network namespace and runs work inside it.
+//! * [`Netns`] pins a pod's network namespace and runs work inside it. It has new interfaces announce their
+//!   addresses, and ignore router advertisements.
 //! * [`HostLink`] is a host link as it was before it was moved into a pod. Restoring these is the only thing
-//!   here that changes links.
+//!   here that changes links of the host.
 //!
 //! Invariant: only new threads enter another network namespace, and they run nothing else afterwards.
 
@@ -21,6 +22,7 @@ mod link;
 mod moved;
 mod netlink;
 mod netns;
+mod on_the_wire;
 mod read;
 mod snapshot;
 mod sysfs;

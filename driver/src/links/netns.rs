@@ -20,6 +20,7 @@ use super::address::Address;
 use super::error::Error;
 use super::link::Link;
 use super::netlink;
+use super::on_the_wire;
 
 /// The namespace of the process: that of its first thread, which never leaves it.
 const OF_PROCESS: &str = "/proc/self/ns/net";
@@ -134,6 +135,24 @@ impl Netns {
             Ok(entered) => entered.map_err(|errno| failed(errno.into())),
             Err(_) => Err(Error::NetnsPanic { ino: self.id.ino }),
         }
+    }
+
+    /// Has links that come to the namespace from now on announce their addresses, and take addresses and
+    /// routes from router advertisements only if `accept_ra`.
+    ///
+    /// # Errors
+    /// As of [`Netns::run`], and [`Error::Default`] if `/proc/sys` cannot be written.
+    pub async fn set_defaults(&self, accept_ra: bool) -> Result<(), Error> {
+        self.run(move || on_the_wire::set_defaults(accept_ra)).await?
+    }
+
+    /// Announces the addresses of a link in the namespace to its neighbours.
+    ///
+    /// # Errors
+    /// As of [`Netns::links`], and [`Error::Announce`].
+    pub async fn announce(&self, name: &str) -> Result<(), Error> {
+        let name = name.to_owned();
+        self.run(move || on_the_wire::announce(&name)).await?
     }
 
     /// Reads the links in the namespace, without the data of sysfs.

@@ -72,7 +72,7 @@ impl Agent {
                 "DEL" => del(plugins, spec, order, journal, key).await,
                 "STATUS" => match plugins.status(&spec.conflist).await {
                     Status::Ready => Ok(Value::Null),
-                    Status::NotReady(why) | Status::Limited(why) => Err(why),
+                    Status::NotReady(why) | Status::Unclear(why) | Status::Limited(why) => Err(why),
                 },
                 "GC" => {
                     let parsed =
@@ -167,5 +167,6 @@ fn spec(list: &str, order: &Order) -> Spec {
         conflist: NetworkList::parse(list.as_bytes()).unwrap(),
         args: order.args.iter().cloned().collect(),
         capability_args: order.capability_args.clone().into(),
+        accept_ra: false,
     }
 }

@@ -169,8 +169,13 @@ impl BlockKeeper {
             }
             is_there
         });
-        let (ours, lists) = (attacher.sandbox_ids(), journalled_lists(attacher));
-        let foreign = foreign_addresses(inventory, ours, lists, self.reservations.clone()).await;
+        let foreign = match inventory.addresses.is_empty() {
+            true => BTreeMap::new(),
+            false => {
+                let (ours, lists) = (attacher.sandbox_ids(), journalled_lists(attacher));
+                foreign_addresses(inventory, ours, lists, self.reservations.clone()).await
+            }
+        };
         let none = BTreeSet::new();
         for (network, leased) in inventory.addresses.iter() {
             let Some(pool) = &leased.pool else { continue };
@@ -429,9 +434,6 @@ async fn foreign_addresses(
     lists: Lists,
     reservations: Reservations,
 ) -> BTreeMap<NetworkName, BTreeSet<IpAddr>> {
-    if inventory.addresses.is_empty() {
-        return BTreeMap::new();
-    }
     let inventory = Arc::clone(inventory);
     // It reads files.
     let read = tokio::task::spawn_blocking(move || {

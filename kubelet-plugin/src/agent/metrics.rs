@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use crate::addresses::metrics::AddressMetrics;
 use crate::devices::metrics::{PluginMetrics, PoolMetrics};
 use crate::gate::metrics::WaitMetrics;
+use crate::node_networks::metrics::SetUpMetrics;
 use crate::pods::owner::{PodState, Record};
 use crate::prepare::metrics::CallMetrics;
 use crate::repair::RepairMetrics;
@@ -28,6 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) calls: CallMetrics,
     pub(crate) sweeps: SweepMetrics,
     pub(crate) repairs: RepairMetrics,
+    pub(crate) set_up: SetUpMetrics,
     pub(crate) wakes: WakeMetrics,
     pub(crate) networks: NetworkMetrics,
     pub(crate) plugins: PluginMetrics,
@@ -64,6 +66,7 @@ impl Metrics {
             calls: CallMetrics::new(&mut registry),
             sweeps: SweepMetrics::new(&mut registry),
             repairs: RepairMetrics::new(&mut registry),
+            set_up: SetUpMetrics::new(&mut registry),
             wakes: WakeMetrics::new(&mut registry),
             networks: NetworkMetrics::new(&mut registry),
             plugins: PluginMetrics::new(&mut registry),
@@ -343,6 +346,7 @@ mod tests {
                 ("netclaim_repairs_total", &|| {
                     RepairResult::ALL.iter().for_each(|result| metrics.repairs.count(*result));
                 }),
+                ("netclaim_network_set_up", &|| metrics.set_up.set(&"storage".parse().unwrap(), true)),
                 ("netclaim_pods_woken_total", &|| {
                     for cause in WakeCause::ALL {
                         WakeResult::ALL.iter().for_each(|result| metrics.wakes.woken(*cause, *result));
@@ -360,7 +364,7 @@ mod tests {
                     for operation in Operation::ALL {
                         let plan = fixtures::plan("c");
                         End::ALL.iter().for_each(|end| {
-                            metrics.networks.operation(&plan, operation, *end, Duration::ZERO)
+                            metrics.networks.operation(&plan, operation, *end, None, Duration::ZERO)
                         });
                     }
                 }),

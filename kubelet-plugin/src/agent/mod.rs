@@ -224,6 +224,7 @@ impl Agent {
             node: self.args.node_name.clone(),
             node_uid,
             events: self.events.clone(),
+            metrics: self.metrics.set_up.clone(),
         };
         let (sender, not_set_up) = watch::channel(Arc::default());
         self.parts.start_until_cancelled("setting networks up on the node", keeper.run(sender));

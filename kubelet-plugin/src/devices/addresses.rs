@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::addresses::reservations::{Lists, foreign, journalled_dirs, leases_dirs};
 use crate::devices::Held;
+use crate::devices::held::many;
 use crate::inventory::{Block, NodeAddresses};
 
 /// Who uses addresses on the node.
@@ -57,13 +58,14 @@ pub(crate) fn of(name: &NetworkName, spec: &ClaimNetworkSpec, users: Users<'_>) 
 /// files.
 fn of_blocks(name: &NetworkName, spec: &ClaimNetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
     let held: Vec<&Held> = users.held.iter().filter(|held| held.takes_address_of(name)).collect();
-    let Some(pool) = &leased.pool else { return held.len() as u128 };
+    let all = many(held.iter().copied());
+    let Some(pool) = &leased.pool else { return all as u128 };
     let lists = held.iter().filter_map(|held| held.list.as_deref());
     let foreign = foreign(&leases_dirs(name, spec, lists), users.ours, users.reservations);
     let of_family = |family: Family| {
         let blocks: Vec<&Block> = leased.blocks.iter().filter(|block| block.family() == family).collect();
-        let is_inside = |held: &&&Held| blocks.iter().any(|block| held.blocks.contains(&block.cidr));
-        let outside = held.len() - held.iter().filter(is_inside).count();
+        let is_inside = |held: &&Held| blocks.iter().any(|block| held.blocks.contains(&block.cidr));
+        let outside = all - many(held.iter().copied().filter(is_inside));
         let sizes = blocks.iter().map(|block| block.free_of(&foreign));
         sizes.fold(outside as u128, u128::saturating_add)
     };
@@ -95,7 +97,7 @@ fn sharing(
             sharing.entry(network.clone()).or_default();
         }
         if let Some(sharer) = sharing.get_mut(network) {
-            sharer.attachments += 1;
+            sharer.attachments += held.many() as u64;
         }
     }
     sharing

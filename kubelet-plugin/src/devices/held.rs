@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 use super::candidate::{Candidate, space_of_link};
 use crate::inventory::Inventory;
 
-/// What devices need to know of one attachment that a claim holds.
+/// What devices need to know of one attachment that a claim holds, and of those that hold the same.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Held {
     /// The device in the node's pool; `None` where it is one of the cluster.
@@ -50,6 +50,8 @@ pub(crate) struct Held {
     pub(crate) blocks: Vec<IpNet>,
     /// Whether its claim requested none of the capacity `addresses`.
     pub(crate) takes_no_address: bool,
+    /// How many others hold the same.
+    pub(super) more: usize,
 }
 
 impl Held {
@@ -76,7 +78,18 @@ impl Held {
             bandwidth: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()).unwrap_or_default(),
             blocks: plan.owner.addresses.iter().flat_map(Addresses::blocks).collect(),
             takes_no_address: plan.owner.takes_no_address,
+            more: 0,
         }
+    }
+
+    /// How many attachments hold this.
+    pub(crate) fn many(&self) -> usize {
+        1 + self.more
+    }
+
+    /// Bits per second that all of them were granted.
+    pub(super) fn bandwidth_of_all(&self) -> u64 {
+        self.bandwidth.saturating_mul(self.many() as u64)
     }
 
     /// Whether the pod has taken its link away from the node.
@@ -124,15 +137,20 @@ pub(crate) fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) ->
     found.map(|uplink| uplink.name.clone()).or_else(|| text(attributes, attributes::UPLINK)?.parse().ok())
 }
 
+/// Returns how many attachments hold these.
+pub(super) fn many<'a>(held: impl IntoIterator<Item = &'a Held>) -> usize {
+    held.into_iter().map(Held::many).sum()
+}
+
 /// Returns what claims hold of the ClaimNetwork's device in the node's pool.
 pub(super) fn amounts(network: &NetworkName, held: &[Held]) -> NetworkCapacity {
     let device = DeviceName::Network(network.clone()).to_string();
     let here = || held.iter().filter(|held| held.device.as_ref() == Some(&device));
     let number = |count: usize| Some(Quantity::new(count as u64));
     NetworkCapacity {
-        bandwidth: Some(Quantity::new(here().map(|held| held.bandwidth).fold(0, u64::saturating_add))),
-        interfaces: number(here().count()),
-        addresses: number(here().filter(|held| held.takes_address_of(network)).count()),
+        bandwidth: Some(Quantity::new(here().map(Held::bandwidth_of_all).fold(0, u64::saturating_add))),
+        interfaces: number(many(here())),
+        addresses: number(many(here().filter(|held| held.takes_address_of(network)))),
     }
 }
 

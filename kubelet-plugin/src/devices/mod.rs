@@ -8,7 +8,8 @@
 //! | `held` | keeps devices published that claims hold |
 //! | `moved_links` | taints links that are not back from a pod |
 //! | `server_features` | says what the API server does not store and the scheduler cannot do |
-//! | `full` | says when a node whose addresses are all in use is tainted |
+//! | `holdings` | what all claims of the node hold, with little work for each look |
+//! | `settling` | has taints wait until what they say has lasted |
 //! | `followers` | counts the links that follow each UplinkPolicy |
 //! | `addresses` | counts the addresses that IPAMs have left; reads their leases |
 //! | `availability` | finds ClaimNetworks whose plugins cannot serve an ADD |
@@ -22,8 +23,8 @@ pub(crate) mod addresses;
 pub(crate) mod availability;
 mod candidate;
 mod followers;
-mod full;
 mod held;
+mod holdings;
 mod leases;
 pub(crate) mod metrics;
 mod moved_links;
@@ -33,6 +34,7 @@ mod pool;
 pub(crate) mod publish;
 mod report;
 mod server_features;
+mod settling;
 mod sharing;
 mod subscription;
 

@@ -41,7 +41,7 @@ pub(super) fn taint(pool: &mut Pool, moved: &[MovedLink], inventory: &Inventory)
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Arc;
 
     use netclaim_api::LinkUse;
@@ -77,6 +77,7 @@ mod tests {
             inventory: &inventory,
             unavailable: &unavailable,
             held: &held,
+            gone: &BTreeSet::new(),
             counts: true,
         };
         let (mut pool, _) = pool(sources, |_, _| None);

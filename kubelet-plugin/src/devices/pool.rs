@@ -1,5 +1,6 @@
 //! The pool of the node, its devices, and the health of these. Pure.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use netclaim_api::addresses::AddressPoolSpec;
@@ -8,15 +9,15 @@ use netclaim_api::network::{ClaimNetworkSpec, Scope};
 use netclaim_api::published::{self, Amounts, Facts, Segments};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::taints::{Reason, Unhealthy};
-use netclaim_api::{LinkUse, NetworkName, attributes};
+use netclaim_api::{IfName, LinkUse, NetworkName, attributes};
 use netclaim_slices::{EmptyPool, Placement, Pool};
 use serde_json::{Map, Value};
 
 use super::availability::Unavailable;
 use super::candidate::{Candidate, networks};
 use super::held::{self, Held, settled};
-use super::offer;
 use super::sharing::{self, Shares, keep_apart};
+use super::{offer, settling};
 use crate::dra::DeviceHealth;
 use crate::inventory::{Inventory, NodeAddresses, Uplink, selects};
 
@@ -30,6 +31,8 @@ pub(super) struct Sources<'a> {
     /// ClaimNetworks whose plugins cannot serve an ADD now.
     pub(super) unavailable: &'a Unavailable,
     pub(super) held: &'a [Held],
+    /// Links of what is held that the node has not got.
+    pub(super) gone: &'a BTreeSet<IfName>,
     /// Whether the scheduler keeps devices apart by counters.
     pub(super) counts: bool,
 }
@@ -47,7 +50,7 @@ pub(super) fn pool(
     from: Sources<'_>,
     addresses: impl Fn(&NetworkName, &ClaimNetworkSpec) -> Option<u64>,
 ) -> (Pool, Vec<DeviceHealth>) {
-    let Sources { node, inventory: wanted, unavailable, held, counts } = from;
+    let Sources { node, inventory: wanted, unavailable, held, gone, counts } = from;
     let inventory = &*settled(wanted, held.iter().filter_map(|held| held.on_link(wanted)));
     let sharing::Amounts { bandwidth, segments } = sharing::Amounts::of(inventory, held);
     let mut candidates: Vec<Candidate> = Vec::new();
@@ -105,6 +108,8 @@ pub(super) fn pool(
             candidate.unhealthy.push(Unhealthy::new(Reason::LinkInUse, message));
         }
         published::taint(&mut candidate.device, &candidate.unhealthy);
+        let is_gone = candidate.link.as_ref().is_some_and(|link| gone.contains(link));
+        settling::evict(&mut candidate.device, is_gone, inventory);
         candidate.device
     });
     let (devices, placement) = (devices.collect(), Placement::Node(node.to_owned()));
@@ -130,7 +135,7 @@ fn exhausted(
     held: &[Held],
 ) -> Option<Unhealthy> {
     let is_full = |shared: &&NodeAddresses| {
-        let taken = held.iter().filter(|held| held.takes_address_of(name)).count() as u64;
+        let taken = held::many(held.iter().filter(|held| held.takes_address_of(name))) as u64;
         let is_full = amounts.addresses.is_some_and(|addresses| addresses.value() <= taken);
         is_full && shared.is_short() && !amounts.reserved_addresses
     };
@@ -288,7 +293,7 @@ fn network_device(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use k8s_openapi::api::resource::v1::Device;
     use netclaim_api::attributes;
@@ -297,6 +302,8 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, conflist};
     use crate::inventory::fixtures::{facts, uplink, without_blocks};
+
+    static NONE: BTreeSet<IfName> = BTreeSet::new();
 
     fn network(plugin: &str) -> ClaimNetworkSpec {
         serde_json::from_value(json!({
@@ -309,8 +316,14 @@ mod tests {
     /// The devices of a node whose claims hold `held`, and their health.
     fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
         let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
-        let from =
-            Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: true };
+        let from = Sources {
+            node: "n",
+            inventory: &inventory,
+            unavailable: &unavailable,
+            held,
+            gone: &NONE,
+            counts: true,
+        };
         pool(from, |_, _| None)
     }
 
@@ -361,8 +374,14 @@ mod tests {
     fn an_exhausted_network_is_tainted_and_can_be_published() {
         let inventory = Arc::new(inventory(&[("m", "macvlan"), ("n", "macvlan")]));
         let unavailable = BTreeMap::new();
-        let from =
-            Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[], counts: true };
+        let from = Sources {
+            node: "n",
+            inventory: &inventory,
+            unavailable: &unavailable,
+            held: &[],
+            gone: &NONE,
+            counts: true,
+        };
         let (pool, _) = pool(from, |name, _| Some(u64::from(name.as_str() == "n")));
         assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
@@ -387,6 +406,7 @@ mod tests {
                 inventory: &inventory,
                 unavailable: &unavailable,
                 held: &[],
+                gone: &NONE,
                 counts: true,
             };
             let (pool, _) = pool(from, |_, _| Some(0));
@@ -412,8 +432,14 @@ mod tests {
         let spec = json!({"ranges": [{"subnet": "10.30.0.0/28"}]});
         let tainted = |inventory: &Inventory, held: &[Held], addresses: u64| {
             let (inventory, unavailable) = (Arc::new(inventory.clone()), BTreeMap::new());
-            let from =
-                Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: true };
+            let from = Sources {
+                node: "n",
+                inventory: &inventory,
+                unavailable: &unavailable,
+                held,
+                gone: &NONE,
+                counts: true,
+            };
             let (pool, _) = pool(from, |_, _| Some(addresses));
             let device = pool.devices.iter().find(|device| device.name == "net-m").expect("published");
             taints(device).join(" ").replace("netclaim.dev/", "")
@@ -449,8 +475,14 @@ mod tests {
         let mut published = |stated: serde_json::Value, held: &[Held]| {
             inventory.facts = [("lab".parse().expect("a name"), facts(&json!({"capacity": stated})))].into();
             let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
-            let from =
-                Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: true };
+            let from = Sources {
+                node: "n",
+                inventory: &inventory,
+                unavailable: &unavailable,
+                held,
+                gone: &NONE,
+                counts: true,
+            };
             let (pool, health) = pool(from, |_, _| Some(20));
             assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
             let [lab, other] = ["net-lab", "net-other"]
@@ -760,8 +792,14 @@ mod tests {
         let unhealthy = Unhealthy::new(Reason::NotReady, "plugin macvlan: the daemon is away");
         let unavailable = BTreeMap::from([("m".parse().expect("a name"), unhealthy.clone())]);
         let inventory = Arc::new(inventory);
-        let from =
-            Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held: &[], counts: true };
+        let from = Sources {
+            node: "n",
+            inventory: &inventory,
+            unavailable: &unavailable,
+            held: &[],
+            gone: &NONE,
+            counts: true,
+        };
         let (pool, health) = pool(from, |_, _| None);
         let tainted: Vec<_> =
             pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| &d.name).collect();
@@ -868,8 +906,14 @@ mod tests {
         inventory.uplinks[0].is_listed = true;
         let shown = |inventory: &Inventory, held: &[Held]| {
             let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
-            let from =
-                Sources { node: "n", inventory: &inventory, unavailable: &unavailable, held, counts: false };
+            let from = Sources {
+                node: "n",
+                inventory: &inventory,
+                unavailable: &unavailable,
+                held,
+                gone: &NONE,
+                counts: false,
+            };
             shown(&pool(from, |_, _| None).0)
         };
         assert_eq!(shown(&inventory, &[]), "net-i net-v ipvlan-eth1 nic-eth2");

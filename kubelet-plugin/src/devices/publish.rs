@@ -19,14 +19,15 @@ use tokio_util::sync::CancellationToken;
 use super::addresses::{self, Users};
 use super::availability::Unavailable;
 use super::followers::Followers;
-use super::full::Full;
 use super::held::link_of;
+use super::holdings::Holdings;
 use super::leases::Leases;
 use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
 use super::pool::{Sources, pool};
 use super::report::PublishReporter;
-use super::{Held, server_features};
+use super::server_features;
+use super::settling::Settling;
 use crate::addresses::reservations::journalled_lists;
 use crate::dra::{DeviceHealth, Report};
 use crate::inventory::Inventory;
@@ -97,7 +98,8 @@ impl Devices {
         };
         let mut reporting = pin!(reporter.report_left_out(publisher.status()));
         let mut features: Option<ServerFeatures> = None;
-        let (mut followers, mut full) = (Followers::default(), Full::default());
+        let (mut followers, mut settling) = (Followers::default(), Settling::default());
+        let mut holdings = Holdings::default();
         let (mut foreign, mut look) = (ForeignUse::default(), tokio::time::interval(FOREIGN_USE_INTERVAL));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -113,11 +115,11 @@ impl Devices {
                 leases.watch(&now, &journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
                 let counts = features.without_counters().is_none();
-                let look = self.look(now, unavailable, &attacher, counts, &mut followers);
+                let look = self.look(now, unavailable, &attacher, counts, (&mut followers, &mut holdings));
                 let Some((mut pool, now_health)) = look.await else {
                     return;
                 };
-                settled = full.settle(&mut pool, Instant::now());
+                settled = settling.settle(&mut pool, Instant::now());
                 let now_health: Report = now_health.into();
                 health.send_if_modified(|before| std::mem::replace(before, now_health.clone()) != now_health);
                 // The garbage collector would delete slices that no Node object owns.
@@ -199,13 +201,16 @@ impl Devices {
         unavailable: Arc<Unavailable>,
         attacher: &Attacher<A, O>,
         counts: bool,
-        followers: &mut Followers,
+        (followers, holdings): (&mut Followers, &mut Holdings),
     ) -> Option<(Pool, Vec<DeviceHealth>)> {
         let (node, ours, reservations) =
             (self.node.clone(), attacher.sandbox_ids(), self.reservations.clone());
-        let held = attacher.plans(|plan| Held::of(plan, &node));
+        let held = holdings.see(attacher.all_plans(), &node);
         let in_pods = held.iter().filter(|held| held.is_in_pod(&inventory));
         let in_pods = in_pods.filter_map(|held| Some(held.link(&inventory)?.to_string())).collect();
+        let on_links: BTreeSet<_> = held.iter().filter_map(|held| held.link(&inventory)).collect();
+        let gone: BTreeSet<_> =
+            on_links.into_iter().filter(|link| self.links.index_of(link).is_none()).collect();
         let annotations = followers.see(&inventory.followers, &in_pods);
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
@@ -219,7 +224,7 @@ impl Devices {
         // It reads the directories of leases.
         let made = tokio::task::spawn_blocking(move || {
             let (inventory, unavailable) = (&inventory, &unavailable);
-            let from = Sources { node: &node, inventory, unavailable, held: &held, counts };
+            let from = Sources { node: &node, inventory, unavailable, held: &held, gone: &gone, counts };
             let (networks, leased) = (&inventory.networks, &inventory.addresses);
             let users = Users { networks, ours: &ours, leased, held: &held, reservations: &reservations };
             let (mut pool, mut health) = pool(from, |name, spec| addresses::of(name, spec, users));

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::pods::owner::{Owner, Plan, PodState, Record};
 use futures::future::BoxFuture;
-use netclaim_api::NetworkName;
 use netclaim_driver::attach::{End, Failure, Gate, Observer, Operation, Revised, Traced};
 use netclaim_driver::failpoint::Failpoint;
 use tokio::sync::mpsc;
@@ -19,9 +18,9 @@ use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::args::Args;
 use crate::gate::metadata::RequestKey;
-use crate::reports::Update;
 use crate::reports::metrics::{NetworkMetrics, network_of};
 use crate::reports::spans::Spans;
+use crate::reports::{FailedAdd, Update};
 
 /// Why an agent cannot take over the gate.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +138,7 @@ pub(crate) struct GateKeeper {
     metrics: NetworkMetrics,
     spans: Arc<Spans>,
     reviser: OnceLock<Arc<dyn Revise>>,
-    failed_adds: OnceLock<mpsc::UnboundedSender<NetworkName>>,
+    failed_adds: OnceLock<mpsc::UnboundedSender<FailedAdd>>,
 }
 
 impl GateKeeper {
@@ -207,7 +206,7 @@ impl GateKeeper {
     }
 
     /// Names the ClaimNetwork of each ADD that fails, from now on.
-    pub(crate) fn report_failed_adds(&self, failed_adds: mpsc::UnboundedSender<NetworkName>) {
+    pub(crate) fn report_failed_adds(&self, failed_adds: mpsc::UnboundedSender<FailedAdd>) {
         let _ = self.failed_adds.set(failed_adds);
     }
 
@@ -339,12 +338,14 @@ impl Observer for GateKeeper {
         self.spans.attachment(plan, operation, sandbox_id)
     }
 
-    fn ended(&self, plan: &Plan, operation: Operation, end: End, took: Duration) {
-        self.metrics.operation(plan, operation, end, took);
-        if let (Operation::Add, End::Failed, Some(failed_adds), Some(network)) =
-            (operation, end, self.failed_adds.get(), network_of(plan))
+    fn ended(&self, plan: &Plan, operation: Operation, end: End, failure: Option<&Failure>, took: Duration) {
+        self.metrics.operation(plan, operation, end, failure.map(|failure| failure.cause), took);
+        if let (Operation::Add, Some(failure), Some(failed_adds), Some(network)) =
+            (operation, failure, self.failed_adds.get(), network_of(plan))
+            // What makes the network is another chain.
+            && !plan.is_finalizer()
         {
-            let _ = failed_adds.send(network);
+            let _ = failed_adds.send(FailedAdd { network, failure: failure.clone() });
         }
     }
 }
@@ -382,14 +383,18 @@ mod tests {
         keeper.report_failed_adds(sender);
         let mut plan = crate::fixtures::plan("a");
         plan.owner.device.device = "net-lab".to_owned();
-        for (operation, end) in
-            [(Operation::Add, End::Succeeded), (Operation::Add, End::CutShort), (Operation::Del, End::Failed)]
-        {
-            keeper.ended(&plan, operation, end, Duration::ZERO);
+        let failure = Failure::new("not yet");
+        for (operation, end, failure) in [
+            (Operation::Add, End::Succeeded, None),
+            (Operation::Add, End::CutShort, None),
+            (Operation::Del, End::Failed, Some(&failure)),
+        ] {
+            keeper.ended(&plan, operation, end, failure, Duration::ZERO);
         }
         assert!(failed.try_recv().is_err());
-        keeper.ended(&plan, Operation::Add, End::Failed, Duration::ZERO);
-        assert_eq!(failed.try_recv().ok().map(|name| name.to_string()).as_deref(), Some("lab"));
+        keeper.ended(&plan, Operation::Add, End::Failed, Some(&failure), Duration::ZERO);
+        let FailedAdd { network, failure: of } = failed.try_recv().unwrap();
+        assert_eq!((network.as_str(), of), ("lab", failure));
     }
 
     #[tokio::test]

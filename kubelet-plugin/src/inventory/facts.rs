@@ -125,8 +125,8 @@ impl StatusDocument {
     /// Returns why new pods should not get the ClaimNetwork. What the file says goes to logs and status.
     fn unhealthy(&self, file: &Path) -> Option<Unhealthy> {
         let (reason, what) = match self {
-            Self { add: false, .. } => (Reason::NotReady, "no pod can be attached"),
             Self { traffic: false, .. } => (Reason::Limited, "pods would have limited connectivity"),
+            Self { add: false, .. } => (Reason::NotReady, "no pod can be attached"),
             _ => return None,
         };
         let colon = if self.message.trim().is_empty() { "" } else { ": " };
@@ -234,7 +234,9 @@ mod tests {
             assert_eq!(status(fine.clone()), None, "{fine}");
         }
         let no_pod = "lab.json says that no pod can be attached";
-        assert_eq!(status(json!({"add": false, "traffic": false})), said(Reason::NotReady, no_pod));
+        assert_eq!(status(json!({"add": false})), said(Reason::NotReady, no_pod));
+        let limited = "lab.json says that pods would have limited connectivity";
+        assert_eq!(status(json!({"add": false, "traffic": false})), said(Reason::Limited, limited));
         let limited = "lab.json says that pods would have limited connectivity: BGP  down";
         assert_eq!(
             status(json!({"traffic": false, "message": "BGP\u{1b}\ndown\n"})),

@@ -153,6 +153,7 @@ mod tests {
             conflist: NetworkList::parse(list.to_string().as_bytes()).expect("a list"),
             args: BTreeMap::new(),
             capability_args: Default::default(),
+            accept_ra: false,
         }
     }
 

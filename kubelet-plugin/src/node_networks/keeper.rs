@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::NodeNetworks;
 use super::decisions::{Absent, Decision, Idle, Journalled, Known, outdated};
+use super::metrics::SetUpMetrics;
 use super::owner::{NodeOwner, NodeSandbox, Plan};
 use super::states::{State, made};
 use crate::devices::availability::Unavailable;
@@ -41,6 +42,7 @@ pub(crate) struct Keeper {
     pub(crate) node: String,
     pub(crate) node_uid: watch::Receiver<Option<String>>,
     pub(crate) events: Events,
+    pub(crate) metrics: SetUpMetrics,
 }
 
 /// What goes on.
@@ -52,6 +54,8 @@ struct Work {
     /// Those whose attacher knows the node as a sandbox.
     told: BTreeSet<NetworkName>,
     refused: BTreeSet<NetworkName>,
+    /// Those with a metric.
+    shown: BTreeSet<NetworkName>,
 }
 
 impl Keeper {
@@ -90,6 +94,7 @@ impl Keeper {
             }
             self.tell(&all, &mut work);
             self.report(&outdated(&all), &unavailable);
+            self.metrics.show(&self.networks.observer.states().borrow(), &mut work.shown);
             let look = Instant::now() + LOOK_INTERVAL;
             tokio::select! {
                 Ok(()) = plans.changed() => {}
@@ -219,5 +224,6 @@ fn today(name: &NetworkName, inventory: &Inventory, node: &str) -> Result<Spec, 
         conflist,
         args: BTreeMap::new(),
         capability_args: Default::default(),
+        accept_ra: false,
     })
 }

@@ -17,6 +17,7 @@
 //! | `states` | what has become of each: the attacher's observer |
 //! | `keeper` | carries the decisions out |
 //! | `sweep` | CHECK and GC |
+//! | `metrics` | shows the states |
 //!
 //! Invariants:
 //! * The ADD of a pod begins only while its ClaimNetwork is set up ([`Readiness`]).
@@ -27,6 +28,7 @@
 
 mod decisions;
 mod keeper;
+pub(crate) mod metrics;
 mod owner;
 mod states;
 mod sweep;

@@ -191,6 +191,7 @@ fn plan(
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args,
+        accept_ra: matches!(base, Base::Network(_, spec) if spec.accept_ra),
     };
     Ok(Plan { owner, index, of: 1, finalizes: None, network: network.to_owned(), spec })
 }

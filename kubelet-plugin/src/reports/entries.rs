@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use netclaim_api::reasons::{ConditionReason as _, ReadyReason, Reason as _};
 use netclaim_api::shorten;
 use netclaim_cni::CniResult;
-use netclaim_driver::attach::{Interface, Operation, Phase, Sandbox};
+use netclaim_driver::attach::{Cause, Interface, Operation, Phase, Sandbox};
 use serde_json::{Value, json};
 
 /// Longest `data` that the API server takes, in bytes.
@@ -73,6 +73,17 @@ fn finalized(entry: Entry, finalizer: &Record, is_stuck: bool) -> Option<Entry> 
     Some(Entry { state, ..entry })
 }
 
+/// Why a device has no network, for programs.
+fn reason_of(cause: Cause) -> ReadyReason {
+    match cause {
+        Cause::PluginMissing => ReadyReason::PluginMissing,
+        Cause::PluginNotReady | Cause::PluginLimited => ReadyReason::PluginNotReady,
+        Cause::OutOfAddresses => ReadyReason::OutOfAddresses,
+        Cause::TimedOut => ReadyReason::PluginTimedOut,
+        Cause::TryAgainLater | Cause::Other => ReadyReason::AttachFailed,
+    }
+}
+
 /// Returns what the last CHECK has found wrong.
 fn found(record: &Record) -> Option<String> {
     record.check.as_ref().map(|found| found.message.clone())
@@ -88,7 +99,7 @@ fn entry(record: &Record) -> Option<Entry> {
         },
         (_, Some(error)) => {
             let is_del = record.failed == Some(Operation::Del);
-            let reason = if is_del { ReadyReason::DetachFailed } else { ReadyReason::AttachFailed };
+            let reason = if is_del { ReadyReason::DetachFailed } else { reason_of(record.cause) };
             State::NotReady { reason, message: error.clone() }
         }
         (_, None) => return None,

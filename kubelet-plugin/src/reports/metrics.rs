@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use netclaim_api::NetworkName;
 use netclaim_api::device::DeviceName;
-use netclaim_driver::attach::{End, Operation};
+use netclaim_driver::attach::{Cause, End, Operation};
 use netclaim_process::metrics::{Label, Registry};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -27,11 +27,13 @@ struct OperationLabels {
     network: String,
     verb: &'static str,
     outcome: &'static str,
+    cause: &'static str,
 }
 
 impl OperationLabels {
-    fn of(network: String, operation: Operation, end: End) -> Self {
-        Self { network, verb: operation.as_str(), outcome: end.as_str() }
+    fn of(network: String, operation: Operation, end: End, cause: Option<Cause>) -> Self {
+        let cause = cause.map_or("", Cause::as_str);
+        Self { network, verb: operation.as_str(), outcome: end.as_str(), cause }
     }
 }
 
@@ -62,6 +64,10 @@ impl NetworkMetrics {
                     ),
                     Label::one_of("verb", &Operation::ALL.map(Operation::as_str)),
                     Label::one_of("outcome", &End::ALL.map(End::as_str)),
+                    Label::any(
+                        "cause",
+                        "why it failed: `PluginMissing`, `PluginNotReady` (CNI error 50), `PluginLimited` (51), `TryAgainLater` (11), `OutOfAddresses`, `TimedOut` or `Other`; empty for other outcomes",
+                    ),
                 ],
                 Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS)),
             ),
@@ -80,19 +86,28 @@ impl NetworkMetrics {
         self.available.remove(&NetworkLabels { network: network.clone() });
         for operation in Operation::ALL {
             for end in End::ALL {
-                self.operations.remove(&OperationLabels::of(network.clone(), operation, end));
+                for cause in Cause::ALL.map(Some).into_iter().chain([None]) {
+                    self.operations.remove(&OperationLabels::of(network.clone(), operation, end, cause));
+                }
             }
         }
     }
 
     /// Measures an ADD or DEL.
-    pub(crate) fn operation(&self, plan: &Plan, operation: Operation, end: End, took: Duration) {
+    pub(crate) fn operation(
+        &self,
+        plan: &Plan,
+        operation: Operation,
+        end: End,
+        cause: Option<Cause>,
+        took: Duration,
+    ) {
         // The DELs of a ClaimNetwork that is gone would make series that nobody removes.
         let mut network = network_of(plan).map(|name| name.to_string()).unwrap_or_default();
         if self.available.get(&NetworkLabels { network: network.clone() }).is_none() {
             network.clear();
         }
-        let labels = OperationLabels::of(network, operation, end);
+        let labels = OperationLabels::of(network, operation, end, cause);
         self.operations.get_or_create(&labels).observe(took.as_secs_f64());
     }
 }
@@ -123,15 +138,20 @@ mod tests {
         let metrics = NetworkMetrics::new(&mut registry);
         metrics.set_available("storage", true);
         for device in ["nic-eth1", "macvlan-eth2", "net-storage"] {
-            metrics.operation(&plan(device), Operation::Add, End::Succeeded, Duration::ZERO);
+            metrics.operation(&plan(device), Operation::Add, End::Succeeded, None, Duration::ZERO);
         }
         let text = registry.render();
         let count = |network: &str| {
-            format!("netclaim_operation_seconds_count{{network=\"{network}\",verb=\"ADD\",outcome=\"Ok\"}}")
+            format!(
+                "netclaim_operation_seconds_count{{network=\"{network}\",verb=\"ADD\",outcome=\"Ok\",cause=\"\"}}"
+            )
         };
         assert!(text.contains(&format!("{} 2", count(""))) && text.contains(&count("storage")), "{text}");
+        let full = Some(Cause::OutOfAddresses);
+        metrics.operation(&plan("net-storage"), Operation::Add, End::Failed, full, Duration::ZERO);
+        assert!(registry.render().contains("cause=\"OutOfAddresses\""));
         metrics.forget("storage");
-        metrics.operation(&plan("net-storage"), Operation::Del, End::Succeeded, Duration::ZERO);
+        metrics.operation(&plan("net-storage"), Operation::Del, End::Succeeded, None, Duration::ZERO);
         assert!(!registry.render().contains("storage"), "a ClaimNetwork that is gone has no series");
     }
 }

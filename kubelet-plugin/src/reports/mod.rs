@@ -15,4 +15,4 @@ mod writer;
 
 pub(crate) use entries::network_data;
 pub(crate) use events::Events;
-pub(crate) use writer::{Refusal, StatusWriter, Update};
+pub(crate) use writer::{FailedAdd, Refusal, StatusWriter, Update};

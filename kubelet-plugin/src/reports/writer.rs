@@ -12,9 +12,11 @@ use http::header::{ACCEPT, HeaderValue};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use kube::Resource as _;
 use kube::api::{GetParams, Patch, PatchParams, Request};
+use netclaim_api::NetworkName;
 use netclaim_api::reasons::{PodEvent, ReadyReason};
 use netclaim_cni::error_chain;
 use netclaim_cni::spans::failed;
+use netclaim_driver::attach::Failure;
 use netclaim_driver::failpoint::Failpoint;
 use serde::Deserialize;
 use serde_json::Value;
@@ -58,6 +60,13 @@ pub(crate) enum Update {
     GivenUp { plan: Box<Plan>, why: String },
     /// A claim cannot be prepared.
     Refused(Box<Refusal>),
+}
+
+/// An ADD that has failed.
+#[derive(Debug)]
+pub(crate) struct FailedAdd {
+    pub(crate) network: NetworkName,
+    pub(crate) failure: Failure,
 }
 
 /// The desired status of a claim.

@@ -165,12 +165,12 @@ pub fn a_claim_overrides_the_defaults_of_its_class(test: &Test<'_>) -> Result<()
 pub fn a_chain_of_plugins_sets_sysctls_of_the_pod(test: &Test<'_>) -> Result<()> {
     let network = test.network("a", |network| {
         let macvlan = network["spec"]["cni"]["plugins"][0].take();
-        let tuning = json!({"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}});
+        let tuning = json!({"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}});
         network["spec"]["cni"]["plugins"] = json!([macvlan, tuning]);
     })?;
     test.start_pod("p", &network)?;
-    let value = test.kubectl(&["exec", "p", "--", "cat", "/proc/sys/net/ipv4/conf/net1/arp_notify"])?;
-    ensure!(value.trim() == "1", "arp_notify is {value}");
+    let value = test.kubectl(&["exec", "p", "--", "cat", "/proc/sys/net/ipv4/conf/net1/arp_filter"])?;
+    ensure!(value.trim() == "1", "arp_filter is {value}");
     Ok(())
 }
 

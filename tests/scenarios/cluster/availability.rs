@@ -1,10 +1,12 @@
 //! A ClaimNetwork that cannot serve gets no new pods, and its pods report an unhealthy device.
 
 use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use netclaim_tests::objects::{claim, list, pod, request, text};
-use netclaim_tests::{AGENT, SYSTEM, Test, eventually};
+use netclaim_tests::{AGENT, SYSTEM, Test, eventually, holds};
 use serde_json::{Value, json};
 
 const FINE: &str = "exit 0";
@@ -78,6 +80,94 @@ pub fn a_network_gets_no_pods_while_its_plugin_is_not_ready(test: &Test<'_>) -> 
         || macvlan_with_status(test, NOT_READY).map(drop),
         || macvlan_with_status(test, FINE).map(drop),
     )
+}
+
+/// Creates a ClaimNetwork whose plugin fails ADD and STATUS with `code` while there is a file, and returns
+/// its name with the file's. The plugin notes each ADD in another file.
+fn network_that_fails(test: &Test<'_>, code: u32) -> Result<(String, PathBuf, PathBuf)> {
+    let broken = format!("/opt/cni/bin/{}-{code}.broken", test.name("plugin"));
+    let adds = format!("/var/lib/cni/{}-{code}.adds", test.name("plugin"));
+    let script = format!(
+        "[ \"$CNI_COMMAND\" != ADD ] || echo >>{adds}\n\
+         case $CNI_COMMAND in ADD|STATUS) if [ -e {broken} ] && [ -e {adds} ]; then\n\
+         echo '{{\"cniVersion\": \"1.1.0\", \"code\": {code}, \"msg\": \"the switch reboots\"}}'; exit 1\nfi;; esac\n\
+         [ \"$CNI_COMMAND\" != STATUS ] || exit 0\nexec /opt/cni/bin/macvlan"
+    );
+    let plugin = test.plugin(&format!("plugin{code}"), &script)?;
+    let network = test.network_on("eth1", if code == 50 { "a" } else { "b" }, |network| {
+        network["spec"]["cni"]["cniVersion"] = json!("1.1.0");
+        network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin);
+    })?;
+    Ok((network, test.cluster.node().path(&broken), test.cluster.node().path(&adds)))
+}
+
+pub fn an_add_that_says_its_plugin_cannot_serve_keeps_other_pods_away_until_status_says_otherwise(
+    test: &Test<'_>,
+) -> Result<()> {
+    for (code, taint) in [(50, "netclaim.dev/not-ready"), (51, "netclaim.dev/limited")] {
+        let (network, broken, adds) = network_that_fails(test, code)?;
+        let device = format!("net-{network}");
+        let [first, second] = ["first", "second"].map(|pod| format!("{pod}{code}"));
+        // What STATUS has said of it stands for a while.
+        test.is_published(&device, |device| device["taints"].is_null())?;
+        fs::write(&broken, "")?;
+        test.pod(&first, &network)?;
+        let begin = eventually(30, "the claim says why", || {
+            let claim = test.get("resourceclaim", &first)?;
+            let condition = &claim["status"]["devices"][0]["conditions"][0];
+            ensure!(
+                condition["reason"] == "PluginNotReady" && text(&condition["message"]).contains("reboots"),
+                "its condition is {condition}"
+            );
+            Ok(Instant::now())
+        })?;
+        test.is_published(&device, |device| device["taints"][0]["key"] == taint)?;
+        eprintln!("code {code}: the device has its taint {:.1?} after the claim says why", begin.elapsed());
+        test.pod(&second, &network)?;
+        test.is_unschedulable(&second)?;
+        // The plugin is asked meanwhile, and nothing else of it.
+        let count = || Ok::<_, anyhow::Error>(fs::read_to_string(&adds)?.lines().count());
+        let before = count()?;
+        ensure!(before <= 2, "{before} ADDs have begun");
+        holds(12, "no ADD begins", || {
+            ensure!(count()? == before, "{} ADDs have begun, {before} before", count()?);
+            Ok(())
+        })?;
+        fs::remove_file(&broken)?;
+        test.runs_with(&first, &["net1"])?;
+        test.runs_with(&second, &["net1"])?;
+        fs::remove_file(&adds)?;
+    }
+    Ok(())
+}
+
+pub fn pods_are_evicted_where_their_network_says_so_when_a_plugin_says_for_a_minute_that_they_are_cut_off(
+    test: &Test<'_>,
+) -> Result<()> {
+    let plugin = macvlan_with_status(test, FINE)?;
+    let network = test.network("a", |network| {
+        network["spec"]["cni"]["cniVersion"] = json!("1.1.0");
+        network["spec"]["cni"]["plugins"][0]["type"] = json!(plugin);
+        network["spec"]["onFailure"] = json!({"traffic": "Evict"});
+    })?;
+    test.start_pod("p", &network)?;
+    macvlan_with_status(test, &NOT_READY.replace("50", "51"))?;
+    let has = |effect: &str| {
+        test.is_published(&format!("net-{network}"), |device| {
+            list(&device["taints"])
+                .any(|taint| taint["key"] == "netclaim.dev/limited" && taint["effect"] == effect)
+        })
+    };
+    has("NoSchedule")?;
+    ensure!(test.get("pod", "p")?["metadata"]["deletionTimestamp"].is_null(), "it is evicted at once");
+    eventually(100, "the pod is evicted", || {
+        let names = test.kubectl(&["get", "pods", "-o", "name"])?;
+        ensure!(!names.contains("pod/p"), "it is there");
+        Ok(())
+    })?;
+    has("NoExecute")?;
+    macvlan_with_status(test, FINE)?;
+    test.is_published(&format!("net-{network}"), |device| device["taints"].is_null())
 }
 
 pub fn a_network_gets_no_pods_while_its_plugin_is_missing(test: &Test<'_>) -> Result<()> {

@@ -23,12 +23,12 @@ const FAIL: &str = r#"echo '{"cniVersion": "1.1.0", "code": 101, "msg": "the fir
 
 /// Has this plugin set a sysctl of each attachment.
 fn finalize(network: &mut Value, plugin: &str) {
-    let tuning = json!({"type": plugin, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}});
+    let tuning = json!({"type": plugin, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}});
     network["spec"]["finalize"] = json!({"cniVersion": "1.1.0", "plugins": [tuning]});
 }
 
 fn is_set(test: &Test<'_>, pod: &str, interface: &str) -> Result<()> {
-    let file = format!("/proc/sys/net/ipv4/conf/{interface}/arp_notify");
+    let file = format!("/proc/sys/net/ipv4/conf/{interface}/arp_filter");
     let value = test.kubectl(&["exec", pod, "--", "cat", &file])?;
     ensure!(value.trim() == "1", "{file} has {value}");
     Ok(())

@@ -129,6 +129,8 @@ fn main() -> ExitCode {
             admin_access_to_a_device_disturbs_no_pod,
             a_link_is_allocated_near_another_drivers_device,
             a_network_gets_no_pods_while_its_plugin_is_not_ready,
+            pods_are_evicted_where_their_network_says_so_when_a_plugin_says_for_a_minute_that_they_are_cut_off,
+            an_add_that_says_its_plugin_cannot_serve_keeps_other_pods_away_until_status_says_otherwise,
             a_network_gets_no_pods_while_its_plugin_is_missing,
             a_missing_plugin_is_named_in_the_log_and_pods_wait_for_it,
             each_request_of_a_claim_reports_its_own_health,

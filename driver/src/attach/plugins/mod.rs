@@ -8,7 +8,7 @@ mod turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -24,7 +24,7 @@ use self::turns::Turns;
 use super::plan::Spec;
 use super::record::Sandbox;
 use super::retry::{Attempt, DelFault};
-use super::{AddFailure, Attach, Checked, Del, DelOutcome, Failure};
+use super::{AddFailure, Attach, Cause, Checked, Del, DelOutcome, Failure};
 use crate::links::{GivenBack, HostLink, Links, Netns, Which};
 
 /// Runs the chain of each conflist.
@@ -39,6 +39,7 @@ pub struct CniPlugins {
     timeout: Duration,
     turns: Turns,
     stale: Mutex<StaleLeases>,
+    held: Mutex<Held>,
     place: Place,
 }
 
@@ -53,6 +54,9 @@ enum Place {
 /// (`pkg/skel` of the reference implementation).
 const HOST_NAMESPACE: (&str, &str) = ("CNI_NETNS_OVERRIDE", "1");
 
+/// Networks of which no ADD begins, and why.
+type Held = BTreeMap<ListName, String>;
+
 /// How often the DEL of leases of unknown sandboxes has failed.
 type StaleLeases = HashMap<(ListName, ValidAttachment), Attempt>;
 
@@ -60,8 +64,8 @@ impl CniPlugins {
     /// Runs plugins by `runtime`, notes attachments in `cache`, and gives a chain `timeout` for one
     /// operation. `links` are those of the host.
     pub fn new(runtime: Runtime, cache: Cache, links: Links, timeout: Duration) -> Self {
-        let (turns, stale) = (Turns::new(), Mutex::default());
-        Self { runtime, cache, links, timeout, turns, stale, place: Place::Pod }
+        let (turns, stale, held) = (Turns::new(), Mutex::default(), Mutex::default());
+        Self { runtime, cache, links, timeout, turns, stale, held, place: Place::Pod }
     }
 
     /// Makes attachments in the host's own network namespace. Its path is of this process, so that plugins
@@ -81,6 +85,14 @@ impl CniPlugins {
     pub async fn settle(&self, list: &NetworkList) -> Result<NetworkList, Failure> {
         self.runtime.find_all(list).map_err(|error| Failure::of_plugin(&error))?;
         self.runtime.settle(list).await.map_err(|error| Failure::of_plugin(&error))
+    }
+
+    /// Has no ADD begin in these networks, whose plugins have said why they cannot serve, and lets it begin
+    /// in all others. Returns whether one may begin that could not before.
+    pub fn hold(&self, held: Held) -> bool {
+        let mut before = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *before, held.clone());
+        before.into_keys().any(|name| !held.contains_key(&name))
     }
 
     /// Keeps other programs away from the container and from GC of the network.
@@ -138,6 +150,27 @@ impl CniPlugins {
                 differences.join(", ")
             ))
         })
+    }
+
+    /// Tells the neighbours which addresses the pod has now: they may know another pod by them.
+    async fn announce(&self, sandbox: &Sandbox, attachment: &Attachment, result: &CniResult) {
+        if self.place != Place::Pod || result.ips_of(attachment).next().is_none() {
+            return;
+        }
+        let announced = async {
+            let netns = Netns::open(&sandbox.netns)?;
+            if netns.id() == sandbox.netns_id {
+                netns.announce(attachment.if_name.as_str()).await
+            } else {
+                Ok(())
+            }
+        };
+        if let Err(error) = announced.await {
+            tracing::warn!(
+                error = error_chain(&error),
+                "neighbours may not know the pod's addresses for a minute"
+            );
+        }
     }
 
     /// DEL in an existing namespace, which the agent may let go after the failure that makes the DEL
@@ -246,7 +279,12 @@ impl CniPlugins {
                     None => Self::other_than_asked(spec, sandbox, &attachment, &result).await,
                 };
                 match other {
-                    None => Ok(result),
+                    None => {
+                        if prev.is_none() {
+                            self.announce(sandbox, &attachment, &result).await;
+                        }
+                        Ok(result)
+                    }
                     Some(failure) => Err(AddFailure { last_good: Some(result), ..failure.into() }),
                 }
             }
@@ -444,10 +482,32 @@ impl Attach for CniPlugins {
         self.collect_network(spec, valid).await
     }
 
-    /// The plugins must be there and support the version. Otherwise the DEL that is owed would fail, too.
+    /// The plugins must be there, support the version, and not have said that they cannot serve. Otherwise
+    /// the DEL that is owed would fail, too.
     async fn can_begin(&self, spec: &Spec, sandbox: &Sandbox) -> Result<(), Failure> {
         self.settle(&spec.conflist).await?;
+        self.may_begin(spec)?;
         self.is_name_free(spec, sandbox).await
+    }
+
+    fn may_begin(&self, spec: &Spec) -> Result<(), Failure> {
+        let (held, name) = (self.held.lock().unwrap_or_else(PoisonError::into_inner), spec.conflist.name());
+        let Some(why) = held.get(name) else { return Ok(()) };
+        let message = format!("ADD waits until the plugins of network {name} can serve: {why}");
+        // It is tried again when the hold ends.
+        Err(Failure { cause: Cause::PluginNotReady, is_permanent: true, ..Failure::new(message) })
+    }
+
+    async fn make_ready(&self, spec: &Spec, sandbox: &Sandbox) -> Result<(), Failure> {
+        // What links of the host do is the admin's choice.
+        if self.place == Place::Host {
+            return Ok(());
+        }
+        let netns = Netns::open(&sandbox.netns).map_err(|error| Failure::of(&error))?;
+        if netns.id() != sandbox.netns_id {
+            return Err(Failure::new("another network namespace is at the path of the pod's"));
+        }
+        netns.set_defaults(spec.accept_ra).await.map_err(|error| Failure::of(&error))
     }
 
     async fn link_to_move(&self, spec: &Spec) -> Result<Option<HostLink>, Failure> {

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use netclaim_cni::{self as cni, BinChanges, NetworkList, PluginType, Program, error_chain};
+use netclaim_cni::{self as cni, BinChanges, ErrorKind, NetworkList, PluginType, Program, error_chain};
 
 use super::CniPlugins;
 use super::check_and_gc::INVALID_ENVIRONMENT;
@@ -13,6 +13,9 @@ use crate::attach::Failure;
 /// How long the plugins of a network may take for STATUS, unless an operation has less. It costs them no more
 /// than VERSION, and pods wait for the answer.
 const STATUS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// "The plugin is not available (i.e. cannot service ADD requests)" (specification, section 2, "STATUS").
+const NOT_AVAILABLE: u64 = 50;
 
 /// "The plugin is not available, and existing containers in the network may have limited connectivity"
 /// (specification, section 2, "STATUS").
@@ -25,6 +28,8 @@ pub enum Status {
     Ready,
     /// They would not, and why.
     NotReady(String),
+    /// They have given no answer, and why: an ADD may fare no better.
+    Unclear(String),
     /// They would not, and the pods that they served before may not reach everything; and why.
     Limited(String),
 }
@@ -67,7 +72,8 @@ fn judged(error: &cni::Error) -> Status {
         Some(LIMITED) => Status::Limited(error_chain(error)),
         // What plugins say that do not know the verb.
         Some(INVALID_ENVIRONMENT) => Status::Ready,
-        // Code 50, and everything else that ends in no answer: an ADD would fare no better.
-        _ => Status::NotReady(error_chain(error)),
+        Some(NOT_AVAILABLE) => Status::NotReady(error_chain(error)),
+        None if matches!(error.kind(), ErrorKind::Daemon { .. }) => Status::NotReady(error_chain(error)),
+        _ => Status::Unclear(error_chain(error)),
     }
 }

@@ -11,7 +11,7 @@ use super::changes::{Change, FREE_NAME};
 use super::sysctls;
 use crate::links::address::Address;
 use crate::links::error::Error;
-use crate::links::link::Link;
+use crate::links::link::{Link, octets};
 
 /// Opens a connection in the calling thread's network namespace, where it stays.
 pub(super) fn connect() -> io::Result<(impl Future<Output = ()> + Send + 'static, Handle)> {
@@ -104,10 +104,6 @@ async fn add(handle: &Handle, index: u32, address: &Address) -> io::Result<()> {
     message.attributes.extend(address.label.clone().map(AddressAttribute::Label));
     message.attributes.extend(address.metric.map(AddressAttribute::RoutePriority));
     request.execute().await.map_err(io_error)
-}
-
-fn octets(mac: &str) -> Vec<u8> {
-    mac.split(':').filter_map(|octet| u8::from_str_radix(octet, 16).ok()).collect()
 }
 
 fn io_error(error: rtnetlink::Error) -> io::Error {

@@ -19,7 +19,7 @@ use nix::libc;
 
 use super::address::Address;
 use super::error::Error;
-use super::link::Link;
+use super::link::{Link, octets};
 
 pub(super) use decode::{Event, Malformed, Route, event};
 use decode::{IFADDRMSG, IFINFOMSG, NDMSG, RTMSG};
@@ -106,6 +106,21 @@ impl Socket {
         Ok(by_link)
     }
 
+    /// Whether somebody has written down a neighbour of the link, IPv4 or IPv6.
+    pub(super) fn has_permanent_neighbours(&mut self, index: u32) -> Result<bool, Error> {
+        let permanent = self.dump("neighbours", libc::RTM_GETNEIGH, &[0; NDMSG], |message, found| {
+            // struct ndmsg: family, index at 4, state at 8.
+            let is_of_link = u32_at(message, 4) == Some(index);
+            let is_ip = message
+                .first()
+                .is_some_and(|family| [libc::AF_INET, libc::AF_INET6].contains(&i32::from(*family)));
+            let state = message.get(8..10).map(|state| u16::from_ne_bytes([state[0], state[1]]));
+            let is_permanent = state.is_some_and(|state| state & libc::NUD_PERMANENT != 0);
+            found.extend((is_of_link && is_ip && is_permanent).then_some(()));
+        })?;
+        Ok(!permanent.is_empty())
+    }
+
     /// Reads the routes of the node's own traffic, IPv4 and IPv6. Every table counts, because a node reaches
     /// other networks through its second card by policy routing.
     pub(super) fn routes(&mut self) -> Result<Vec<Route>, Error> {
@@ -143,6 +158,15 @@ impl Socket {
             Some(Errno::EINVAL) => Ok(true),
             _ => Err(Error::Kind { kind: kind.to_owned(), source: refused }),
         }
+    }
+
+    /// Gives a link a hardware address.
+    pub(super) fn set_mac(&mut self, index: u32, mac: &str) -> io::Result<()> {
+        // struct ifinfomsg: family, type, index, flags, mask of flags.
+        let mut body = vec![0; IFINFOMSG];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        push_attribute(&mut body, libc::IFLA_ADDRESS, &octets(mac));
+        self.exchange(libc::RTM_SETLINK, NLM_F_ACK, &body, |_| ()).map(drop)
     }
 
     fn dump<T>(

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use netclaim_api::NetworkName;
 use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::network::{ClaimNetworkSpec, conflist_name};
 use netclaim_api::template::{self, Scope};
+use netclaim_api::{Allow, NetworkName, ParameterRule};
 use netclaim_cni::reference::status_looks_at_nothing;
 use netclaim_cni::{NetworkList, PluginType};
 use serde_json::{Map, Value, json};
@@ -19,8 +19,12 @@ use crate::inventory::{self, Inventory, node_scope};
 pub(super) struct Chain {
     /// Every plugin, IPAM plugins and those of `finalize` included.
     pub(super) plugins: Vec<PluginType>,
+    /// Name of the CNI network.
+    pub(super) list: String,
     /// The configuration for STATUS; `None` where they cannot be asked.
     pub(super) conflist: Option<Arc<NetworkList>>,
+    /// Whether the configuration has defaults of parameters, so that an ADD may have another one.
+    pub(super) is_by_default: bool,
     uplink: Option<Uplink>,
 }
 
@@ -32,6 +36,12 @@ struct Uplink {
     is_up: bool,
 }
 
+impl Uplink {
+    fn of(inventory::Uplink { link, .. }: &inventory::Uplink) -> Self {
+        Self { name: link.name.clone(), index: link.index, is_up: link.is_up() }
+    }
+}
+
 /// Returns the chains of the node's ClaimNetworks.
 pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName, Chain> {
     let chain = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
@@ -39,7 +49,19 @@ pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName,
         // Not the node's blocks, which change: whether plugins can serve does not depend on them.
         let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
         let ipam = pool.map(AddressPoolSpec::sample).unwrap_or_default();
-        let mut chain = Chain::of(name, &spec.cni_with(&ipam), node, inventory, uplink);
+        let cni = spec.cni_with(&ipam);
+        let scope = node_scope(name.as_str(), node, &inventory.labels, uplink);
+        let without = conflist(&cni, name, &scope);
+        let is_by_default = without.is_none();
+        let by_default = || conflist(&cni, name, &with_defaults(scope, &spec.allow));
+        let conflist = without.or_else(by_default);
+        let mut chain = Chain {
+            plugins: plugins_of(&cni).collect(),
+            list: spec.list_name(name),
+            is_by_default: is_by_default && conflist.is_some(),
+            conflist: conflist.map(Arc::new),
+            uplink: uplink.map(Uplink::of),
+        };
         chain.plugins.extend(spec.node.iter().flat_map(|on_node| plugins_of(&on_node.cni)));
         chain.plugins.extend(spec.finalize_types().into_iter().filter_map(|name| name.parse().ok()));
         (name.clone(), chain)
@@ -55,29 +77,18 @@ pub(super) fn configures_otherwise(before: Option<&Inventory>, now: Option<&Inve
 }
 
 impl Chain {
-    fn of(
-        name: &NetworkName,
-        cni: &Map<String, Value>,
-        node: &str,
-        inventory: &Inventory,
-        uplink: Option<&inventory::Uplink>,
-    ) -> Self {
-        Self {
-            plugins: plugins_of(cni).collect(),
-            conflist: conflist(cni, name, &node_scope(name.as_str(), node, &inventory.labels, uplink))
-                .map(Arc::new),
-            uplink: uplink.map(|inventory::Uplink { link, .. }| Uplink {
-                name: link.name.clone(),
-                index: link.index,
-                is_up: link.is_up(),
-            }),
-        }
-    }
-
     /// Whether STATUS of all plugins looks at nothing on the node, so that a yes stays one.
     pub(super) fn looks_at_nothing(&self) -> bool {
         self.plugins.iter().all(status_looks_at_nothing)
     }
+}
+
+/// Adds the values that parameters have where a claim sets none.
+fn with_defaults(mut scope: Scope, allow: &Allow) -> Scope {
+    let default =
+        |(name, rule): (&String, &ParameterRule)| Some((format!("parameters.{name}"), rule.default.clone()?));
+    scope.extend(allow.parameters.iter().filter_map(default));
+    scope
 }
 
 /// Returns every plugin that a conflist names.
@@ -89,7 +100,7 @@ fn plugins_of(cni: &Map<String, Value>) -> impl Iterator<Item = PluginType> {
 }
 
 /// Returns the ClaimNetwork's conflist as an ADD on this node would have it. `None` before CNI 1.1.0, which
-/// has no STATUS, and where placeholders need a claim or a pod.
+/// has no STATUS, and where placeholders need a pod, or a claim that sets a parameter.
 fn conflist(cni: &Map<String, Value>, name: &NetworkName, scope: &Scope) -> Option<NetworkList> {
     let mut conflist = Map::new();
     for (key, value) in cni {

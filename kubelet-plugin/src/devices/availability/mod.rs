@@ -4,7 +4,10 @@
 //! * CNI 1.1.0 plugins are asked by STATUS: when a ClaimNetwork, its uplink or a plugin's file comes or
 //!   changes, when an ADD has failed, after `--status-period`, then more and more rarely while they say yes,
 //!   and more often while they say no. Where STATUS of all plugins looks at nothing on the node, a yes stands
-//!   until one of these changes. STATUS needs a configuration that does not depend on a claim or a pod.
+//!   until one of these changes. STATUS needs a configuration that does not depend on a claim or a pod;
+//!   parameters have their defaults.
+//! * What an ADD fails with counts at once, if its plugin says that it cannot serve (CNI errors 50 and 51).
+//! * While plugins say no, and can be asked again, no ADD of theirs begins.
 //! * A program on the node can say the same of any ClaimNetwork, in a file of facts.
 //!
 //! | module | what it does |
@@ -37,6 +40,7 @@ pub(crate) use self::checks::Unavailable;
 use super::metrics::PluginMetrics;
 use super::subscription::Subscription;
 use crate::inventory::Inventory;
+use crate::reports::FailedAdd;
 use crate::reports::metrics::NetworkMetrics;
 
 /// Delay from a change in a plugin directory to the look: an update that replaces a plugin is no outage.
@@ -68,11 +72,11 @@ pub(crate) struct Availability {
 
 impl Availability {
     /// Keeps `unavailable` up to date with the ClaimNetworks of `inventory`, until the sender of inventories
-    /// is dropped. `failed_adds` names those for which an ADD has failed.
+    /// is dropped. `failed_adds` are those that have failed.
     pub(crate) async fn watch(
         mut self,
         mut inventory: watch::Receiver<Option<Arc<Inventory>>>,
-        mut failed_adds: mpsc::UnboundedReceiver<NetworkName>,
+        mut failed_adds: mpsc::UnboundedReceiver<FailedAdd>,
         unavailable: watch::Sender<Arc<Unavailable>>,
     ) {
         let mut checks = Checks::new(self.period);
@@ -114,8 +118,13 @@ impl Availability {
                     (name, conflist, status)
                 });
             }
+            checks.forget(now);
+            if self.plugins.hold(checks.held()) {
+                (self.changed)();
+            }
             self.report(&checks, known.as_deref(), &unavailable);
             let next_due = checks.due().filter(|_| asked.len() < MAX_ASKED);
+            let next = next_due.into_iter().chain(checks.forgets()).fold(look, Instant::min);
             tokio::select! {
                 changed = inventory.changed() => {
                     if changed.is_err() {
@@ -133,14 +142,16 @@ impl Availability {
                 }
                 // Its sender ends with this agent.
                 Ok(()) = self.not_set_up.changed() => {}
-                Some(network) = failed_adds.recv() => checks.add_failed(&network, Instant::now()),
+                Some(FailedAdd { network, failure }) = failed_adds.recv() => {
+                    checks.add_failed(&network, &failure, Instant::now());
+                }
                 () = bin_dirs.changed() => {
                     (files_changed, look) = (true, look.min(Instant::now() + SETTLE));
                 }
                 Some((name, conflist, status)) = asked.next() => {
                     checks.answered(&name, &conflist, status, Instant::now(), fastrand::f64());
                 }
-                () = tokio::time::sleep_until(next_due.map_or(look, |due| due.min(look))) => {}
+                () = tokio::time::sleep_until(next) => {}
             }
         }
     }

@@ -6,13 +6,13 @@ use std::path::Path;
 use netclaim_api::NetworkName;
 use netclaim_api::taints::Reason;
 use netclaim_cni::{Cache, Program, Runtime};
-use netclaim_driver::attach::Status;
+use netclaim_driver::attach::{Cause, Failure, Status};
 use netclaim_driver::links::Links;
 use netclaim_process::metrics::Registry;
 use serde_json::{Value, json};
 
 use super::chain::Chain;
-use super::checks::{MESSAGE_LIFETIME, UNREADY_INTERVAL};
+use super::checks::{MESSAGE_LIFETIME, TOLD_LIFETIME, UNREADY_INTERVAL};
 use super::*;
 use crate::inventory::fixtures::{facts, uplink};
 
@@ -52,6 +52,10 @@ fn reason(checks: &Checks) -> Option<Reason> {
 
 fn not_ready(message: &str) -> Status {
     Status::NotReady(message.to_owned())
+}
+
+fn failure(cause: Cause) -> Failure {
+    Failure { cause, ..Failure::new("no switch") }
 }
 
 #[test]
@@ -178,17 +182,111 @@ fn plugins_are_asked_when_an_add_has_failed_but_not_for_every_failure() {
     for plugin in ["macvlan", "x"] {
         let mut checks = checks(json!({"type": plugin}), now);
         again(&mut checks, Status::Ready, now);
-        checks.add_failed(&name("other"), now);
-        checks.add_failed(&name("a"), now + Duration::from_secs(1));
+        checks.add_failed(&name("other"), &failure(Cause::Other), now);
+        checks.add_failed(&name("a"), &failure(Cause::TryAgainLater), now + Duration::from_secs(1));
+        assert_eq!(reason(&checks), None, "it says nothing of the plugin");
         assert_eq!(checks.due(), Some(now + UNREADY_INTERVAL), "it was asked a second ago");
         let now = now + UNREADY_INTERVAL;
         again(&mut checks, Status::Ready, now);
-        checks.add_failed(&name("a"), now + PERIOD / 2);
+        checks.add_failed(&name("a"), &failure(Cause::Other), now + PERIOD / 2);
         assert_eq!(checks.due(), Some(now + PERIOD / 2), "{plugin}");
     }
     let mut checks = checks(json!({"type": "x", "args": ["${pod.name}"]}), now);
-    checks.add_failed(&name("a"), now);
+    checks.add_failed(&name("a"), &failure(Cause::Other), now);
     assert_eq!(checks.due(), None, "it cannot be asked");
+}
+
+#[test]
+fn what_an_add_says_of_its_plugin_counts_at_once_and_until_status_says_otherwise() {
+    let now = Instant::now();
+    let later = |seconds| now + Duration::from_secs(seconds);
+    let held = |checks: &Checks| checks.held().into_keys().map(|name| name.to_string()).collect::<Vec<_>>();
+    for cause in [Cause::PluginNotReady, Cause::PluginLimited] {
+        let mut checks = checks(json!({"type": "x"}), now);
+        again(&mut checks, Status::Ready, now);
+        checks.add_failed(&name("a"), &failure(cause), now);
+        assert_eq!((reason(&checks), held(&checks)), (Some(Reason::NotReady), vec!["netclaim-a".to_owned()]));
+        assert!(!checks.unavailable()[&name("a")].message.contains("no switch"), "it may name the pod");
+        again(&mut checks, Status::Ready, later(5));
+        assert_eq!((reason(&checks), held(&checks)), (None, vec![]));
+        // STATUS has said otherwise: not again and again.
+        checks.add_failed(&name("a"), &failure(cause), later(6));
+        assert_eq!(reason(&checks), None);
+        checks.add_failed(&name("a"), &failure(cause), later(36));
+        assert_eq!(reason(&checks), Some(Reason::NotReady));
+        again(&mut checks, Status::Limited("down".to_owned()), later(41));
+        assert_eq!((reason(&checks), held(&checks).len()), (Some(Reason::Limited), 1));
+        checks.add_failed(&name("a"), &failure(Cause::PluginNotReady), later(42));
+        assert_eq!(reason(&checks), Some(Reason::Limited), "what STATUS says stands");
+    }
+    let mut checks = Checks::new(Duration::ZERO);
+    checks.replace([(name("a"), chain(json!({"type": "x"})))].into(), now);
+    checks.add_failed(&name("a"), &failure(Cause::PluginNotReady), now);
+    assert_eq!(reason(&checks), None, "STATUS is switched off");
+}
+
+#[test]
+fn an_answer_of_before_an_add_says_nothing_of_what_it_has_met() {
+    let now = Instant::now();
+    let mut checks = checks(json!({"type": "x"}), now);
+    let (a, conflist) = checks.next(now).unwrap();
+    checks.add_failed(&a, &failure(Cause::PluginNotReady), now + Duration::from_secs(1));
+    checks.answered(&a, &conflist, Status::Ready, now + Duration::from_secs(2), 0.5);
+    assert_eq!(reason(&checks), Some(Reason::NotReady));
+    again(&mut checks, Status::Ready, now + Duration::from_secs(2));
+    assert_eq!(reason(&checks), None);
+}
+
+#[test]
+fn adds_are_held_only_for_what_all_plugins_of_the_name_have_said_and_can_be_asked_about() {
+    let now = Instant::now();
+    let held = |networks: &[(&str, Value)], status: Status| {
+        let mut checks = Checks::new(PERIOD);
+        checks.replace(chains(&inventory(networks), "node0"), now);
+        let (a, conflist) = checks.next(now).unwrap();
+        checks.answered(&a, &conflist, status, now, 0.5);
+        (checks.held().len(), checks)
+    };
+    let of = |version: &str, plugin: &str| json!({"cniVersion": version, "name": "n", "plugins": [{"type": plugin}]});
+    let a = || [("a", of("1.1.0", "x"))];
+    assert_eq!(held(&a(), not_ready("no")).0, 1);
+    assert_eq!(held(&a(), Status::Unclear("it hangs".to_owned())).0, 0, "an ADD may fare better");
+    let [a, b] = [("a", of("1.1.0", "x")), ("b", of("1.0.0", "macvlan"))];
+    assert_eq!(held(&[a.clone(), b], not_ready("no")).0, 0, "the other one has said nothing");
+    let (_, mut checks) = held(&[a], not_ready("no"));
+    checks.look_for_plugins(|_| Err("no x".to_owned()), now);
+    assert!(checks.held().is_empty(), "it is not asked without its plugin");
+}
+
+#[test]
+fn what_an_add_says_of_a_plugin_that_cannot_be_asked_is_forgotten_and_holds_nothing() {
+    let now = Instant::now();
+    let mut checks = checks(json!({"type": "x", "args": ["${pod.name}"]}), now);
+    checks.add_failed(&name("a"), &failure(Cause::PluginNotReady), now);
+    assert_eq!((reason(&checks), checks.held().len()), (Some(Reason::NotReady), 0), "nobody would let go");
+    assert_eq!(checks.forgets(), Some(now + TOLD_LIFETIME));
+    checks.forget(now + TOLD_LIFETIME / 2);
+    assert!(reason(&checks).is_some());
+    checks.forget(now + TOLD_LIFETIME);
+    assert_eq!((reason(&checks), checks.forgets()), (None, None));
+}
+
+#[test]
+fn parameters_have_their_defaults_in_status() {
+    let asked = |rule: Value| -> Option<String> {
+        let spec = json!({
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "x", "vlan": "${parameters.vlan}"}]},
+            "allow": {"parameters": {"vlan": rule}},
+        });
+        let networks = [(name("a"), serde_json::from_value(spec).unwrap())].into();
+        let chain = chains(&Inventory { networks, ..Inventory::default() }, "node0").remove(&name("a"));
+        let chain = chain.unwrap();
+        assert_eq!(chain.is_by_default, chain.conflist.is_some());
+        chain.conflist.map(|list| list.raw().to_owned())
+    };
+    let list = asked(json!({"type": "integer", "minimum": 1, "maximum": 9, "default": 7})).unwrap();
+    assert!(list.contains(r#""vlan":7"#), "{list}");
+    assert_eq!(asked(json!({"type": "integer", "minimum": 1, "maximum": 9})), None, "a claim chooses it");
 }
 
 #[test]
@@ -235,7 +333,7 @@ fn a_period_of_zero_asks_nobody() {
 struct Node {
     unavailable: watch::Receiver<Arc<Unavailable>>,
     registry: Registry,
-    failed_adds: mpsc::UnboundedSender<NetworkName>,
+    failed_adds: mpsc::UnboundedSender<FailedAdd>,
     inventory: watch::Sender<Option<Arc<Inventory>>>,
     changes: watch::Receiver<u32>,
     _cache: tempfile::TempDir,
@@ -330,7 +428,7 @@ async fn a_file_says_no_for_plugins_that_cannot_be_asked() {
     let stated = |network: &str| (name(network), stated.clone());
     let facts = ["old", "of-claims", "limited", "missing", "of-another-node"].map(stated).into();
     node.inventory.send_replace(Some(Arc::new(Inventory { facts, ..inventory(&networks) })));
-    for network in ["old", "of-claims", "limited"] {
+    for network in ["old", "of-claims"] {
         let message = node.becomes(network, Some(Reason::NotReady)).await;
         assert_eq!(message, "networks.d/lab.json says that no pod can be attached: no BGP");
     }
@@ -352,7 +450,8 @@ async fn a_failed_add_shows_that_a_plugin_is_no_longer_ready() {
     node.becomes("b", Some(Reason::PluginMissing)).await;
     node.becomes("a", None).await;
     fs::write(&broken, "").unwrap();
-    node.failed_adds.send(name("a")).unwrap();
+    let failed = FailedAdd { network: name("a"), failure: failure(Cause::Other) };
+    node.failed_adds.send(failed).unwrap();
     node.becomes("a", Some(Reason::NotReady)).await;
     fs::remove_file(&broken).unwrap();
     node.becomes("a", None).await;

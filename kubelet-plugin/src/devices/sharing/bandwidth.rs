@@ -87,11 +87,11 @@ pub(in crate::devices) fn shares(inventory: &Inventory, held: &[Held]) -> Shares
         let held = || held.iter().filter(|held| held.link(inventory).as_ref() == Some(&uplink.name));
         for held in held() {
             let given = ledger.given.entry(held.link_use).or_default();
-            *given = given.saturating_add(held.bandwidth);
+            *given = given.saturating_add(held.bandwidth_of_all());
         }
         let granted = |device: DeviceName| -> u64 {
             let device = Some(device.to_string());
-            held().filter(|held| held.device == device).map(|held| held.bandwidth).sum()
+            held().filter(|held| held.device == device).map(Held::bandwidth_of_all).sum()
         };
         let here = by_uplink.remove(&uplink.name).unwrap_or_default();
         let (whole, shared): (Vec<_>, Vec<_>) =
