@@ -169,12 +169,11 @@ impl BlockKeeper {
             }
             is_there
         });
-        let foreign = match inventory.addresses.is_empty() {
-            true => BTreeMap::new(),
-            false => {
-                let (ours, lists) = (attacher.sandbox_ids(), journalled_lists(attacher));
-                foreign_addresses(inventory, ours, lists, self.reservations.clone()).await
-            }
+        let foreign = if inventory.addresses.is_empty() {
+            BTreeMap::new()
+        } else {
+            let (ours, lists) = (attacher.sandbox_ids(), journalled_lists(attacher));
+            foreign_addresses(inventory, ours, lists, self.reservations.clone()).await
         };
         let none = BTreeSet::new();
         for (network, leased) in inventory.addresses.iter() {

@@ -303,8 +303,6 @@ mod tests {
     use crate::fixtures::{self, conflist};
     use crate::inventory::fixtures::{facts, uplink, without_blocks};
 
-    static NONE: BTreeSet<IfName> = BTreeSet::new();
-
     fn network(plugin: &str) -> ClaimNetworkSpec {
         serde_json::from_value(json!({
             "uplink": {"links": ["eth1"]},
@@ -313,17 +311,20 @@ mod tests {
         .expect("a network")
     }
 
+    /// Of a node that has all its links, in a cluster whose scheduler counts.
+    fn sources<'a>(
+        inventory: &'a Arc<Inventory>,
+        unavailable: &'a Unavailable,
+        held: &'a [Held],
+    ) -> Sources<'a> {
+        static NONE: BTreeSet<IfName> = BTreeSet::new();
+        Sources { node: "n", inventory, unavailable, held, gone: &NONE, counts: true }
+    }
+
     /// The devices of a node whose claims hold `held`, and their health.
     fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
         let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
-        let from = Sources {
-            node: "n",
-            inventory: &inventory,
-            unavailable: &unavailable,
-            held,
-            gone: &NONE,
-            counts: true,
-        };
+        let from = sources(&inventory, &unavailable, held);
         pool(from, |_, _| None)
     }
 
@@ -374,14 +375,7 @@ mod tests {
     fn an_exhausted_network_is_tainted_and_can_be_published() {
         let inventory = Arc::new(inventory(&[("m", "macvlan"), ("n", "macvlan")]));
         let unavailable = BTreeMap::new();
-        let from = Sources {
-            node: "n",
-            inventory: &inventory,
-            unavailable: &unavailable,
-            held: &[],
-            gone: &NONE,
-            counts: true,
-        };
+        let from = sources(&inventory, &unavailable, &[]);
         let (pool, _) = pool(from, |name, _| Some(u64::from(name.as_str() == "n")));
         assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
         let device = |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
@@ -401,14 +395,7 @@ mod tests {
         }
         let tainted = |inventory: Inventory| {
             let (inventory, unavailable) = (Arc::new(inventory), BTreeMap::new());
-            let from = Sources {
-                node: "n",
-                inventory: &inventory,
-                unavailable: &unavailable,
-                held: &[],
-                gone: &NONE,
-                counts: true,
-            };
+            let from = sources(&inventory, &unavailable, &[]);
             let (pool, _) = pool(from, |_, _| Some(0));
             assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
             let device = |name: &str| {
@@ -432,14 +419,7 @@ mod tests {
         let spec = json!({"ranges": [{"subnet": "10.30.0.0/28"}]});
         let tainted = |inventory: &Inventory, held: &[Held], addresses: u64| {
             let (inventory, unavailable) = (Arc::new(inventory.clone()), BTreeMap::new());
-            let from = Sources {
-                node: "n",
-                inventory: &inventory,
-                unavailable: &unavailable,
-                held,
-                gone: &NONE,
-                counts: true,
-            };
+            let from = sources(&inventory, &unavailable, held);
             let (pool, _) = pool(from, |_, _| Some(addresses));
             let device = pool.devices.iter().find(|device| device.name == "net-m").expect("published");
             taints(device).join(" ").replace("netclaim.dev/", "")
@@ -475,14 +455,7 @@ mod tests {
         let mut published = |stated: serde_json::Value, held: &[Held]| {
             inventory.facts = [("lab".parse().expect("a name"), facts(&json!({"capacity": stated})))].into();
             let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
-            let from = Sources {
-                node: "n",
-                inventory: &inventory,
-                unavailable: &unavailable,
-                held,
-                gone: &NONE,
-                counts: true,
-            };
+            let from = sources(&inventory, &unavailable, held);
             let (pool, health) = pool(from, |_, _| Some(20));
             assert_eq!(netclaim_slices::validate(&pool, &netclaim_slices::Scope::Node("n".into())), []);
             let [lab, other] = ["net-lab", "net-other"]
@@ -792,14 +765,7 @@ mod tests {
         let unhealthy = Unhealthy::new(Reason::NotReady, "plugin macvlan: the daemon is away");
         let unavailable = BTreeMap::from([("m".parse().expect("a name"), unhealthy.clone())]);
         let inventory = Arc::new(inventory);
-        let from = Sources {
-            node: "n",
-            inventory: &inventory,
-            unavailable: &unavailable,
-            held: &[],
-            gone: &NONE,
-            counts: true,
-        };
+        let from = sources(&inventory, &unavailable, &[]);
         let (pool, health) = pool(from, |_, _| None);
         let tainted: Vec<_> =
             pool.devices.iter().filter(|device| device.taints.is_some()).map(|d| &d.name).collect();
@@ -906,14 +872,7 @@ mod tests {
         inventory.uplinks[0].is_listed = true;
         let shown = |inventory: &Inventory, held: &[Held]| {
             let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
-            let from = Sources {
-                node: "n",
-                inventory: &inventory,
-                unavailable: &unavailable,
-                held,
-                gone: &NONE,
-                counts: false,
-            };
+            let from = Sources { counts: false, ..sources(&inventory, &unavailable, held) };
             shown(&pool(from, |_, _| None).0)
         };
         assert_eq!(shown(&inventory, &[]), "net-i net-v ipvlan-eth1 nic-eth2");

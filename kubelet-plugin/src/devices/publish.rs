@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
+use netclaim_api::IfName;
 use netclaim_cni::error_chain;
 use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_driver::attach::{Attach, Attacher, Observer};
@@ -208,9 +209,11 @@ impl Devices {
         let held = holdings.see(attacher.all_plans(), &node);
         let in_pods = held.iter().filter(|held| held.is_in_pod(&inventory));
         let in_pods = in_pods.filter_map(|held| Some(held.link(&inventory)?.to_string())).collect();
-        let on_links: BTreeSet<_> = held.iter().filter_map(|held| held.link(&inventory)).collect();
-        let gone: BTreeSet<_> =
-            on_links.into_iter().filter(|link| self.links.index_of(link).is_none()).collect();
+        // Each look asks the kernel only for links that the inventory has not got.
+        let is_gone = |link: &IfName| {
+            inventory.uplinks.iter().all(|uplink| uplink.name != *link) && self.links.index_of(link).is_none()
+        };
+        let gone = held.iter().filter_map(|held| held.link(&inventory)).filter(is_gone).collect();
         let annotations = followers.see(&inventory.followers, &in_pods);
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
