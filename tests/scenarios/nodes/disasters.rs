@@ -258,7 +258,7 @@ fn restored(test: &Test<'_>, how: Restore) -> Result<()> {
         ensure!(!named.is_empty() && named.iter().all(|pod| pod.contains("/unknown")), "{named:?}");
         for pod in &named {
             let (_, name) = pod.split_once('/').context("no name")?;
-            let script = "\"$0\" stopp $(\"$0\" pods -q --namespace \"$1\" --name \"^$2$\")";
+            let script = "\"$0\" --timeout 1m stopp $(\"$0\" pods -q --namespace \"$1\" --name \"^$2$\")";
             test.cluster.on("node1", &["bash", "-c", script, crictl, test.namespace(), name])?;
         }
         let left = addresses(test)?;
@@ -499,7 +499,8 @@ impl<'a> Crictl<'a> {
     }
 
     fn run(&self, args: &[&str]) -> Result<String> {
-        self.test.cluster.on("node2", &[&[self.program.as_str()], args].concat())
+        // Its own time is two seconds, which a busy machine and a DEL need, too.
+        self.test.cluster.on("node2", &[&[self.program.as_str(), "--timeout", "1m"], args].concat())
     }
 
     /// Kills a pod's sandbox, and makes the next one in the kubelet's place. Without the API server the
