@@ -123,8 +123,9 @@ module_version() {
     "$here/$1/${3:-go.mod}"
 }
 plugins_version=$(module_version runtime github.com/containernetworking/plugins)
-# Builds contain no paths of this machine, and use modules as committed.
-go_flags="-trimpath -buildvcs=false -mod=readonly"
+# Builds contain no paths of this machine, use modules as committed, and make no DWARF, which the linker would drop again: it is a
+# sixth of the compiler's time.
+go_flags="-trimpath -buildvcs=false -mod=readonly -gcflags=all=-dwarf=false"
 containerd_tags=no_btrfs,no_devmapper,no_zfs
 crio_tags=containers_image_openpgp,containers_image_ostree_stub,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper,seccomp
 
