@@ -64,7 +64,19 @@ impl Cluster {
 
     /// Waits until the agents' rollout is complete, on all nodes that are powered on.
     pub fn agent_ready(&self) -> Result<()> {
-        self.kubectl(&["rollout", "status", "-n", SYSTEM, AGENT, "--timeout=90s"])?;
+        eventually(90, "the rollout of the agents is complete", || {
+            let agents = self.get(&["-n", SYSTEM, AGENT])?;
+            let status = |field: &str| agents["status"][field].as_u64().unwrap_or_default();
+            let wanted = status("desiredNumberScheduled");
+            ensure!(
+                agents["status"]["observedGeneration"] == agents["metadata"]["generation"]
+                    && status("updatedNumberScheduled") >= wanted
+                    && status("numberAvailable") >= wanted,
+                "its status is {}",
+                agents["status"]
+            );
+            Ok(())
+        })?;
         // The rollout waits only for nodes whose kubelets have registered them, and not for the end of the
         // agents before.
         eventually(60, "every node has one agent, which is ready", || {

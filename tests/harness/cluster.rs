@@ -1,5 +1,6 @@
 //! A Kubernetes cluster of `tests/node`: kubectl, its services and its nodes.
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use crate::api::Api;
 use crate::command::{output, output_of};
 use crate::deaths::{Deaths, container_restarts};
+use crate::http;
 use crate::install::image;
 use crate::node::{Node, names};
 use crate::objects::list;
 use crate::runtime::Runtime;
+use crate::services;
 use crate::watch::SliceWatch;
 
 /// The namespace that netclaim runs in.
@@ -27,6 +31,9 @@ pub(crate) const SLICES: [&str; 2] = ["--field-selector", "spec.driver=netclaim.
 pub struct Cluster {
     dir: PathBuf,
     kubectl: PathBuf,
+    api: Api,
+    /// Of programs that run on a node: where kubectl, ctr and crictl are, and what they talk to.
+    environment: BTreeMap<String, String>,
     /// By number. A reboot replaces one.
     nodes: RwLock<Vec<Arc<Node>>>,
     /// Whether the DaemonSet selects nodes; see [`Self::agent_away`].
@@ -61,11 +68,16 @@ impl Cluster {
         ensure!(up.success(), "tests/node/up.sh failed: see above, and {}/log", dir.display());
         let kubectl =
             output(Command::new("bash").args(["-c", ". \"$1\"/env; command -v kubectl", "-"]).arg(dir))?;
+        let environment = script("node.sh", dir, &["env", "-0"])?;
+        let variable =
+            |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
         let nodes: usize = std::fs::read_to_string(dir.join("nodes"))?.trim().parse()?;
         let nodes = (0..nodes).map(|number| node(dir, number)).collect::<Result<_>>()?;
         Ok(Self {
             dir: dir.to_owned(),
             kubectl: kubectl.trim().into(),
+            api: Api::of(&dir.join("kubeconfig"))?,
+            environment: environment.split('\0').filter_map(variable).collect(),
             nodes: RwLock::new(nodes),
             agent_wanted: AtomicBool::new(true),
             deaths: Deaths::default(),
@@ -131,6 +143,11 @@ impl Cluster {
         &self.deaths
     }
 
+    /// The API server, without kubectl.
+    pub(crate) fn api(&self) -> &Api {
+        &self.api
+    }
+
     /// Runs kubectl as the cluster's admin.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.kubectl_with(args, "")
@@ -168,8 +185,11 @@ impl Cluster {
         self.kubectl(&[&["auth", "can-i", "--quiet", "--as", account], args].concat()).is_ok()
     }
 
-    /// Runs `kubectl get ARGS -o json`.
+    /// Reads what `kubectl get ARGS -o json` prints.
     pub fn get(&self, args: &[&str]) -> Result<Value> {
+        if let Some(found) = self.api.get(args) {
+            return found;
+        }
         let text = self.kubectl(&[&["get", "-o", "json"], args].concat())?;
         Ok(serde_json::from_str(&text)?)
     }
@@ -216,9 +236,13 @@ impl Cluster {
         self.on("node0", command)
     }
 
-    /// Runs a command in a node's mounts and network.
+    /// Runs a command in a node's mounts and network, as `tests/node/node.sh` does.
     pub fn on(&self, node: &str, command: &[&str]) -> Result<String> {
-        self.script("node.sh", &[&["--node", node], command].concat())
+        let node = self.node_named(node)?;
+        ensure!(node.is_on(), "{} is off", node.name());
+        let target = node.pid().to_string();
+        let enter = ["--target", &target, "--mount", "--net", "--"];
+        output(Command::new("nsenter").args(enter).args(command).env_clear().envs(self.environment.clone()))
     }
 
     /// Reads `path` from an HTTP server that the first node reaches; returns the headers, too.
@@ -228,10 +252,7 @@ impl Cluster {
 
     /// As [`Self::http_get`], on another node.
     pub(crate) fn http_get_on(&self, node: &str, address: &str, port: u16, path: &str) -> Result<String> {
-        let get = format!(
-            "exec 3<>/dev/tcp/{address}/{port}; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
-        );
-        self.on(node, &["bash", "-c", &get])
+        http::get(&self.node_named(node)?.netns(), &format!("{address}:{port}"), path)
     }
 
     /// Starts, stops, restarts, kills, pauses or resumes a service (`tests/node/svc.sh`).
@@ -244,7 +265,7 @@ impl Cluster {
 
     /// The process of a service, which must run.
     pub fn service_pid(&self, name: &str) -> Result<i32> {
-        Ok(self.service("pid", name)?.trim().parse()?)
+        services::pid(&self.dir, name).with_context(|| format!("{name} does not run"))
     }
 
     /// Expects the kubelets to restart the agents' containers, as after a loss of power.
@@ -318,7 +339,7 @@ impl Cluster {
     pub(crate) fn repair(&self) -> Result<()> {
         let mut services = vec!["apiserver".to_owned()];
         for node in self.all_nodes() {
-            if self.service("pid", &node.service("node")).is_err() {
+            if self.service_pid(&node.service("node")).is_err() {
                 self.power_on(&node.name())?;
             }
             if node.is_cut_off() {
@@ -329,9 +350,11 @@ impl Cluster {
             services.extend(["runtime", "kubelet"].map(|kind| node.service(kind)));
         }
         for name in &services {
-            // Fails for a service that does not run.
-            let _ = self.service("resume", name);
-            self.service("start", name)?;
+            match self.service_pid(name) {
+                Err(_) => drop(self.service("start", name)?),
+                Ok(pid) if services::is_paused(pid) => drop(self.service("resume", name)?),
+                Ok(_) => {}
+            }
         }
         self.agent_back()?;
         if self.deaths.take_power_loss() || container_restarts(self)? != 0 {
@@ -350,7 +373,7 @@ fn script(name: &str, dir: &Path, args: &[&str]) -> Result<String> {
 /// A node of the cluster in `dir`, which must be on.
 fn node(dir: &Path, number: usize) -> Result<Arc<Node>> {
     let service = if number == 0 { "node".to_owned() } else { format!("node{number}") };
-    let pid = script("svc.sh", dir, &["pid", &service])?;
+    let pid = services::pid(dir, &service).with_context(|| format!("{service} does not run"))?;
     let runtime = Runtime::parse(std::fs::read_to_string(dir.join("runtime"))?.trim())?;
-    Ok(Arc::new(Node::new(number, pid.trim().parse()?, runtime)))
+    Ok(Arc::new(Node::new(number, pid, runtime)))
 }

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::agent::AGENT_PODS;
 use crate::cluster::{Cluster, SYSTEM};
 use crate::node::{Node, names};
+use crate::objects::list;
 use crate::wait::eventually;
 
 /// What netclaim's programs log when they have a bug: Rust's message, and the state machine's.
@@ -112,9 +113,9 @@ impl Deaths {
 
 /// Counts how often the kubelet has restarted the agent's containers.
 pub(crate) fn container_restarts(cluster: &Cluster) -> Result<u64> {
-    let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
-    let restarts = cluster.kubectl(&["get", "pods", "-n", SYSTEM, "-l", AGENT_PODS, "-o", restarts])?;
-    restarts.split_whitespace().map(|count| Ok(count.parse::<u64>()?)).sum()
+    let pods = cluster.get(&["pods", "-n", SYSTEM, "-l", AGENT_PODS])?;
+    let containers = list(&pods["items"]).flat_map(|pod| list(&pod["status"]["containerStatuses"]));
+    Ok(containers.filter_map(|container| container["restartCount"].as_u64()).sum())
 }
 
 /// The id of the container of a node's agent, how often the parent has restarted the agent, and the refused

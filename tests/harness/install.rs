@@ -29,7 +29,7 @@ pub const FOR_IPV6: &str =
 
 /// Whether netclaim runs as users have it (`$NETCLAIM_AS_RELEASED`): without fail points, and with its own
 /// times.
-fn as_released() -> bool {
+pub fn as_released() -> bool {
     std::env::var_os("NETCLAIM_AS_RELEASED").is_some()
 }
 
@@ -170,14 +170,8 @@ pub(crate) fn build_image(
     settings: &[(&str, &str)],
 ) -> Result<()> {
     eprintln!("==> building the images {}", archive.display());
-    // Other tests may run meanwhile (`tests/lanes.sh`), some with limits of time.
-    let mut build = Command::new("nice");
-    build
-        .arg(version.join("deploy/image/build.sh"))
-        .current_dir(version)
-        .env("NETCLAIM_PROFILE", profile())
-        .arg(archive)
-        .arg(name);
+    let mut build = Command::new(version.join("deploy/image/build.sh"));
+    build.current_dir(version).env("NETCLAIM_PROFILE", profile()).arg(archive).arg(name);
     // With the variables that cargo sets for a test, ring and everything that needs TLS would be built again.
     let of_package = |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(of_package) {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Once;
+use std::sync::OnceLock;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -73,9 +73,11 @@ impl Node {
         }
         left.extend(self.processes_left(&sandboxes, claims.is_empty())?);
         left.extend(self.mounts_left()?);
-        left.extend(self.firewall_left(&sandboxes, &addresses)?);
         left.extend(self.files_left(&sandboxes, claims)?);
         left.extend(open_to_others(&self.path("/var/lib/netclaim"))?);
+        // What follows starts programs, and scenarios look again and again until nothing is left.
+        ensure!(left.is_empty(), "left on {}, at least:\n  {}", self.name(), left.join("\n  "));
+        left.extend(self.firewall_left(&sandboxes, &addresses)?);
         let (in_use, unused) = self.namespaces_left(&namespaces, &mut left)?;
         left.extend(self.links_left(in_use)?);
         ensure!(left.is_empty(), "left on {}:\n  {}", self.name(), left.join("\n  "));
@@ -232,15 +234,20 @@ impl Node {
         sandboxes: &BTreeSet<&str>,
         addresses: &BTreeSet<Ipv4Addr>,
     ) -> Result<Vec<String>> {
-        static WARNED: [Once; 2] = [Once::new(), Once::new()];
+        static INSTALLED: [OnceLock<bool>; 2] = [OnceLock::new(), OnceLock::new()];
         let mut left = Vec::new();
-        for (command, warned) in
-            [["iptables-save"].as_slice(), &["nft", "list", "ruleset"]].into_iter().zip(&WARNED)
+        for (command, installed) in
+            [["iptables-save"].as_slice(), &["nft", "list", "ruleset"]].into_iter().zip(&INSTALLED)
         {
-            if output(Command::new("sh").args(["-c", &format!("command -v {}", command[0])])).is_err() {
-                warned.call_once(|| {
-                    eprintln!("leftovers are checked without {}, which is not installed", command[0])
-                });
+            let is_installed = installed.get_or_init(|| {
+                let found =
+                    output(Command::new("sh").args(["-c", &format!("command -v {}", command[0])])).is_ok();
+                if !found {
+                    eprintln!("leftovers are checked without {}, which is not installed", command[0]);
+                }
+                found
+            });
+            if !is_installed {
                 continue;
             }
             let rules = self.in_network(&self.netns(), command)?;

@@ -12,12 +12,14 @@
 //!   instead.
 
 mod agent;
+mod api;
 mod audit;
 mod cluster;
 mod command;
 mod deaths;
 mod earlier;
 pub mod helm;
+mod http;
 mod install;
 mod leftovers;
 mod netclaimctl;
@@ -31,6 +33,7 @@ pub mod programs;
 mod quiet;
 mod raw;
 mod runtime;
+mod services;
 pub mod suite;
 mod test;
 mod usage;
@@ -44,7 +47,7 @@ pub use audit::{Access, AuditLog, time_of_day};
 pub use cluster::{Cluster, SYSTEM, project};
 pub use command::{output, output_of};
 pub use earlier::Earlier;
-pub use install::FOR_IPV6;
+pub use install::{FOR_IPV6, as_released};
 pub use node::{Interface, Node, Task, names};
 pub use plugged::{Plugged, PluggedMany};
 pub use process::{Process, Running, is_alive, processes, signal};

@@ -72,13 +72,15 @@ impl Test<'_> {
 
     /// Deletes a pod and its claim, and waits until both are gone.
     pub fn delete_pod(&self, name: &str) -> Result<()> {
-        self.kubectl(&["delete", "pod", name, "--ignore-not-found", "--timeout=60s"])?;
-        self.kubectl(&["delete", "resourceclaim", name, "--ignore-not-found", "--timeout=60s"]).map(drop)
+        let delete = |kind| self.cluster.api().delete_and_wait(&["-n", self.namespace(), kind, name]);
+        delete("pod").and_then(|()| delete("resourceclaim"))
     }
 
     /// Deletes a pod without waiting for the node to end it.
     pub fn delete_pod_by_force(&self, name: &str) -> Result<()> {
-        self.kubectl(&["delete", "pod", name, "--grace-period=0", "--force", "--timeout=60s"]).map(drop)
+        let delete = ["delete", "pod", name, "--grace-period=0", "--force", "--timeout=60s"];
+        // The controller manager deletes pods of Nodes that do not exist, too.
+        self.kubectl(&[delete.as_slice(), &["--ignore-not-found"]].concat()).map(drop)
     }
 
     /// Makes the kubelet retry a pod's refused claim now, by an annotation, for scenarios that are not about
@@ -89,10 +91,12 @@ impl Test<'_> {
 
     /// Waits until a pod is ready.
     pub fn runs(&self, pod: &str) -> Result<()> {
-        let timeout = format!("--timeout={SOON}s");
-        self.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), &timeout])
-            .map(drop)
-            .with_context(|| format!("pod {pod} does not run"))
+        eventually(SOON, &format!("pod {pod} runs"), || {
+            let status = self.get("pod", pod)?["status"].take();
+            let is_ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+            ensure!(list(&status["conditions"]).any(is_ready), "its status is {status}");
+            Ok(())
+        })
     }
 
     /// Waits until a pod is ready, and makes sure that its containers started once, with `interfaces`.
@@ -111,7 +115,7 @@ impl Test<'_> {
         eventually(SOON, "the containers' logs have the interfaces", || {
             let containers = self.get("pod", pod)?["spec"]["containers"].clone();
             for container in list(&containers) {
-                let log = self.kubectl(&["logs", pod, "-c", &text(&container["name"])])?;
+                let log = self.cluster.api().log(self.namespace(), pod, &text(&container["name"]))?;
                 let lines: Vec<&str> = log.lines().collect();
                 for name in interfaces {
                     ensure!(lines.contains(name), "{pod} began without {name}: it found {lines:?}");
@@ -264,7 +268,9 @@ impl Test<'_> {
         let sandbox = self.sandbox(pod)?;
         match self.cluster.node().runtime() {
             Runtime::Containerd => self.kill(&sandbox)?,
-            Runtime::CriO => self.cluster.on_node(&["crictl", "stopp", &sandbox.id]).map(drop)?,
+            Runtime::CriO => {
+                self.cluster.on_node(&["crictl", "--timeout", "1m", "stopp", &sandbox.id]).map(drop)?
+            }
         }
         Ok(sandbox)
     }

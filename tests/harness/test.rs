@@ -41,18 +41,18 @@ impl<'a> Test<'a> {
     pub(crate) fn begin(cluster: &'a Cluster, number: usize) -> Result<Self> {
         let namespace = format!("t{number}");
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": {LABEL: namespace}}});
-        cluster.kubectl_with(&["create", "-f", "-"], &object.to_string())?;
         let test = Self { cluster, namespace, number };
+        test.create([object])?;
         cluster.remove_plugins(&test.name(""))?;
         Ok(test)
     }
 
     /// Deletes the scenario's objects, and waits until its pods are gone.
     pub(crate) fn end(&self) -> Result<()> {
-        let label = format!("{LABEL}={}", self.namespace);
-        self.kubectl(&["delete", "pods", "--all", "--timeout=60s"]).context("the scenario's pods stay")?;
-        let kinds = "namespaces,claimnetworks,addresspools,uplinkpolicies,deviceclasses";
-        self.cluster.kubectl(&["delete", kinds, "-l", &label, "--wait=false"]).map(drop)
+        let (api, label) = (self.cluster.api(), format!("{LABEL}={}", self.namespace));
+        api.delete_and_wait(&["-n", &self.namespace, "pods"]).context("the scenario's pods stay")?;
+        let kinds = ["namespaces", "claimnetworks", "addresspools", "uplinkpolicies", "deviceclasses"];
+        kinds.into_iter().try_for_each(|kind| api.delete(&[kind, "-l", &label]).map(drop))
     }
 
     /// Waits until no node has anything of pods that are gone. Nodes without power are left out.
@@ -125,11 +125,14 @@ impl<'a> Test<'a> {
         self.cluster.get(&["-n", &self.namespace, kind, name])
     }
 
-    /// Creates objects in one request to kubectl.
+    /// Creates objects in the scenario's namespace, with its label.
     pub fn create(&self, objects: impl IntoIterator<Item = Value>) -> Result<()> {
         let mut objects: Vec<Value> = objects.into_iter().collect();
         for object in &mut objects {
             object["metadata"]["labels"][LABEL] = json!(self.namespace);
+        }
+        if let Some(created) = self.cluster.api().create(&self.namespace, &objects) {
+            return created;
         }
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
         self.cluster.kubectl_with(&["-n", &self.namespace, "create", "-f", "-"], &list).map(drop)

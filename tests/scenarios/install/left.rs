@@ -1,8 +1,14 @@
 //! What an installation leaves behind.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use netclaim_tests::{Cluster, SYSTEM, eventually};
 use serde_json::Value;
+
+/// Each look reads all objects of the cluster, for a second of a processor.
+const INTERVAL: Duration = Duration::from_secs(3);
 
 /// Waits until the cluster has no object of netclaim of any kind, but for those whose names begin with one of
 /// `kept`.
@@ -16,6 +22,9 @@ pub fn nothing_is_left(cluster: &Cluster, kept: &[&str]) -> Result<()> {
             all["items"].as_array().into_iter().flatten().filter_map(of_netclaim).collect();
         let left: Vec<&String> =
             left.iter().filter(|left| !kept.iter().any(|kept| left.starts_with(kept))).collect();
+        if !left.is_empty() {
+            sleep(INTERVAL);
+        }
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     })

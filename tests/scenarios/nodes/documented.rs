@@ -314,8 +314,11 @@ pub fn links_are_described_and_given_away_whole_as_their_pages_show(test: &Test<
         })?;
     }
     test.is_published_on("node2", &format!("net-{fabric}"), |device| attribute(device, "uplink") == "eth1")?;
-    let accepted = uplinks.line(&policies, "storage-fabric")?;
-    ensure!(accepted.contains(&"True".to_owned()), "{accepted:?}");
+    eventually(20, "the policy is accepted", || {
+        let accepted = uplinks.line(&policies, "storage-fabric")?;
+        ensure!(accepted.contains(&"True".to_owned()), "{accepted:?}");
+        Ok(())
+    })?;
     ensure!(uplinks.run(&describe)?.contains("storage-a"), "{}", uplinks.run(&describe)?);
     let offered = uplinks.run(&offers.replace("NODE", "node2"))?;
     ensure!(offered.contains("consumesCounters"), "{offered}");

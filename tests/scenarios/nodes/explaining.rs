@@ -21,7 +21,7 @@ pub fn a_pod_that_no_node_can_serve_is_told_once_why(test: &Test<'_>) -> Result<
     test.runs_with("holder", &["net1"])?;
     second.set(&["far-eth63", "down"])?;
     test.condition(60, ["claimnetwork", &network], "Available", |condition| {
-        text(&condition["message"]).contains("node1")
+        ["node1", "link-down"].iter().all(|word| text(&condition["message"]).contains(word))
     })?;
 
     test.pod("waiting", &network)?;

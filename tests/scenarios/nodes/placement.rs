@@ -227,7 +227,7 @@ pub fn networks_and_policies_apply_to_the_nodes_that_their_selectors_select(test
 pub fn a_node_selector_that_is_empty_or_misspelt_is_refused(test: &Test<'_>) -> Result<()> {
     for (selector, problem) in [
         (json!({"matchLabels": {}}), "write labels as matchLabels, such as matchLabels: {rack: a}"),
-        (json!({"matchLabels": {"rack": "a"}, "rack": "a"}), "unknown field \"rack\""),
+        (json!({"matchLabels": {"rack": "a"}, "rack": "a"}), "unknown field \"spec.nodeSelector.rack\""),
     ] {
         let mut lab = network(&test.name("a"), "macvlan", "eth1", &test.subnet(0));
         lab["spec"]["nodeSelector"] = selector.clone();

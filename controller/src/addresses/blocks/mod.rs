@@ -490,7 +490,7 @@ mod tests {
         kube::Error::Api(Box::new(kube::core::Status::failure("no", "X").with_code(code)))
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_request_that_failed_delays_no_other() {
         let mut state = state();
         let spec = |cidr: &str| -> AddressBlockSpec {
@@ -507,7 +507,7 @@ mod tests {
         assert!(due > GATHER && due <= RETRY, "{due:?}");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_time_until_the_release_of_a_deleted_block_begins_before_the_watch_shows_it() {
         let mut state = state();
         scarce(&mut state);
@@ -518,7 +518,7 @@ mod tests {
         assert!(state.timers.plan().is_some_and(|due| due <= Instant::now() + GATHER));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_name_that_another_object_has_is_not_tried_again_for_some_minutes() {
         let mut state = state();
         scarce(&mut state);
@@ -533,7 +533,7 @@ mod tests {
         assert!(state.view.avoided.contains_key(&(other.key(), other.cidr)));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn blocks_of_a_gone_network_are_logged_once() {
         let mut state = state();
         let leaving = |network: &str, object: &str| Leaving {
@@ -551,7 +551,7 @@ mod tests {
         assert!(state.warned.is_empty());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn nothing_is_leased_while_blocks_or_leases_cannot_be_listed() {
         let mut state = state();
         state.set_demand(Demand::default());
@@ -564,7 +564,7 @@ mod tests {
         assert!(!state.view.is_ready(), "the definition was deleted");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn leases_of_claims_are_freed_from_gone_nodes_and_those_with_other_names_are_deleted() {
         let mut state = state();
         let lease = |name: &str, node: Option<&str>| {
@@ -600,7 +600,7 @@ mod tests {
         );
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_plan_is_due_when_a_pod_begins_to_wait_only_if_a_node_is_short() {
         let mut state = state();
         show_pod(&state, Timestamp::now());

@@ -213,14 +213,14 @@ pub fn a_pod_that_is_never_restarted_survives_an_agent_that_goes_away_during_an_
 ) -> Result<()> {
     let network = test.network_after("exec /opt/cni/bin/busybox sleep 1000")?;
     test.pod_without_restarts("p", &network)?;
-    eventually(20, "the pod has a sandbox", || test.sandbox("p"))?;
+    // The ADD runs.
+    test.event("p", &["Failed", "not attached yet, see its events and its ResourceClaims"])?;
     test.cluster.agent_away()?;
     test.macvlan_after(":")?;
     std::thread::sleep(if long() { LONG_AWAY } else { AWAY });
     let phase = test.get("pod", "p")?["status"]["phase"].clone();
     ensure!(phase == "Pending", "without its network and without an agent the pod is {phase}");
     test.has_not_started("p")?;
-    test.event("p", &["Failed", "not attached yet, see its events and its ResourceClaims"])?;
     test.cluster.agent_back()?;
     test.runs_with("p", &["net1"])
 }
