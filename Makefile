@@ -28,14 +28,14 @@ check: lint ## Format, lints, dependencies, unit and doc tests; needs no root
 	cargo test --workspace --exclude netclaim-tests --locked --no-fail-fast
 
 .PHONY: test
-test: lint $(mdbook) ## Everything that checks netclaim, tests on a real cluster included (root)
+test: lint ## Everything that checks netclaim, tests on a real cluster included (root)
 	@[[ $$EUID == 0 ]] || { echo 'make test needs root: it starts Kubernetes nodes' >&2; exit 1; }
 	tests/packages.sh test
 	tests/node/build.sh
 	tests/programs/build.sh helm >/dev/null
 	@# What the Go proxy does not have is skipped by the scenarios that need it.
 	for program in kubeconform etcdutl crictl; do tests/programs/build.sh $$program >/dev/null || [[ $$? == 3 ]]; done
-	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") NETCLAIM_MDBOOK=$(mdbook) tests/lanes.sh
+	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") tests/lanes.sh
 
 .PHONY: test-fresh
 test-fresh: ## make demo and make test in a new, minimal Debian that has only Rust and Go (root; an hour and a half)
@@ -67,7 +67,10 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- repair::
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- controller::
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- a_range_is_used_up
+	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- pods_that_start_at_once
+	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- a_controller_that_dies
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- disasters::
+	NETCLAIM_LONG=1 cargo test --workspace --test install --locked -- claims_can_be_written
 
 .PHONY: test-released
 test-released: tools ## Pods get their networks from what is released: its profile, without fail points, with users' times, its chart and manifests (root)
@@ -107,7 +110,8 @@ test-stacks: tools ## netclaim on a cluster with IPv4 and IPv6, and on one with 
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
 .PHONY: test-integrations
-test-integrations: tools ## netclaim beside Karpenter, cert-manager and an OpenTelemetry Collector (root; half an hour the first time)
+test-integrations: tools $(mdbook) ## netclaim beside Karpenter, cert-manager and an OpenTelemetry Collector; the site (root; half an hour the first time)
+	NETCLAIM_MDBOOK=$(mdbook) cargo test --workspace --test docs --locked -- --include-ignored site
 	tests/node/build.sh
 	tests/programs/build.sh helm >/dev/null
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- karpenter::

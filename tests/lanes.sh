@@ -15,7 +15,7 @@ run --no-run --test=cluster --test=install --test=nodes --test=rights
 rm -rf target/rights
 
 # Ignored tests need root: they run in network namespaces of their own, against the reference plugins, libcni and the runtime's side of
-# NRI in Go; one builds the site with mdBook.
+# NRI in Go.
 # shellcheck disable=SC2317 # by `beside`
 without_cluster() {
   timeout --kill-after=10 40m flock --shared --close target/quiet.lock \
@@ -51,9 +51,9 @@ if (( $(nproc) >= 4 )); then
   beside lane nodes beside
   beside in_turn cluster:beside install
 else
-  beside in_turn nodes:disasters cluster:not-faults
+  beside lane cluster not-faults
   beside lane nodes not-disasters
-  beside in_turn install cluster:faults
+  beside in_turn nodes:disasters install cluster:faults
 fi
 status=0
 for job in "${jobs[@]}"; do

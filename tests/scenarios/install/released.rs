@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use netclaim_tests::objects::{list, text};
-use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, output, project};
+use netclaim_tests::{AGENT, CONTROLLER, SYSTEM, Test, as_released, output, project};
 
 use crate::helm::{MANIFESTS, and_then_as_before, blocks_are_given_back, timed, uninstall};
 use crate::left::nothing_is_left;
@@ -70,6 +70,9 @@ fn manifests(test: &Test<'_>, verb: &str, folder: &Path) -> Result<()> {
 }
 
 pub fn the_files_of_a_release_install_netclaim(test: &Test<'_>) -> Result<()> {
+    if !as_released() {
+        return test.skip("it takes minutes: make test-released");
+    }
     let folder = files(test)?;
     and_then_as_before(test, |helm| {
         blocks_are_given_back(test)?;

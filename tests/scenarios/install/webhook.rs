@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use netclaim_tests::objects::{self, attachment, list, text};
-use netclaim_tests::{SYSTEM, Test, eventually, output};
+use netclaim_tests::{SYSTEM, Test, eventually, long, output};
 use serde_json::{Value, json};
 
 use crate::cert_manager::{CertManager, ISSUER};
@@ -260,6 +260,9 @@ pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<
 }
 
 pub fn claims_can_be_written_while_controllers_come_and_go(test: &Test<'_>) -> Result<()> {
+    if !long() {
+        return test.skip("it takes minutes: make test-faults");
+    }
     and_then_as_before(test, |helm| {
         let values = "webhook.enabled=true,controller.replicas=2,controller.podDisruptionBudget.enabled=true,\
                       controller.networkPolicy.enabled=true";

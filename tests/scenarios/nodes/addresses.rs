@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::lost_nodes::lose;
 
-/// Pods of the test of duplicates.
-const PODS: usize = 60;
+/// Pods of the test of duplicates, and those where there is time.
+const PODS: [usize; 2] = [24, 60];
 /// Seconds until the first blocks of a ClaimNetwork are on all nodes.
 const LEASED: u64 = 20;
 /// Seconds after which blocks of a node that is gone go to others (`NETCLAIM_NODE_GONE_AFTER` of the
@@ -93,15 +93,15 @@ fn spread(mut pod: Value) -> Value {
     pod
 }
 
-pub fn sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other(
+pub fn pods_that_start_at_once_on_three_nodes_have_different_addresses_and_reach_each_other(
     test: &Test<'_>,
 ) -> Result<()> {
     let ranges = json!([{"subnet": test.subnet(0)}, {"subnet": test.subnet6()}]);
     let network = network(test, json!({"ranges": ranges}), 3)?;
-    let names: Vec<String> = (0..PODS).map(|n| format!("p{n}")).collect();
+    let names: Vec<String> = (0..PODS[usize::from(long())]).map(|n| format!("p{n}")).collect();
     let pods = names.iter().map(|name| spread(pod_of_template(name, "net")));
     test.create([claim_template("net", &network)].into_iter().chain(pods))?;
-    // Sixty pods at once take their time. None may take the minute after which a kubelet retries: addresses
+    // Many pods at once take their time. None may take the minute after which a kubelet retries: addresses
     // that a node lacks keep pods Pending, and are no reason to refuse a claim.
     test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=300s"])?;
     test.no_claim_was_refused()?;
@@ -422,7 +422,8 @@ pub fn a_controller_that_dies_while_it_leases_hands_out_nothing_twice(test: &Tes
     let names: Vec<String> = (0..24).map(|n| format!("p{n}")).collect();
     for (n, name) in names.iter().enumerate() {
         test.pod(name, &network)?;
-        if [4, 10, 16].contains(&n) {
+        // The kubelet starts each later one after a longer time.
+        if [4, 10].contains(&n) || long() && n == 16 {
             eventually(60, "the next controller is killed", || test.cluster.kill_controller())?;
         }
     }
@@ -855,6 +856,11 @@ pub fn a_block_that_an_admin_deletes_goes_when_its_last_pod_has_ended(test: &Tes
     let block = all.iter().find(|block| block.node == node).context("its node has no block")?;
     test.cluster.kubectl(&["delete", "addressblock", &block.name, "--wait=false"])?;
     // The controller leases another one; the next pod gets an address of that.
+    eventually(LEASED, "the node has another block", || {
+        let has_other = blocks(test, &network)?.iter().any(|one| one.node == node && one.name != block.name);
+        ensure!(has_other, "it has none");
+        Ok(())
+    })?;
     test.pod_on(&node, "q", &network)?;
     test.runs_with("q", &["net1"])?;
     no_duplicates(test, &["p".to_owned(), "q".to_owned()], 1)?;

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
                 pods_of_whereabouts_keep_their_addresses_when_its_pool_is_taken_over;
             alone:
                 links_are_described_and_given_away_whole_as_their_pages_show,
-                sixty_pods_on_three_nodes_have_different_addresses_and_reach_each_other,
+                pods_that_start_at_once_on_three_nodes_have_different_addresses_and_reach_each_other,
                 an_empty_block_is_given_back_after_the_idle_time_and_another_node_gets_it,
                 pods_start_without_the_controller_while_blocks_last,
                 a_controller_that_dies_while_it_leases_hands_out_nothing_twice,
