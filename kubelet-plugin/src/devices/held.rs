@@ -8,7 +8,7 @@
 //!   pods wait until no attachment is left and the ClaimNetwork can move.
 //! * A VLAN id stays taken until the attachment is gone, even if its ClaimNetwork is deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::pods::owner::{Addresses, Plan, Segment};
@@ -154,9 +154,22 @@ pub(super) fn amounts(network: &NetworkName, held: &[Held]) -> NetworkCapacity {
     }
 }
 
-/// Returns what [`settled`] needs to know of a plan on the node of this name. The whole [`Held`] is many
-/// times as expensive, and each Prepare needs this of all attachments.
-pub(crate) fn on_link(plan: &Plan, node: &str, inventory: &Inventory) -> Option<(NetworkName, IfName)> {
+/// Returns what [`settled`] needs to know of plans on the node of this name. The whole [`Held`] is many times
+/// as expensive, and each Prepare needs this of all attachments, most of which are alike.
+pub(crate) fn on_links(plans: &[Arc<Plan>], node: &str, inventory: &Inventory) -> Vec<(NetworkName, IfName)> {
+    let of_link = [attributes::PCI_BUS_ID, attributes::MAC, attributes::UPLINK];
+    let mut seen = HashSet::new();
+    let mut on_links = Vec::new();
+    for plan in plans {
+        let (device, has) = (&plan.owner.device, &plan.owner.attributes);
+        if seen.insert((&device.pool, &device.device, of_link.map(|key| text(has, key)))) {
+            on_links.extend(on_link(plan, node, inventory));
+        }
+    }
+    on_links
+}
+
+fn on_link(plan: &Plan, node: &str, inventory: &Inventory) -> Option<(NetworkName, IfName)> {
     let device = &plan.owner.device;
     match device.device.parse() {
         Ok(DeviceName::Network(network)) if device.pool == node => {

@@ -354,8 +354,11 @@ mod tests {
         }
         plan.owner.attributes = attributes(device, with);
         let held = Held::of(&plan, "n");
-        assert_eq!(held::on_link(&plan, "n", with), held.on_link(with), "the short way finds the same");
-        assert_eq!(held::on_link(&plan, "m", with), Held::of(&plan, "m").on_link(with));
+        let plans = [(); 2].map(|()| Arc::new(plan.clone()));
+        for (node, held) in [("n", &held), ("m", &Held::of(&plan, "m"))] {
+            let short = held::on_links(&plans, node, with);
+            assert_eq!(short, Vec::from_iter(held.on_link(with)), "the short way finds the same, once");
+        }
         held
     }
 

@@ -678,8 +678,8 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// The inventory with each ClaimNetwork on the link that it is held on.
     fn settled(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
-        let held = self.attacher.plans(|plan| devices::on_link(plan, &self.node_name, inventory));
-        devices::settled(inventory, held.into_iter().flatten())
+        let plans = self.attacher.all_plans();
+        devices::settled(inventory, devices::on_links(&plans, &self.node_name, inventory))
     }
 
     fn node<'a>(&'a self, inventory: &'a Inventory, facts: &'a Facts) -> Node<'a> {
