@@ -46,7 +46,7 @@ use crate::addresses::reservations::{foreign, journalled_dirs, journalled_lists}
 use crate::devices;
 use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
-use crate::inventory::Inventory;
+use crate::inventory::{Block, Inventory};
 use crate::pods::NodePods;
 use crate::pods::owner::{DeviceRef, ObjectRef, Owner, Plan};
 use crate::reports::spans::{self, Spans};
@@ -60,6 +60,8 @@ const PATIENCE: Duration = Duration::from_secs(35);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long is waited for a link that another pod uses: as long as one that is going mostly takes.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
+/// After so long, the kubelet has asked again for a claim that was refused.
+const KUBELET_RETRY: Duration = Duration::from_secs(90);
 /// How long is waited for the end of the pod that had the claim: less than a Prepare has, and as long as pods
 /// have to end by default.
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -443,6 +445,9 @@ impl<N: Plugins> NodeAgent<N> {
                     continue;
                 }
                 Err(error) => {
+                    if error.is_for_lack_of_addresses() {
+                        self.wake_when_supplied(&claim, &inventory);
+                    }
                     let in_pod =
                         error.is_for_lack_of_a_link().then(|| self.in_pod(&claim, &inventory)).flatten();
                     return Err(refuse(in_pod.map_or_else(|| error.into(), PrepareError::from)));
@@ -498,6 +503,29 @@ impl<N: Plugins> NodeAgent<N> {
         let in_pod = InPod::of(claim, inventory, plans.iter().map(|plan| &**plan))?;
         self.waker.blocked(claim.pod.clone(), &in_pod.other.claim);
         Some(in_pod)
+    }
+
+    /// Has the claim's pod woken when the node gets a block of addresses that it has not got now.
+    fn wake_when_supplied(&self, claim: &Claim, inventory: &Inventory) {
+        let blocks_of = |known: &Inventory, name: &NetworkName| {
+            let blocks = known.addresses.get(name).map(|of_node| of_node.blocks.clone());
+            blocks.unwrap_or_default()
+        };
+        let before: Vec<(NetworkName, Vec<Block>)> =
+            networks(claim, inventory).map(|(name, _)| (name.clone(), blocks_of(inventory, name))).collect();
+        let (mut inventory, waker, pod) = (self.inventory.clone(), self.waker.clone(), claim.pod.clone());
+        tokio::spawn(async move {
+            let is_supplied = |now: &Option<Arc<Inventory>>| {
+                let is_new = |now: &Inventory, (name, before): &(NetworkName, Vec<Block>)| {
+                    blocks_of(now, name).iter().any(|block| !before.contains(block))
+                };
+                now.as_ref().is_some_and(|now| before.iter().any(|known| is_new(now, known)))
+            };
+            let supplied = tokio::time::timeout(KUBELET_RETRY, inventory.wait_for(is_supplied)).await;
+            if matches!(supplied, Ok(Ok(_))) {
+                waker.supplied(pod);
+            }
+        });
     }
 
     /// Replaces the claim's plans, which are `known`, by those that are `made`.
@@ -954,7 +982,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{gate_files, network_metrics, result};
     use crate::inventory::fixtures::uplink;
-    use crate::inventory::{Block, NodeAddresses, OwnBlocks};
+    use crate::inventory::{NodeAddresses, OwnBlocks};
     use crate::pods::owner::Journal;
     use crate::prepare::revise::{Mender, Reviser};
 
@@ -1527,6 +1555,20 @@ mod tests {
         };
         let (prepared, ()) = tokio::join!(agent.prepare(&claim), comes_back);
         assert_eq!(prepared, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_was_refused_an_address_is_woken_when_the_node_has_a_block() {
+        let mut agent = Agent::new();
+        agent.has_addresses("10.20.0.40");
+        let first = agent.claim("first", "net-storage", &["p"]);
+        agent.prepare(&first).await.expect("one is free");
+        let second = agent.claim("second", "net-storage", &["q"]);
+        assert!(agent.prepare(&second).await.expect_err("none is free").contains("no IPv4 address"));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        agent.has_addresses("10.20.0.40-10.20.0.41");
+        assert_eq!(agent.woken.supplied().await, "q");
+        agent.prepare(&second).await.expect("another one is free");
     }
 
     #[tokio::test(start_paused = true)]

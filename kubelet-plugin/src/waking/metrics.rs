@@ -13,6 +13,8 @@ label_values! {
         Registered = "Registered",
         /// A claim of the pod has been released by its earlier pod.
         Released = "Released",
+        /// The node has got addresses, of which a claim of the pod was refused one.
+        Supplied = "Supplied",
         /// The kubelet has the pod, and asks for no claim of it.
         NotPrepared = "NotPrepared",
         /// The networks of the pod are there, after a container was refused for lack of them.

@@ -2,8 +2,9 @@
 //! to 15 s (a container that was refused because its network was not there yet).
 //!
 //! A changed annotation makes the kubelet look at a pod at once. The agent knows best when that is of use:
-//! the kubelet has registered the driver, a claim has been released, the networks of a pod are there, or the
-//! kubelet has a pod with a claim and no Prepare comes.
+//! the kubelet has registered the driver, a claim has been released, the node has got addresses that a claim
+//! was refused for, the networks of a pod are there, or the kubelet has a pod with a claim and no Prepare
+//! comes.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -45,6 +46,7 @@ enum Event {
     Registered,
     Attached(ObjectRef),
     Blocked(ObjectRef, ClaimName),
+    Supplied(ObjectRef),
 }
 
 /// A claim that has been released.
@@ -73,6 +75,15 @@ impl Events {
         });
         blocked.collect()
     }
+
+    /// Returns the UID of the next pod for which there are addresses now.
+    pub(crate) async fn supplied(&mut self) -> String {
+        loop {
+            if let Event::Supplied(pod) = self.0.recv().await.expect("a waker") {
+                return pod.uid;
+            }
+        }
+    }
 }
 
 /// Returns both ends.
@@ -90,6 +101,11 @@ impl Waker {
     /// A pod got no Prepare, because the pod of the claim `by` has what it needs.
     pub(crate) fn blocked(&self, pod: ObjectRef, by: &ObjectRef) {
         self.tell(Event::Blocked(pod, (by.namespace.clone(), by.name.clone())));
+    }
+
+    /// The node has got addresses, for lack of which a claim of the pod was refused.
+    pub(crate) fn supplied(&self, pod: ObjectRef) {
+        self.tell(Event::Supplied(pod));
     }
 
     fn tell(&self, event: Event) {
@@ -241,6 +257,7 @@ fn take(event: Event, schedule: &mut Schedule, pending: &mut Pending) {
         Event::Registered => pending.registered = true,
         Event::Attached(pod) => schedule.attached(pod, now),
         Event::Blocked(pod, by) => schedule.blocked(pod, by),
+        Event::Supplied(pod) => schedule.supplied(pod, now),
     }
 }
 

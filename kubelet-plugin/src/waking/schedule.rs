@@ -205,6 +205,11 @@ impl Schedule {
         self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Attached, now));
     }
 
+    /// Notes that there is what a Prepare of the pod has lacked.
+    pub(super) fn supplied(&mut self, pod: ObjectRef, now: Instant) {
+        self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Supplied, now));
+    }
+
     /// Notes that waking a pod again is of no use, or not allowed.
     pub(super) fn over(&mut self, uid: &str) {
         self.tries.entry(uid.to_owned()).or_default().is_over = true;
