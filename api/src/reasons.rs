@@ -129,6 +129,11 @@ reasons! {
     }
 }
 
+/// The readiness gate that a pod may name (`spec.readinessGates`): its agent keeps the condition of this
+/// type, which is `True` while each network of the pod is attached and works. Its reasons are
+/// [`ReadyReason`]s.
+pub const READINESS_GATE: &str = "netclaim.dev/networks";
+
 reasons! {
     /// Reasons of `Ready`, the condition of a device in a claim's status.
     ReadyReason {

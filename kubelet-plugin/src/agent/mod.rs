@@ -303,6 +303,8 @@ impl Agent {
             let annotations = writer.annotate(Arc::clone(&self.pods));
             self.parts.start("annotating pods", |_| annotations.run());
         }
+        let gates = writer.keep_gates(Arc::clone(&self.pods));
+        self.parts.start("keeping readiness gates", |_| gates.run());
         self.parts.start("writing statuses", |_| writer.run(reported));
     }
 

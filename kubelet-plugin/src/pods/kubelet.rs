@@ -48,11 +48,13 @@ pub(crate) struct KnownPods(Mutex<HashMap<String, Known>>);
 struct Known {
     may_wait_in_hook: bool,
     claims: BTreeSet<String>,
+    has_gate: bool,
 }
 
 impl Known {
-    fn of(SeenPod { pod, may_wait_in_hook, claims, .. }: &SeenPod) -> (String, Self) {
-        (pod.uid.clone(), Self { may_wait_in_hook: *may_wait_in_hook, claims: claims.clone() })
+    fn of(seen: &SeenPod) -> (String, Self) {
+        let &SeenPod { may_wait_in_hook, has_gate, .. } = seen;
+        (seen.pod.uid.clone(), Self { may_wait_in_hook, claims: seen.claims.clone(), has_gate })
     }
 }
 
@@ -65,6 +67,11 @@ impl KnownPods {
     /// Returns the names of the claims of the pod with this UID; `None` for a pod that is not known.
     pub(crate) fn claims(&self, uid: &str) -> Option<BTreeSet<String>> {
         self.lock().get(uid).map(|known| known.claims.clone())
+    }
+
+    /// Whether the pod with this UID names netclaim's readiness gate; `None` for a pod that is not known.
+    pub(crate) fn has_gate(&self, uid: &str) -> Option<bool> {
+        self.lock().get(uid).map(|known| known.has_gate)
     }
 
     fn update(&self, change: &Change) {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use super::seen::{RETRY, SeenPod, has_no_sandbox, may_wait_in_hook, number};
+use super::seen::{RETRY, SeenPod, has_gate, has_no_sandbox, may_wait_in_hook, number};
 use crate::pods::owner::ObjectRef;
 
 #[derive(Clone, PartialEq, Message)]
@@ -69,8 +69,16 @@ struct PodSpec {
     restart_policy: String,
     #[prost(message, repeated, tag = "20")]
     init_containers: Vec<Container>,
+    #[prost(message, repeated, tag = "28")]
+    readiness_gates: Vec<PodReadinessGate>,
     #[prost(message, repeated, tag = "39")]
     resource_claims: Vec<PodResourceClaim>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PodReadinessGate {
+    #[prost(string, tag = "1")]
+    condition_type: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -140,6 +148,7 @@ impl Pod {
             has_volumes: !spec.volumes.is_empty(),
             waits: metadata.deletion_timestamp.is_none() && has_no_sandbox(&status.phase, conditions),
             retry: number(metadata.annotations.get(RETRY)),
+            has_gate: has_gate(spec.readiness_gates.iter().map(|gate| gate.condition_type.as_str())),
             pod: ObjectRef { namespace: metadata.namespace, name: metadata.name, uid: metadata.uid },
         })
     }
@@ -165,6 +174,7 @@ mod tests {
                 containers: vec![Container { restart_policy: String::new() }],
                 restart_policy: "Always".into(),
                 init_containers: Vec::new(),
+                readiness_gates: vec![PodReadinessGate { condition_type: "netclaim.dev/networks".into() }],
                 resource_claims: vec![PodResourceClaim { resource_claim_name: Some("named".into()) }],
             }),
             status: Some(PodStatus {
@@ -193,7 +203,7 @@ mod tests {
         let seen = seen(|_, _, _| {});
         assert_eq!(seen.claims, ["extended", "made", "named"].map(str::to_owned).into());
         assert_eq!((seen.pod.to_string(), seen.pod.uid.as_str(), seen.retry), ("ns/p".to_owned(), "u", 7));
-        assert!(seen.has_volumes && seen.may_wait_in_hook && seen.waits);
+        assert!(seen.has_volumes && seen.may_wait_in_hook && seen.waits && seen.has_gate);
         assert_eq!(Pod::default().into_seen(), None);
         let unnamed = self::seen(|_, spec, status| {
             spec.resource_claims[0].resource_claim_name = None;
@@ -224,6 +234,7 @@ mod tests {
         let object = serde_json::json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": {RETRY: "7"}},
             "spec": {"volumes": [{"name": "token"}], "containers": [{"name": "c"}], "restartPolicy": "Always",
+                "readinessGates": [{"conditionType": "example.com/other"}, {"conditionType": "netclaim.dev/networks"}],
                 "resourceClaims": [{"name": "a", "resourceClaimName": "named"}, {"name": "b", "resourceClaimTemplateName": "t"}]},
             "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "made"}],
                 "extendedResourceClaimStatus": {"requestMappings": [], "resourceClaimName": "extended"}},

@@ -25,9 +25,10 @@ use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Client, Error, Resource as _};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(crate) use kubelet::{Change, KnownPods, KubeletPods};
+pub(crate) use object::PodCondition;
 use object::{PodObject, PodSpec};
 pub(crate) use seen::{RETRY, SeenPod};
 
@@ -93,6 +94,18 @@ impl NodePods {
             .then(|| pod.seen().map(|seen| seen.claims).unwrap_or_default())
     }
 
+    /// Returns the condition of netclaim's readiness gate that a pod has; `Some(None)` for a pod that does
+    /// not name the gate or is gone, `None` when the API server does not answer within 3 s. Where the kubelet
+    /// reports its pods, only those with the gate are read.
+    pub(crate) async fn gate(&self, pod: &ObjectRef) -> Option<Option<Option<PodCondition>>> {
+        if self.known.has_gate(&pod.uid) == Some(false) {
+            return Some(None);
+        }
+        let found = tokio::time::timeout(TIMEOUT, self.get(&pod.namespace, &pod.name)).await.ok()?.ok()?;
+        let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
+        Some(found.and_then(PodObject::gate))
+    }
+
     /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list
     /// them, or does not answer within 3 s.
     pub(crate) async fn with_claims(&self) -> Option<Vec<SeenPod>> {
@@ -142,8 +155,18 @@ impl NodePods {
     }
 }
 
+/// Writes one condition of the pod with this UID, as the agent itself.
+///
+/// # Errors
+///
+/// What the API server answers: 409 or 422 if the pod has another UID.
+pub(crate) async fn set_condition(client: &Client, pod: &ObjectRef, condition: Value) -> Result<(), Error> {
+    let change = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
+    // Of a list, a strategic merge patch changes the entry of this type.
+    patch(client, pod, &Patch::Strategic(change)).await
+}
+
 /// Writes one annotation of the pod with this UID, in this version if one is given, as the agent itself.
-/// Through the status: with the right to patch whole pods, the agent could change what they run.
 ///
 /// # Errors
 ///
@@ -158,9 +181,14 @@ pub(crate) async fn annotate(
     if let Some(version) = version {
         metadata["resourceVersion"] = json!(version);
     }
-    let change = Patch::Merge(json!({"metadata": metadata}));
+    patch(client, pod, &Patch::Merge(json!({"metadata": metadata}))).await
+}
+
+/// Patches a pod through its status: with the right to patch whole pods, the agent could change what they
+/// run.
+async fn patch(client: &Client, pod: &ObjectRef, change: &Patch<Value>) -> Result<(), Error> {
     let request =
-        request(&pod.namespace).patch_subresource("status", &pod.name, &PatchParams::default(), &change);
+        request(&pod.namespace).patch_subresource("status", &pod.name, &PatchParams::default(), change);
     let request = request.map_err(Error::BuildRequest)?;
     client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
 }
@@ -176,8 +204,6 @@ fn with_uid(found: Option<ObjectMeta>, uid: &str) -> Option<ObjectMeta> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
     use crate::fixtures::{self, ApiServer};
 

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use netclaim_api::reasons::READINESS_GATE;
 use serde::Deserialize;
 
-use super::seen::{RETRY, SeenPod, has_no_sandbox, may_wait_in_hook, number};
+use super::seen::{RETRY, SeenPod, has_gate, has_no_sandbox, may_wait_in_hook, number};
 use crate::pods::owner::ObjectRef;
 
 /// A pod, as far as it matters here.
@@ -25,6 +26,13 @@ pub(super) struct PodSpec {
     init_containers: Option<Vec<Container>>,
     pub(super) volumes: Option<Vec<Anything>>,
     pub(super) resource_claims: Option<Vec<ClaimRef>>,
+    readiness_gates: Option<Vec<ReadinessGate>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessGate {
+    condition_type: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -53,10 +61,15 @@ pub(super) struct PodStatus {
     pub(super) extended_resource_claim_status: Option<ClaimRef>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct PodCondition {
-    pub(super) r#type: String,
-    pub(super) status: String,
+/// A condition of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PodCondition {
+    pub(crate) r#type: String,
+    pub(crate) status: String,
+    pub(crate) reason: Option<String>,
+    pub(crate) message: Option<String>,
+    pub(crate) last_transition_time: Option<String>,
 }
 
 impl PodObject {
@@ -84,11 +97,23 @@ impl PodObject {
             has_volumes: spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()),
             waits: metadata.deletion_timestamp.is_none() && has_no_sandbox(phase, conditions),
             retry: number(metadata.annotations.as_ref().and_then(|all| all.get(RETRY))),
+            has_gate: spec.has_gate(),
         })
+    }
+
+    /// Returns the condition of [`READINESS_GATE`], if it has one; `None` if the pod does not name the gate.
+    pub(crate) fn gate(self) -> Option<Option<PodCondition>> {
+        let conditions = self.status.and_then(|status| status.conditions).unwrap_or_default();
+        let condition = conditions.into_iter().find(|condition| condition.r#type == READINESS_GATE);
+        self.spec.is_some_and(|spec| spec.has_gate()).then_some(condition)
     }
 }
 
 impl PodSpec {
+    fn has_gate(&self) -> bool {
+        has_gate(self.readiness_gates.iter().flatten().map(|gate| gate.condition_type.as_str()))
+    }
+
     /// See [`may_wait_in_hook`].
     pub(super) fn may_wait_in_hook(&self) -> bool {
         let containers = self.containers.iter().chain(&self.init_containers).flatten();

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use netclaim_api::reasons::READINESS_GATE;
+
 use crate::pods::owner::ObjectRef;
 
 /// The annotation whose change makes the kubelet look at a pod again.
@@ -23,11 +25,18 @@ pub(crate) struct SeenPod {
     pub(crate) waits: bool,
     /// The number in [`RETRY`]; 0 without one.
     pub(crate) retry: u16,
+    /// Whether it names [`READINESS_GATE`].
+    pub(crate) has_gate: bool,
 }
 
 /// The number in a value of [`RETRY`].
 pub(super) fn number(value: Option<&String>) -> u16 {
     value.and_then(|value| value.parse().ok()).unwrap_or_default()
+}
+
+/// Whether one of these readiness gates is [`READINESS_GATE`].
+pub(super) fn has_gate<'a>(mut gates: impl Iterator<Item = &'a str>) -> bool {
+    gates.any(|gate| gate == READINESS_GATE)
 }
 
 /// Whether a hook that fails does not end a pod with these restart policies, its own and its containers'.

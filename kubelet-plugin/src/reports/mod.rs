@@ -1,5 +1,6 @@
 //! Reports the result of attachments: in the claim's `status.devices`, by events, in the spans of its trace,
-//! and in the annotation by which programs made for Multus learn it, if that is switched on.
+//! in the readiness gate of pods that name it, and in the annotation by which programs made for Multus learn
+//! it, if that is switched on.
 //!
 //! The claim's status is written by one server-side apply per change, retried until it is written or the
 //! claim is gone, and never on a pod's path. Each apply has all of our entries, because the API server
@@ -8,8 +9,10 @@
 mod annotations;
 mod entries;
 mod events;
+mod gate;
 pub(crate) mod metrics;
 mod network_status;
+mod pod_writes;
 pub(crate) mod spans;
 mod writer;
 

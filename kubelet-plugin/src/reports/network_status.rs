@@ -62,7 +62,7 @@ fn default_gateways(result: &CniResult) -> Vec<IpAddr> {
 /// An annotation that is not a list of objects: somebody else's, which stays as it is.
 #[derive(Debug, thiserror::Error)]
 #[error("the annotation {NETWORK_STATUS} of the pod is not a list: it is left alone")]
-pub(super) struct NoList(#[source] serde_json::Error);
+pub(crate) struct NoList(#[source] serde_json::Error);
 
 /// Returns the annotation with these entries of ours instead of those of the same interfaces, and of
 /// `before`, which an earlier sandbox had; `None` if it has them already.

@@ -25,9 +25,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::annotations::{AnnotationWriter, Annotations};
+use super::annotations::Annotation;
 use super::entries::{Entry, State, entries, has_entries, patch};
 use super::events::Events;
+use super::gate::Gate;
+use super::pod_writes::{PodStates, PodWriter};
 
 /// Backoff after failed writes of one status.
 const RETRY: ExponentialBuilder =
@@ -90,7 +92,8 @@ pub(crate) struct StatusWriter {
     claims_of_pod: HashMap<String, BTreeSet<String>>,
     /// Claims with a write under way: a second one at the same time could be overtaken.
     busy: HashSet<String>,
-    annotations: Option<Annotations>,
+    annotations: Option<PodStates<Annotation>>,
+    gates: Option<PodStates<Gate>>,
     spans: Arc<Spans>,
 }
 
@@ -105,6 +108,7 @@ impl StatusWriter {
             claims_of_pod: HashMap::new(),
             busy: HashSet::new(),
             annotations: None,
+            gates: None,
             spans: Arc::default(),
         }
     }
@@ -116,9 +120,16 @@ impl StatusWriter {
     }
 
     /// Has the pods annotated, too. Returns the task that does it.
-    pub(crate) fn annotate(&mut self, pods: Arc<NodePods>) -> AnnotationWriter {
-        let (annotations, writer) = AnnotationWriter::new(self.client.clone(), pods);
+    pub(crate) fn annotate(&mut self, pods: Arc<NodePods>) -> PodWriter<Annotation> {
+        let (annotations, writer) = PodWriter::new(Annotation { client: self.client.clone(), pods });
         self.annotations = Some(annotations);
+        writer
+    }
+
+    /// Has the readiness gates of the pods kept, too. Returns the task that does it.
+    pub(crate) fn keep_gates(&mut self, pods: Arc<NodePods>) -> PodWriter<Gate> {
+        let (gates, writer) = PodWriter::new(Gate { client: self.client.clone(), pods });
+        self.gates = Some(gates);
         writer
     }
 
@@ -132,7 +143,10 @@ impl StatusWriter {
                     Some(Update::Attachments { pod_uid, state }) => {
                         self.attachments(&pod_uid, &state);
                         if let Some(annotations) = &self.annotations {
-                            annotations.attachments(&pod_uid, &state);
+                            annotations.note(&pod_uid, &state);
+                        }
+                        if let Some(gates) = &self.gates {
+                            gates.note(&pod_uid, &state);
                         }
                     }
                     Some(Update::Refused(refusal)) => self.refused(&refusal),

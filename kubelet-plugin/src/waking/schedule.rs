@@ -316,6 +316,7 @@ mod tests {
             has_volumes: false,
             waits: true,
             retry: 0,
+            has_gate: false,
         }
     }
 

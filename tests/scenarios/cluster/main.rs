@@ -237,7 +237,7 @@ fn main() -> ExitCode {
             the_agent_sends_traces_by_tls_only_to_a_collector_with_a_certificate_of_its_ca,
             a_lease_of_an_unknown_sandbox_is_collected,
             a_lease_in_a_network_without_pods_is_collected,
-            a_lost_address_is_reported_until_it_is_back,
+            a_pod_that_has_lost_an_address_says_so_and_leaves_its_services_until_it_is_back,
             an_interface_that_is_lost_comes_back_with_its_addresses,
             an_agent_that_is_killed_in_a_repair_gives_the_pod_its_addresses_back,
             a_repair_that_does_not_help_costs_one_pod,

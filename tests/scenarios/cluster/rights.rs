@@ -413,12 +413,50 @@ fn apply_to_pod(test: &Test<'_>, token: &str, pod: &str, mut change: Value) -> R
 pub fn the_agent_changes_one_annotation_of_its_own_nodes_pods(test: &Test<'_>) -> Result<()> {
     let mut elsewhere = pod("elsewhere", &[]);
     elsewhere["spec"]["nodeName"] = json!("node1");
-    test.create([elsewhere, pod("here", &[])])?;
+    let mut gated = pod("gated", &[]);
+    gated["spec"]["nodeName"] = json!("node0");
+    gated["spec"]["readinessGates"] = json!([{"conditionType": GATE}]);
+    test.create([elsewhere, gated, pod("here", &[])])?;
     test.runs("here")?;
-    let result = writes_to_pods_end_at_the_annotation(test);
+    let result = writes_to_pods_end_at_the_annotation(test)
+        .and_then(|()| writes_to_pods_end_at_the_condition_of_the_gate(test));
     // No kubelet would end it.
     test.delete_pod_by_force("elsewhere")?;
     result
+}
+
+/// The readiness gate whose condition the agent keeps.
+const GATE: &str = "netclaim.dev/networks";
+
+fn writes_to_pods_end_at_the_condition_of_the_gate(test: &Test<'_>) -> Result<()> {
+    let [bound, _] = agent_tokens(test)?;
+    let with = |conditions: Value| json!({"status": {"conditions": conditions}});
+    let gate = |status: &str| json!({"type": GATE, "status": status});
+    for status in ["False", "True"] {
+        apply_to_pod(test, &bound, "gated", with(json!([gate(status)])))?;
+    }
+    let words =
+        "may only change the condition netclaim.dev/networks of a pod, where that names the readiness gate";
+    refused(
+        "the condition of no gate",
+        apply_to_pod(test, &bound, "here", with(json!([gate("True")]))),
+        &[words],
+    )?;
+    let other = with(json!([gate("True"), {"type": "PodScheduled", "status": "False"}]));
+    refused("another condition", apply_to_pod(test, &bound, "gated", other), &[words])?;
+    let words = "may only change the condition netclaim.dev/networks in the status of a pod";
+    for (what, status) in [
+        ("the phase", json!({"phase": "Failed"})),
+        ("an address", json!({"podIPs": [{"ip": "192.0.2.1"}], "podIP": "192.0.2.1"})),
+        ("a message", json!({"message": "from elsewhere"})),
+        (
+            "a container",
+            json!({"containerStatuses": [{"name": "shell", "ready": false, "restartCount": 7, "image": "a", "imageID": "a"}]}),
+        ),
+    ] {
+        refused(what, apply_to_pod(test, &bound, "gated", json!({"status": status})), &[words])?;
+    }
+    Ok(())
 }
 
 fn writes_to_pods_end_at_the_annotation(test: &Test<'_>) -> Result<()> {
@@ -441,15 +479,6 @@ fn writes_to_pods_end_at_the_annotation(test: &Test<'_>) -> Result<()> {
     for (what, change) in [
         ("a label", changed(|pod| pod["metadata"]["labels"] = json!({"app": "other"}))),
         ("a finalizer", changed(|pod| pod["metadata"]["finalizers"] = json!(["example.com/keep"]))),
-        ("the phase", changed(|pod| pod["status"] = json!({"phase": "Failed"}))),
-        (
-            "an address",
-            changed(|pod| pod["status"] = json!({"podIPs": [{"ip": "192.0.2.1"}], "podIP": "192.0.2.1"})),
-        ),
-        (
-            "a condition",
-            changed(|pod| pod["status"] = json!({"conditions": [{"type": "Ready", "status": "False"}]})),
-        ),
         ("another annotation", with(json!({"a/ours": "1", "netclaim.dev/retry": "1", "b/other": "1"}))),
         ("a changed annotation", with(json!({"a/ours": "2", "netclaim.dev/retry": "1"}))),
         ("a removed annotation", with(json!({"netclaim.dev/retry": "1"}))),

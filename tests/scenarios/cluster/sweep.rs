@@ -2,7 +2,9 @@
 //! orphans.
 
 use anyhow::{Context as _, Result, ensure};
+use netclaim_tests::objects::{list, text};
 use netclaim_tests::{Test, eventually};
+use serde_json::json;
 
 /// Runs `body` with an agent whose interval `variable` is one second.
 pub fn with_interval(test: &Test<'_>, variable: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -41,10 +43,21 @@ pub fn a_lease_in_a_network_without_pods_is_collected(test: &Test<'_>) -> Result
     with_interval(test, "NETCLAIM_GC_PERIOD", || test.node_has_leases(0))
 }
 
-pub fn a_lost_address_is_reported_until_it_is_back(test: &Test<'_>) -> Result<()> {
+pub fn a_pod_that_has_lost_an_address_says_so_and_leaves_its_services_until_it_is_back(
+    test: &Test<'_>,
+) -> Result<()> {
     let network = test.macvlan("a")?;
-    test.start_pod("p", &network)?;
+    test.pod_with("p", &network, |_, pod| {
+        pod["spec"]["readinessGates"] = json!([{"conditionType": "netclaim.dev/networks"}]);
+    })?;
+    // It is ready, so that the gate is open.
+    test.runs_with("p", &["net1"])?;
     test.claim_is_ready("p")?;
+    let condition = |kind: &str| {
+        let status = test.get("pod", "p")?["status"].take();
+        let found = list(&status["conditions"]).find(|condition| condition["type"] == kind).cloned();
+        found.with_context(|| format!("it has no {kind}: {status}"))
+    };
     let (netns, inside) = (test.sandbox("p")?.netns, test.interface("p", "net1")?);
     let ip = inside.ips.first().context("no address")?;
     let address =
@@ -53,10 +66,17 @@ pub fn a_lost_address_is_reported_until_it_is_back(test: &Test<'_>) -> Result<()
         address("del")?;
         test.claim_is_not_ready("p", &["macvlan"])?;
         test.event("p", &["NetworkCheckFailed"])?;
+        eventually(20, "the pod is not ready, because its gate is closed", || {
+            let (gate, ready) = (condition("netclaim.dev/networks")?, condition("Ready")?);
+            ensure!(gate["reason"] == "CheckFailed" && text(&gate["message"]).contains("macvlan"), "{gate}");
+            ensure!(ready["status"] == "False" && ready["reason"] == "ReadinessGatesNotReady", "{ready}");
+            Ok(())
+        })?;
         // The pod keeps running.
         test.container("p", "shell").context("it was stopped")?;
         address("add")?;
-        eventually(60, "the claim is ready again", || test.claim_is_ready("p").map(drop))
+        eventually(60, "the claim is ready again", || test.claim_is_ready("p").map(drop))?;
+        test.runs("p")
     })
 }
 

@@ -1,0 +1,173 @@
+//! Keeps the condition of pods that name netclaim's readiness gate: such a pod leaves its Services while one
+//! of its networks is broken.
+//!
+//! A kubelet takes a gate without a condition for one that is closed, so the first verdict is written when
+//! each network is attached or one has failed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netclaim_api::reasons::{ConditionReason as _, READINESS_GATE, ReadyReason, Reason as _};
+use netclaim_api::shorten;
+use serde_json::{Value, json};
+
+use super::entries::{Entry, MAX_MESSAGE, State, entries};
+use super::pod_writes::{OfPods, WriteError, unless_gone};
+use crate::pods::owner::{ObjectRef, PodState, Record};
+use crate::pods::{NodePods, PodCondition, set_condition};
+
+/// What the condition says; `None` before the first verdict.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Verdict(Option<(ReadyReason, String)>);
+
+/// The condition, written as `client`; pods are read as their node.
+pub(crate) struct Gate {
+    pub(super) client: kube::Client,
+    pub(super) pods: Arc<NodePods>,
+}
+
+impl OfPods for Gate {
+    type Value = Verdict;
+
+    const NAME: &'static str = "the condition netclaim.dev/networks";
+
+    /// The worst network decides. Open until each claim's attachments are made or have failed.
+    fn value(state: &PodState) -> Option<Verdict> {
+        let mut by_claim: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+        for record in &state.records {
+            by_claim.entry(&record.plan.owner.claim.name).or_default().push(record);
+        }
+        let is_stuck = state.attachments().any(|record| record.error.is_some());
+        let decided =
+            by_claim.into_iter().map(|(claim, records)| Some((claim, entries(&records, is_stuck)?)));
+        let decided: Vec<(&str, Vec<Entry>)> = decided.collect::<Option<_>>()?;
+        let wrong = decided.iter().find_map(|(claim, entries)| {
+            let (reason, message) = entries.iter().find_map(wrong)?;
+            Some((reason, shorten(format!("claim {claim}: {message}"), MAX_MESSAGE)))
+        });
+        let fine = || (ReadyReason::Attached, "each network of the pod is attached".to_owned());
+        Some(Verdict(Some(wrong.unwrap_or_else(fine))))
+    }
+
+    async fn write(
+        &self,
+        pod: &ObjectRef,
+        _: &Verdict,
+        Verdict(verdict): &Verdict,
+    ) -> Result<(), WriteError> {
+        let Some((reason, message)) = verdict else { return Ok(()) };
+        let Some(found) = self.pods.gate(pod).await.ok_or(WriteError::Unread)? else { return Ok(()) };
+        match condition(*reason, message, found.as_ref()) {
+            Some(condition) => unless_gone(set_condition(&self.client, pod, condition).await),
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong(entry: &Entry) -> Option<(ReadyReason, &str)> {
+    match &entry.state {
+        State::Attached { broken, .. } => Some((ReadyReason::CheckFailed, broken.as_ref()?)),
+        State::NotReady { reason, message } => Some((*reason, message)),
+    }
+}
+
+/// Returns the condition to write; `None` if the pod has it.
+fn condition(reason: ReadyReason, message: &str, found: Option<&PodCondition>) -> Option<Value> {
+    let status = if reason.status() { "True" } else { "False" };
+    let same = found.filter(|found| found.status == status);
+    let is_there = |found: &PodCondition| {
+        found.reason.as_deref() == Some(reason.as_str()) && found.message.as_deref() == Some(message)
+    };
+    if same.is_some_and(is_there) {
+        return None;
+    }
+    // Of a status that stays, only the reason is new.
+    let since = same.and_then(|found| found.last_transition_time.clone());
+    let now = || k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    Some(json!({
+        "type": READINESS_GATE, "status": status, "reason": reason.as_str(), "message": message,
+        "lastTransitionTime": since.unwrap_or_else(now),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use netclaim_driver::attach::{Finding, Phase};
+
+    use super::*;
+    use crate::fixtures::{self, attached, record};
+    use crate::reports::pod_writes::PodWriter;
+
+    fn verdict(records: Vec<Record>) -> Option<(&'static str, String)> {
+        let state = PodState { records, ..PodState::default() };
+        Gate::value(&state)
+            .and_then(|Verdict(verdict)| verdict)
+            .map(|(reason, message)| (reason.as_str(), message))
+    }
+
+    #[test]
+    fn a_pod_is_ready_when_each_network_is_attached_and_works() {
+        let fine = Some(("Attached", "each network of the pod is attached".to_owned()));
+        assert_eq!(verdict(vec![attached("a", "s"), attached("b", "s")]), fine);
+        assert_eq!(verdict(vec![attached("a", "s"), record("b", Phase::Planned)]), None, "one is under way");
+        let mut failed = record("b", Phase::Planned);
+        failed.error = Some("no address".to_owned());
+        let expected = Some(("AttachFailed", "claim b: no address".to_owned()));
+        assert_eq!(verdict(vec![attached("a", "s"), failed]), expected);
+        let mut broken = attached("a", "s");
+        broken.check = Some(Finding { message: "net1 is gone".to_owned(), is_of_interface: true });
+        assert_eq!(verdict(vec![broken]), Some(("CheckFailed", "claim a: net1 is gone".to_owned())));
+    }
+
+    #[test]
+    fn the_time_of_a_condition_is_that_of_its_status() {
+        let found = |status: &str, message: &str| PodCondition {
+            status: status.to_owned(),
+            reason: Some("CheckFailed".to_owned()),
+            message: Some(message.to_owned()),
+            last_transition_time: Some("then".to_owned()),
+            ..PodCondition::default()
+        };
+        let wanted = |found: &PodCondition| condition(ReadyReason::CheckFailed, "lost", Some(found));
+        assert_eq!(wanted(&found("False", "lost")), None);
+        let other = wanted(&found("False", "other")).expect("another message");
+        assert_eq!((&other["lastTransitionTime"], &other["status"]), (&json!("then"), &json!("False")));
+        let changed = wanted(&found("True", "lost")).expect("another status");
+        assert!(changed["lastTransitionTime"].as_str().is_some_and(|time| time.ends_with('Z')), "{changed}");
+    }
+
+    /// What the agent asks about a pod with these readiness gates.
+    async fn requests(gates: Value) -> Vec<(Method, Option<Value>)> {
+        let (client, mut server) = fixtures::api_server();
+        let pods = Arc::new(NodePods::new(client.clone(), "node0", Arc::default()));
+        let (states, writer) = PodWriter::new(Gate { client, pods });
+        states.note("p", &PodState { records: vec![attached("c", "s")], ..PodState::default() });
+        let server = async {
+            let mut seen = Vec::new();
+            let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "p"}, "spec": {"readinessGates": gates}});
+            for answer in [json!({"items": [pod]}), json!({"metadata": {"name": "p"}})] {
+                let next = std::pin::pin!(fixtures::answer(&mut server, 200, &answer));
+                let Ok((head, body)) = tokio::time::timeout(std::time::Duration::from_secs(1), next).await
+                else {
+                    break;
+                };
+                seen.push((head.method, body));
+            }
+            drop(states);
+            seen
+        };
+        tokio::join!(writer.run(), server).1
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_pod_that_names_the_gate_gets_the_condition() {
+        let seen = requests(json!([{"conditionType": READINESS_GATE}])).await;
+        let [(Method::GET, _), (Method::PATCH, Some(patch))] = seen.as_slice() else { panic!("{seen:?}") };
+        let condition = &patch["status"]["conditions"][0];
+        assert_eq!((&condition["type"], &condition["status"]), (&json!(READINESS_GATE), &json!("True")));
+        assert_eq!(patch["metadata"], json!({"uid": "p"}));
+        let other = requests(json!([{"conditionType": "example.com/other"}])).await;
+        assert_eq!(other.len(), 1, "{other:?}");
+    }
+}
