@@ -141,7 +141,9 @@ impl Api {
     pub(crate) fn of(kubeconfig: &Path) -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let client = runtime.block_on(async {
-            let config = netclaim_process::kubernetes::config("netclaim-tests", Some(kubeconfig)).await?;
+            let mut config = netclaim_process::kubernetes::config("netclaim-tests", Some(kubeconfig)).await?;
+            // Scenarios look again by themselves, and an object that is created twice is there already.
+            config.default_retry = false;
             anyhow::Ok(netclaim_process::kubernetes::client(config)?)
         })?;
         Ok(Self { client, runtime })
@@ -205,7 +207,7 @@ impl Api {
     /// Deletes the objects that `kubectl get ARGS` lists, of a kind that is known here. Returns their UIDs.
     pub(crate) fn delete(&self, args: &[&str]) -> Result<BTreeSet<String>> {
         let (resource, path, is_one) = request_of(args).with_context(|| format!("unknown here: {args:?}"))?;
-        let mut uids = BTreeSet::new();
+        let (mut uids, mut errors) = (BTreeSet::new(), Vec::new());
         let found = match self.read(resource, &path, is_one) {
             Err(error) if is_one && is_not_found(&error) => return Ok(uids),
             found => found?,
@@ -215,14 +217,17 @@ impl Api {
             let metadata = &object["metadata"];
             let one =
                 format!("{}/{}", resource.path(metadata["namespace"].as_str()), text(&metadata["name"]));
-            // As kubectl.
-            let options = json!({"propagationPolicy": "Background"});
+            // As kubectl, which goes on after an error, too.
+            let options =
+                json!({"propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]}});
             match self.send("DELETE", &one, Some(&options)) {
-                Err(error) if !is_not_found(&error) => return Err(error),
-                _ => uids.insert(text(&metadata["uid"])),
-            };
+                Err(error) if !is_not_found(&error) && !is_another(&error) => {
+                    errors.push(format!("{error:#}"))
+                }
+                _ => drop(uids.insert(text(&metadata["uid"]))),
+            }
         }
-        Ok(uids)
+        if errors.is_empty() { Ok(uids) } else { Err(anyhow!(errors.join("\n"))) }
     }
 
     /// As [`Self::delete`], and waits until they are gone, for at most a minute.
@@ -259,6 +264,11 @@ impl Api {
 
 fn is_not_found(error: &Error) -> bool {
     error.to_string().starts_with("Error from server (NotFound)")
+}
+
+/// Whether another object has the name meanwhile.
+fn is_another(error: &Error) -> bool {
+    error.to_string().starts_with("Error from server (Conflict)")
 }
 
 /// As kubectl shows objects.

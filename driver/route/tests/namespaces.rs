@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use netclaim_cni::Runtime;
@@ -81,7 +82,18 @@ impl World {
         ] {
             commands.iter().for_each(|command| drop(netns.inside(|| run(command))));
         }
+        world.settle();
         world
+    }
+
+    /// Waits until the kernel has the routes of the IPv6 addresses, which come later.
+    fn settle(&self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        let is_local = |state: &str, ip: &str| state.contains(&format!("local {ip} dev"));
+        while !["fd00:244::5", "fd00:9::2"].iter().all(|ip| is_local(&self.state(), ip)) {
+            assert!(Instant::now() < end, "{}", self.state());
+            sleep(Duration::from_millis(20));
+        }
     }
 
     fn inside(&self, command: &str) -> String {

@@ -94,16 +94,18 @@ impl NodePods {
             .then(|| pod.seen().map(|seen| seen.claims).unwrap_or_default())
     }
 
-    /// Returns the condition of netclaim's readiness gate that a pod has; `Some(None)` for a pod that does
-    /// not name the gate or is gone, `None` when the API server does not answer within 3 s. Where the kubelet
-    /// reports its pods, only those with the gate are read.
-    pub(crate) async fn gate(&self, pod: &ObjectRef) -> Option<Option<Option<PodCondition>>> {
+    /// Returns the condition of netclaim's readiness gate that a pod has; `None` for a pod that does not name
+    /// the gate or is gone. Where the kubelet reports its pods, only those with the gate are read.
+    ///
+    /// # Errors
+    /// What the API server answers.
+    pub(crate) async fn gate(&self, pod: &ObjectRef) -> Result<Option<Option<PodCondition>>, Error> {
         if self.known.has_gate(&pod.uid) == Some(false) {
-            return Some(None);
+            return Ok(None);
         }
-        let found = tokio::time::timeout(TIMEOUT, self.get(&pod.namespace, &pod.name)).await.ok()?.ok()?;
+        let found = self.get(&pod.namespace, &pod.name).await?;
         let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
-        Some(found.and_then(PodObject::gate))
+        Ok(found.and_then(PodObject::gate))
     }
 
     /// Returns the pods of the node that have claims; `None` when the API server does not let the agent list

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use netclaim_api::reasons::READINESS_GATE;
+use netclaim_api::reasons::{READINESS_GATE, ReadyReason, Reason as _};
 use serde::Deserialize;
 
 use super::seen::{RETRY, SeenPod, has_gate, has_no_sandbox, may_wait_in_hook, number};
@@ -70,6 +70,13 @@ pub(crate) struct PodCondition {
     pub(crate) reason: Option<String>,
     pub(crate) message: Option<String>,
     pub(crate) last_transition_time: Option<String>,
+}
+
+impl PodCondition {
+    /// Whether it says that a CHECK has failed.
+    pub(crate) fn is_of_check(&self) -> bool {
+        self.status == "False" && self.reason.as_deref() == Some(ReadyReason::CheckFailed.as_str())
+    }
 }
 
 impl PodObject {

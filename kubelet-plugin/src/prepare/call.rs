@@ -505,7 +505,7 @@ impl<N: Plugins> NodeAgent<N> {
         Some(in_pod)
     }
 
-    /// Has the claim's pod woken when the node gets a block of addresses that it has not got now.
+    /// Has the claim's pod woken when the node gets addresses that it has not got now.
     fn wake_when_supplied(&self, claim: &Claim, inventory: &Inventory) {
         let blocks_of = |known: &Inventory, name: &NetworkName| {
             let blocks = known.addresses.get(name).map(|of_node| of_node.blocks.clone());
@@ -517,7 +517,10 @@ impl<N: Plugins> NodeAgent<N> {
         tokio::spawn(async move {
             let is_supplied = |now: &Option<Arc<Inventory>>| {
                 let is_new = |now: &Inventory, (name, before): &(NetworkName, Vec<Block>)| {
-                    blocks_of(now, name).iter().any(|block| !before.contains(block))
+                    blocks_of(now, name).iter().any(|block| {
+                        let known = before.iter().find(|one| one.uid == block.uid);
+                        known.is_none_or(|known| block.size() > known.size())
+                    })
                 };
                 now.as_ref().is_some_and(|now| before.iter().any(|known| is_new(now, known)))
             };

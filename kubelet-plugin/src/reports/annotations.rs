@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::network_status::{NETWORK_STATUS, entries, merged};
-use super::pod_writes::{OfPods, WriteError, unless_gone};
+use super::pod_writes::{OfPods, WriteError, Written, written};
 use crate::pods::owner::{ObjectRef, PodState};
 use crate::pods::{NodePods, annotate};
 
@@ -19,6 +19,7 @@ impl OfPods for Annotation {
     type Value = Vec<Value>;
 
     const NAME: &'static str = "the annotation k8s.v1.cni.cncf.io/network-status";
+    const GIVES_UP: bool = true;
 
     fn value(state: &PodState) -> Option<Vec<Value>> {
         entries(state)
@@ -31,17 +32,17 @@ impl OfPods for Annotation {
         pod: &ObjectRef,
         before: &Vec<Value>,
         value: &Vec<Value>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<Written, WriteError> {
         let ObjectRef { namespace, name, uid } = pod;
         let Some(metadata) = self.pods.metadata(namespace, name, uid).await.ok_or(WriteError::Unread)? else {
-            return Ok(());
+            return Ok(Written::Unwanted);
         };
         let found = metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_STATUS));
         let Some(text) = merged(found.map(String::as_str), before, value)? else {
-            return Ok(());
+            return Ok(Written::Done);
         };
         let version = metadata.resource_version.as_deref();
-        unless_gone(annotate(&self.client, pod, (NETWORK_STATUS, &text), version).await)
+        written(annotate(&self.client, pod, (NETWORK_STATUS, &text), version).await)
     }
 }
 

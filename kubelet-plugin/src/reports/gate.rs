@@ -6,15 +6,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use netclaim_api::reasons::{ConditionReason as _, READINESS_GATE, ReadyReason, Reason as _};
 use netclaim_api::shorten;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::entries::{Entry, MAX_MESSAGE, State, entries};
-use super::pod_writes::{OfPods, WriteError, unless_gone};
+use super::pod_writes::{OfPods, WriteError, Written, written};
 use crate::pods::owner::{ObjectRef, PodState, Record};
 use crate::pods::{NodePods, PodCondition, set_condition};
+
+/// After so long, an agent that has started has run CHECK for each attachment, if it does so at all.
+const FIRST_CHECK: Duration = Duration::from_secs(120);
 
 /// What the condition says; `None` before the first verdict.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,17 +27,30 @@ pub(crate) struct Verdict(Option<(ReadyReason, String)>);
 
 /// The condition, written as `client`; pods are read as their node.
 pub(crate) struct Gate {
-    pub(super) client: kube::Client,
-    pub(super) pods: Arc<NodePods>,
+    client: kube::Client,
+    pods: Arc<NodePods>,
+    /// When the agent has started.
+    begin: Instant,
+}
+
+impl Gate {
+    pub(super) fn new(client: kube::Client, pods: Arc<NodePods>) -> Self {
+        Self { client, pods, begin: Instant::now() }
+    }
 }
 
 impl OfPods for Gate {
     type Value = Verdict;
 
     const NAME: &'static str = "the condition netclaim.dev/networks";
+    // A pod that is not ready for lack of a right is to be so when the right is there.
+    const GIVES_UP: bool = false;
 
     /// The worst network decides. Open until each claim's attachments are made or have failed.
     fn value(state: &PodState) -> Option<Verdict> {
+        if state.damaged.is_some() {
+            return None;
+        }
         let mut by_claim: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
         for record in &state.records {
             by_claim.entry(&record.plan.owner.claim.name).or_default().push(record);
@@ -52,14 +70,20 @@ impl OfPods for Gate {
     async fn write(
         &self,
         pod: &ObjectRef,
-        _: &Verdict,
+        before: &Verdict,
         Verdict(verdict): &Verdict,
-    ) -> Result<(), WriteError> {
-        let Some((reason, message)) = verdict else { return Ok(()) };
-        let Some(found) = self.pods.gate(pod).await.ok_or(WriteError::Unread)? else { return Ok(()) };
+    ) -> Result<Written, WriteError> {
+        let Some((reason, message)) = verdict else { return Ok(Written::Done) };
+        let Some(found) = self.pods.gate(pod).await? else { return Ok(Written::Unwanted) };
+        // What CHECK has found is not journalled. An agent that has just started does not open a gate that
+        // the one before has closed, before it has looked.
+        let is_first = *before == Verdict::default() && self.begin.elapsed() < FIRST_CHECK;
+        if is_first && reason.status() && found.as_ref().is_some_and(PodCondition::is_of_check) {
+            return Err(WriteError::Unchecked);
+        }
         match condition(*reason, message, found.as_ref()) {
-            Some(condition) => unless_gone(set_condition(&self.client, pod, condition).await),
-            None => Ok(()),
+            Some(condition) => written(set_condition(&self.client, pod, condition).await),
+            None => Ok(Written::Done),
         }
     }
 }
@@ -137,22 +161,22 @@ mod tests {
         assert!(changed["lastTransitionTime"].as_str().is_some_and(|time| time.ends_with('Z')), "{changed}");
     }
 
-    /// What the agent asks about a pod with these readiness gates.
-    async fn requests(gates: Value) -> Vec<(Method, Option<Value>)> {
+    /// What the agent asks about a pod with these readiness gates and conditions, and when.
+    async fn requests(gates: Value, conditions: Value) -> Vec<(Method, Option<Value>, Duration)> {
         let (client, mut server) = fixtures::api_server();
         let pods = Arc::new(NodePods::new(client.clone(), "node0", Arc::default()));
-        let (states, writer) = PodWriter::new(Gate { client, pods });
+        let (states, writer) = PodWriter::new(Gate::new(client, pods));
         states.note("p", &PodState { records: vec![attached("c", "s")], ..PodState::default() });
+        let begin = Instant::now();
         let server = async {
             let mut seen = Vec::new();
-            let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "p"}, "spec": {"readinessGates": gates}});
-            for answer in [json!({"items": [pod]}), json!({"metadata": {"name": "p"}})] {
-                let next = std::pin::pin!(fixtures::answer(&mut server, 200, &answer));
-                let Ok((head, body)) = tokio::time::timeout(std::time::Duration::from_secs(1), next).await
-                else {
-                    break;
-                };
-                seen.push((head.method, body));
+            let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "p"},
+                "spec": {"readinessGates": gates}, "status": {"conditions": conditions}});
+            let pod = json!({"items": [pod], "metadata": {"name": "p"}});
+            while let Ok((head, body)) =
+                tokio::time::timeout(Duration::from_secs(300), fixtures::answer(&mut server, 200, &pod)).await
+            {
+                seen.push((head.method, body, begin.elapsed()));
             }
             drop(states);
             seen
@@ -162,12 +186,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_pod_that_names_the_gate_gets_the_condition() {
-        let seen = requests(json!([{"conditionType": READINESS_GATE}])).await;
-        let [(Method::GET, _), (Method::PATCH, Some(patch))] = seen.as_slice() else { panic!("{seen:?}") };
+        let gate = || json!([{"conditionType": READINESS_GATE}]);
+        let seen = requests(gate(), json!([])).await;
+        let [(Method::GET, ..), (Method::PATCH, Some(patch), _)] = seen.as_slice() else {
+            panic!("{seen:?}")
+        };
         let condition = &patch["status"]["conditions"][0];
         assert_eq!((&condition["type"], &condition["status"]), (&json!(READINESS_GATE), &json!("True")));
         assert_eq!(patch["metadata"], json!({"uid": "p"}));
-        let other = requests(json!([{"conditionType": "example.com/other"}])).await;
+        let other = requests(json!([{"conditionType": "example.com/other"}]), json!([])).await;
         assert_eq!(other.len(), 1, "{other:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_has_just_started_opens_no_gate_that_check_has_closed() {
+        let closed = json!([{"type": READINESS_GATE, "status": "False", "reason": "CheckFailed"}]);
+        let seen = requests(json!([{"conditionType": READINESS_GATE}]), closed).await;
+        let first =
+            seen.iter().find(|(method, ..)| method == Method::PATCH).expect("no CHECK has said otherwise");
+        assert!(first.2 >= FIRST_CHECK, "{:?}", first.2);
     }
 }

@@ -1,12 +1,14 @@
-//! Keeps something up to date in the API server's objects of the node's pods. Nothing waits for it, so one
-//! pod comes after the other.
+//! Keeps something up to date in the API server's objects of the node's pods. Nothing waits for it, so only a
+//! few are written at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use netclaim_cni::error_chain;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::network_status::NoList;
@@ -20,24 +22,38 @@ const RETRY: ExponentialBuilder = ExponentialBuilder::new()
     .without_max_times();
 /// Timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Writes at once: one pod whose write hangs must not hold up the others.
+const AT_ONCE: usize = 8;
 
 /// What is kept of pods.
-pub(crate) trait OfPods {
-    type Value: Clone + Default + PartialEq + Send;
+pub(crate) trait OfPods: Send + Sync + 'static {
+    type Value: Clone + Default + PartialEq + Send + Sync + 'static;
 
     /// Its name, for logs.
     const NAME: &'static str;
 
+    /// Whether what the API server refuses is given up until the value is another one.
+    const GIVES_UP: bool;
+
     /// Returns what the state of a pod says; `None` while that is open.
     fn value(state: &PodState) -> Option<Self::Value>;
 
-    /// Writes the value to the pod, if it has another one. `before` is what was written last.
+    /// Writes the value to the pod, if it has another one. `before` is what was written last, by this agent.
     fn write(
         &self,
         pod: &ObjectRef,
         before: &Self::Value,
         value: &Self::Value,
-    ) -> impl Future<Output = Result<(), WriteError>> + Send;
+    ) -> impl Future<Output = Result<Written, WriteError>> + Send;
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// The pod has the value.
+    Done,
+    /// The pod is gone, or wants no value, now and later.
+    Unwanted,
 }
 
 /// Where the states of pods go.
@@ -73,32 +89,50 @@ struct Wanted<V> {
     /// The next write; `None` if there is nothing to write.
     due: Option<Instant>,
     backoff: ExponentialBackoff,
+    is_unwanted: bool,
+    has_warned: bool,
 }
+
+impl<V: Default> Wanted<V> {
+    fn new(pod: ObjectRef, value: V) -> Self {
+        let (due, backoff) = (Some(Instant::now()), RETRY.build());
+        Self { pod, value, before: V::default(), due, backoff, is_unwanted: false, has_warned: false }
+    }
+}
+
+/// The end of a write: the pod's UID, and the value.
+type Ended<V> = (String, V, Result<Written, WriteError>);
 
 /// The task that writes.
 pub(crate) struct PodWriter<K: OfPods> {
-    kept: K,
+    kept: Arc<K>,
     changes: mpsc::UnboundedReceiver<Change<K::Value>>,
     wanted: HashMap<String, Wanted<K::Value>>,
+    /// Pods with a write under way: a second one at the same time could be overtaken.
+    busy: HashSet<String>,
 }
 
 impl<K: OfPods> PodWriter<K> {
     pub(super) fn new(kept: K) -> (PodStates<K>, Self) {
         let (sender, changes) = mpsc::unbounded_channel();
-        (PodStates(sender), Self { kept, changes, wanted: HashMap::new() })
+        let writer = Self { kept: Arc::new(kept), changes, wanted: HashMap::new(), busy: HashSet::new() };
+        (PodStates(sender), writer)
     }
 
     /// Writes until nobody notes anything any more.
     pub(crate) async fn run(mut self) {
+        let mut writes = JoinSet::new();
         loop {
-            let next = self.wanted.values().filter_map(|wanted| wanted.due).min();
+            let next = self.start_due(&mut writes);
             tokio::select! {
-                biased;
                 change = self.changes.recv() => match change {
                     Some(change) => self.take(change),
                     None => return,
                 },
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => self.write_next().await,
+                Some(ended) = writes.join_next() => if let Ok(ended) = ended {
+                    self.ended(ended);
+                },
+                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
     }
@@ -107,38 +141,73 @@ impl<K: OfPods> PodWriter<K> {
         match change {
             Change::Gone { pod_uid } => drop(self.wanted.remove(&pod_uid)),
             Change::Attached { pod, value } => {
-                let before = match self.wanted.get(&pod.uid) {
-                    Some(known) if known.value == value => return,
-                    Some(Wanted { due: None, value, .. }) => value.clone(),
-                    Some(Wanted { before, .. }) => before.clone(),
-                    None => K::Value::default(),
-                };
-                let (due, backoff) = (Some(Instant::now()), RETRY.build());
-                self.wanted.insert(pod.uid.clone(), Wanted { pod, value, before, due, backoff });
+                let uid = pod.uid.clone();
+                let wanted = self.wanted.entry(uid).or_insert_with(|| Wanted::new(pod, value.clone()));
+                if wanted.value != value && !wanted.is_unwanted {
+                    (wanted.value, wanted.due, wanted.backoff) = (value, Some(Instant::now()), RETRY.build());
+                }
             }
         }
     }
 
-    /// Writes to the pod that has waited longest.
-    async fn write_next(&mut self) {
-        let due = self.wanted.values_mut().filter(|wanted| wanted.due.is_some());
-        let Some(wanted) = due.min_by_key(|wanted| wanted.due) else { return };
-        let write = self.kept.write(&wanted.pod, &wanted.before, &wanted.value);
-        let result = timeout(WRITE_TIMEOUT, write).await.unwrap_or(Err(WriteError::Timeout));
+    /// Starts the writes that are due, those first that have waited longest; returns when the next one is.
+    fn start_due(&mut self, writes: &mut JoinSet<Ended<K::Value>>) -> Option<Instant> {
+        let now = Instant::now();
+        let waiting = self.wanted.iter().filter(|(uid, _)| !self.busy.contains(*uid));
+        let mut waiting: Vec<(Instant, &String)> =
+            waiting.filter_map(|(uid, wanted)| Some((wanted.due?, uid))).collect();
+        waiting.sort_unstable();
+        for (due, uid) in waiting {
+            if due > now {
+                return Some(due);
+            }
+            // The end of a write comes back here.
+            if writes.len() >= AT_ONCE {
+                return None;
+            }
+            let Some(Wanted { pod, value, before, .. }) = self.wanted.get(uid) else { continue };
+            let (kept, pod, before, value) =
+                (Arc::clone(&self.kept), pod.clone(), before.clone(), value.clone());
+            self.busy.insert(pod.uid.clone());
+            writes.spawn(async move {
+                let written = timeout(WRITE_TIMEOUT, kept.write(&pod, &before, &value)).await;
+                (pod.uid, value, written.unwrap_or(Err(WriteError::Timeout)))
+            });
+        }
+        None
+    }
+
+    fn ended(&mut self, (uid, value, written): Ended<K::Value>) {
+        self.busy.remove(&uid);
+        let Some(wanted) = self.wanted.get_mut(&uid) else { return };
+        // It may be another one by now, which is due.
+        let is_current = wanted.value == value;
         let pod = &wanted.pod;
-        wanted.due = match result {
-            Ok(()) => None,
-            Err(error) if error.is_final() => {
-                let error = error_chain(&error);
-                tracing::warn!(%pod, error, "cannot write {} of the pod", K::NAME);
+        let due = match written {
+            Ok(Written::Done) => {
+                wanted.before = value;
                 None
             }
+            Ok(Written::Unwanted) => {
+                (wanted.is_unwanted, wanted.due) = (true, None);
+                return;
+            }
             Err(error) => {
-                let (delay, error) = (wanted.backoff.next().unwrap_or_default(), error_chain(&error));
-                tracing::debug!(%pod, error, ?delay, "cannot write {} of the pod, retrying", K::NAME);
-                Some(Instant::now() + delay)
+                let is_refused = error.is_refusal();
+                let delay = wanted.backoff.next().unwrap_or_default();
+                let due = (!is_refused || !K::GIVES_UP).then(|| Instant::now() + delay);
+                let error = error_chain(&error);
+                if is_refused && !std::mem::replace(&mut wanted.has_warned, true) {
+                    tracing::warn!(%pod, error, "cannot write {} of the pod", K::NAME);
+                } else {
+                    tracing::debug!(%pod, error, ?delay, "cannot write {} of the pod, retrying", K::NAME);
+                }
+                due
             }
         };
+        if is_current {
+            wanted.due = due;
+        }
     }
 }
 
@@ -147,6 +216,8 @@ impl<K: OfPods> PodWriter<K> {
 pub(crate) enum WriteError {
     #[error("the pod cannot be read")]
     Unread,
+    #[error("CHECK has not come yet since the agent has started")]
+    Unchecked,
     #[error(transparent)]
     NoList(#[from] NoList),
     #[error("the API server refused or was not reached")]
@@ -156,20 +227,21 @@ pub(crate) enum WriteError {
 }
 
 impl WriteError {
-    /// Whether another try is of no use.
-    fn is_final(&self) -> bool {
+    /// Whether the same would be refused again.
+    fn is_refusal(&self) -> bool {
         match self {
             Self::NoList(_) => true,
             Self::Api(kube::Error::Api(status)) => matches!(status.code, 403 | 422),
-            Self::Api(_) | Self::Unread | Self::Timeout => false,
+            Self::Api(_) | Self::Unread | Self::Unchecked | Self::Timeout => false,
         }
     }
 }
 
-/// What a write has come to: a pod that is gone needs none.
-pub(super) fn unless_gone(written: Result<(), kube::Error>) -> Result<(), WriteError> {
-    match written {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        written => Ok(written?),
+/// What a write to a pod has come to.
+pub(super) fn written(result: Result<(), kube::Error>) -> Result<Written, WriteError> {
+    match result {
+        Ok(()) => Ok(Written::Done),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Written::Unwanted),
+        Err(error) => Err(error.into()),
     }
 }

@@ -128,7 +128,7 @@ impl StatusWriter {
 
     /// Has the readiness gates of the pods kept, too. Returns the task that does it.
     pub(crate) fn keep_gates(&mut self, pods: Arc<NodePods>) -> PodWriter<Gate> {
-        let (gates, writer) = PodWriter::new(Gate { client: self.client.clone(), pods });
+        let (gates, writer) = PodWriter::new(Gate::new(self.client.clone(), pods));
         self.gates = Some(gates);
         writer
     }

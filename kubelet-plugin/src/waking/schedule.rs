@@ -207,6 +207,9 @@ impl Schedule {
 
     /// Notes that there is what a Prepare of the pod has lacked.
     pub(super) fn supplied(&mut self, pod: ObjectRef, now: Instant) {
+        if self.known.get(&pod.uid).is_some_and(|known| !known.seen.waits) {
+            return;
+        }
         self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Supplied, now));
     }
 

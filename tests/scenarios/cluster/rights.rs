@@ -435,16 +435,12 @@ fn writes_to_pods_end_at_the_condition_of_the_gate(test: &Test<'_>) -> Result<()
     for status in ["False", "True"] {
         apply_to_pod(test, &bound, "gated", with(json!([gate(status)])))?;
     }
-    let words =
-        "may only change the condition netclaim.dev/networks of a pod, where that names the readiness gate";
-    refused(
-        "the condition of no gate",
-        apply_to_pod(test, &bound, "here", with(json!([gate("True")]))),
-        &[words],
-    )?;
-    let other = with(json!([gate("True"), {"type": "PodScheduled", "status": "False"}]));
-    refused("another condition", apply_to_pod(test, &bound, "gated", other), &[words])?;
     let words = "may only change the condition netclaim.dev/networks in the status of a pod";
+    let of_no_gate = apply_to_pod(test, &bound, "here", with(json!([gate("True")])));
+    refused("the condition of no gate", of_no_gate, &[words, "where that names the readiness gate"])?;
+    let other = with(json!([gate("True"), {"type": "PodScheduled", "status": "False"}]));
+    let words_of_others = "may only change the condition netclaim.dev/networks of a pod";
+    refused("another condition", apply_to_pod(test, &bound, "gated", other), &[words_of_others])?;
     for (what, status) in [
         ("the phase", json!({"phase": "Failed"})),
         ("an address", json!({"podIPs": [{"ip": "192.0.2.1"}], "podIP": "192.0.2.1"})),
