@@ -62,22 +62,23 @@ impl<'a> Resting<'a> {
         while self.there < to {
             let until = to.min(self.there + TOGETHER);
             let new: Vec<Value> =
-                (self.there..until).map(|n| pod_of_templates(&resting_name(n), templates)).collect();
+                (self.there..until).map(|n| pod_of_templates(&self.name(n), templates)).collect();
             self.pods.start(&new, PATIENCE)?;
             self.there = until;
         }
         Ok(begin.elapsed().as_secs_f64())
     }
 
+    /// Pods of another number of networks have other names: the watch knows when each name first ran.
+    fn name(&self, n: usize) -> String {
+        format!("rest{}-{n}", self.networks)
+    }
+
     fn end(&mut self) -> Result<()> {
-        let names: Vec<String> = (0..std::mem::take(&mut self.there)).map(resting_name).collect();
+        let names: Vec<String> = (0..std::mem::take(&mut self.there)).map(|n| self.name(n)).collect();
         names.chunks(TOGETHER).try_for_each(|names| self.pods.delete(names).map(drop))?;
         self.test.node_has_leases(0)
     }
-}
-
-fn resting_name(n: usize) -> String {
-    format!("rest-{n}")
 }
 
 pub fn a_pod_costs_as_much_on_a_full_node_as_on_an_empty_one(test: &Test<'_>) -> Result<()> {
