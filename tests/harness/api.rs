@@ -13,7 +13,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::objects::{list, text};
+use crate::objects::text;
 use crate::wait::eventually;
 
 /// A kind of object.
@@ -204,16 +204,24 @@ impl Api {
         Some(if errors.is_empty() { Ok(()) } else { Err(anyhow!(errors.join("\n"))) })
     }
 
+    /// The objects that `kubectl get ARGS` lists, of a kind that is known here; none where the one that it
+    /// names does not exist.
+    fn objects(&self, args: &[&str]) -> Result<(&'static Resource, Vec<Value>)> {
+        let (resource, path, is_one) = request_of(args).with_context(|| format!("unknown here: {args:?}"))?;
+        let objects = match self.read(resource, &path, is_one) {
+            Ok(found) if is_one => vec![found],
+            Ok(mut found) => found["items"].as_array_mut().map(std::mem::take).unwrap_or_default(),
+            Err(error) if is_one && is_not_found(&error) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok((resource, objects))
+    }
+
     /// Deletes the objects that `kubectl get ARGS` lists, of a kind that is known here. Returns their UIDs.
     pub(crate) fn delete(&self, args: &[&str]) -> Result<BTreeSet<String>> {
-        let (resource, path, is_one) = request_of(args).with_context(|| format!("unknown here: {args:?}"))?;
+        let (resource, objects) = self.objects(args)?;
         let (mut uids, mut errors) = (BTreeSet::new(), Vec::new());
-        let found = match self.read(resource, &path, is_one) {
-            Err(error) if is_one && is_not_found(&error) => return Ok(uids),
-            found => found?,
-        };
-        let objects = if is_one { vec![&found] } else { list(&found["items"]).collect() };
-        for object in objects {
+        for object in &objects {
             let metadata = &object["metadata"];
             let one =
                 format!("{}/{}", resource.path(metadata["namespace"].as_str()), text(&metadata["name"]));
@@ -236,15 +244,10 @@ impl Api {
         if uids.is_empty() {
             return Ok(());
         }
-        let (resource, path, is_one) = request_of(args).with_context(|| format!("unknown here: {args:?}"))?;
         eventually(60, &format!("{} are gone", args.join(" ")), || {
-            let found = match self.read(resource, &path, is_one) {
-                Err(error) if is_not_found(&error) => return Ok(()),
-                found => found?,
-            };
-            let objects = if is_one { vec![&found] } else { list(&found["items"]).collect() };
+            let (_, objects) = self.objects(args)?;
             let left: Vec<_> =
-                objects.into_iter().filter(|one| uids.contains(&text(&one["metadata"]["uid"]))).collect();
+                objects.iter().filter(|one| uids.contains(&text(&one["metadata"]["uid"]))).collect();
             if let Some(one) = left.first() {
                 bail!("{} are there; the first: {one}", left.len());
             }

@@ -18,6 +18,7 @@ use crate::http;
 use crate::install::image;
 use crate::node::{Node, names};
 use crate::objects::list;
+use crate::process::is_paused;
 use crate::runtime::Runtime;
 use crate::services;
 use crate::watch::SliceWatch;
@@ -352,7 +353,7 @@ impl Cluster {
         for name in &services {
             match self.service_pid(name) {
                 Err(_) => drop(self.service("start", name)?),
-                Ok(pid) if services::is_paused(pid) => drop(self.service("resume", name)?),
+                Ok(pid) if is_paused(pid) => drop(self.service("resume", name)?),
                 Ok(_) => {}
             }
         }

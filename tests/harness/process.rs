@@ -41,8 +41,38 @@ pub fn signal(pid: i32, name: &str) -> Result<()> {
 
 /// Whether a process runs; a zombie does not.
 pub fn is_alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+    Stat::of(pid).is_some_and(|stat| stat.is_alive())
+}
+
+/// Whether a process is stopped by SIGSTOP.
+pub(crate) fn is_paused(pid: i32) -> bool {
+    Stat::of(pid).is_some_and(|stat| stat.field(3) == "T")
+}
+
+/// What proc(5) says of a process, from its third field on.
+pub(crate) struct Stat(Vec<String>);
+
+impl Stat {
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The second field is the name, in parentheses, and may hold anything.
+        let (_, rest) = stat.rsplit_once(')')?;
+        Some(Self(rest.split_whitespace().map(str::to_owned).collect()))
+    }
+
+    fn field(&self, number: usize) -> &str {
+        self.0.get(number - 3).map_or("", String::as_str)
+    }
+
+    /// Whether it runs; a zombie does not.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.field(3) != "Z"
+    }
+
+    /// When it began, in clock ticks since the boot.
+    pub(crate) fn start(&self) -> &str {
+        self.field(22)
+    }
 }
 
 /// A child process that is killed when this value is dropped.

@@ -3,43 +3,15 @@
 use std::fs;
 use std::path::Path;
 
+use crate::process::Stat;
+
 /// The process of a service that runs.
 pub(crate) fn pid(dir: &Path, name: &str) -> Option<i32> {
     let noted = fs::read_to_string(dir.join("pid").join(name)).ok()?;
     let (pid, started) = noted.trim().split_once(' ')?;
     let stat = Stat::of(pid.parse().ok()?)?;
     // Linux reuses pids, but not with the same start.
-    (stat.state() != "Z" && stat.start() == started).then(|| pid.parse().ok())?
-}
-
-/// Whether a process is stopped by SIGSTOP.
-pub(crate) fn is_paused(pid: i32) -> bool {
-    Stat::of(pid).is_some_and(|stat| stat.state() == "T")
-}
-
-/// What proc(5) says of a process, from its third field on.
-struct Stat(Vec<String>);
-
-impl Stat {
-    fn of(pid: i32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The second field is the name, in parentheses, and may hold anything.
-        let (_, rest) = stat.rsplit_once(')')?;
-        Some(Self(rest.split_whitespace().map(str::to_owned).collect()))
-    }
-
-    fn field(&self, number: usize) -> &str {
-        self.0.get(number - 3).map_or("", String::as_str)
-    }
-
-    fn state(&self) -> &str {
-        self.field(3)
-    }
-
-    /// In clock ticks since the boot.
-    fn start(&self) -> &str {
-        self.field(22)
-    }
+    (stat.is_alive() && stat.start() == started).then(|| pid.parse().ok())?
 }
 
 #[cfg(test)]
@@ -47,7 +19,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::process::signal;
+    use crate::process::{is_paused, signal};
     use crate::wait::eventually;
 
     #[test]

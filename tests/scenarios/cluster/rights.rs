@@ -436,8 +436,6 @@ fn writes_to_pods_end_at_the_condition_of_the_gate(test: &Test<'_>) -> Result<()
         apply_to_pod(test, &bound, "gated", with(json!([gate(status)])))?;
     }
     let words = "may only change the condition netclaim.dev/networks in the status of a pod";
-    let of_no_gate = apply_to_pod(test, &bound, "here", with(json!([gate("True")])));
-    refused("the condition of no gate", of_no_gate, &[words, "where that names the readiness gate"])?;
     let other = with(json!([gate("True"), {"type": "PodScheduled", "status": "False"}]));
     let words_of_others = "may only change the condition netclaim.dev/networks of a pod";
     refused("another condition", apply_to_pod(test, &bound, "gated", other), &[words_of_others])?;
@@ -480,6 +478,28 @@ fn writes_to_pods_end_at_the_annotation(test: &Test<'_>) -> Result<()> {
         ("a removed annotation", with(json!({"netclaim.dev/retry": "1"}))),
     ] {
         refused(what, apply_to_pod(test, &bound, "here", change), &[words])?;
+    }
+    let words = "may only change the condition netclaim.dev/networks in the status of a pod";
+    for (what, change) in [
+        ("the phase", changed(|pod| pod["status"] = json!({"phase": "Failed"}))),
+        (
+            "an address",
+            changed(|pod| pod["status"] = json!({"podIPs": [{"ip": "192.0.2.1"}], "podIP": "192.0.2.1"})),
+        ),
+        (
+            "a condition",
+            changed(|pod| pod["status"] = json!({"conditions": [{"type": "Ready", "status": "False"}]})),
+        ),
+        (
+            "the condition of no gate",
+            changed(|pod| pod["status"] = json!({"conditions": [{"type": GATE, "status": "True"}]})),
+        ),
+    ] {
+        refused(
+            what,
+            apply_to_pod(test, &bound, "here", change),
+            &[words, "where that names the readiness gate"],
+        )?;
     }
     let words = "must be a number of up to four digits";
     for value in ["", "12345", "-1", "1a", "one", "1\n"] {
