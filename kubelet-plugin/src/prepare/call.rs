@@ -507,22 +507,17 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Has the claim's pod woken when the node gets addresses that it has not got now.
     fn wake_when_supplied(&self, claim: &Claim, inventory: &Inventory) {
-        let blocks_of = |known: &Inventory, name: &NetworkName| {
-            let blocks = known.addresses.get(name).map(|of_node| of_node.blocks.clone());
-            blocks.unwrap_or_default()
-        };
-        let before: Vec<(NetworkName, Vec<Block>)> =
-            networks(claim, inventory).map(|(name, _)| (name.clone(), blocks_of(inventory, name))).collect();
+        fn blocks<'a>(known: &'a Inventory, names: &'a [NetworkName]) -> impl Iterator<Item = &'a Block> {
+            names.iter().filter_map(|name| known.addresses.get(name)).flat_map(|of_node| &of_node.blocks)
+        }
+        let names: Vec<NetworkName> = networks(claim, inventory).map(|(name, _)| name.clone()).collect();
+        let before: HashMap<String, u128> =
+            blocks(inventory, &names).map(|block| (block.uid.clone(), block.size())).collect();
         let (mut inventory, waker, pod) = (self.inventory.clone(), self.waker.clone(), claim.pod.clone());
         tokio::spawn(async move {
+            let is_new = |block: &Block| before.get(&block.uid).is_none_or(|size| block.size() > *size);
             let is_supplied = |now: &Option<Arc<Inventory>>| {
-                let is_new = |now: &Inventory, (name, before): &(NetworkName, Vec<Block>)| {
-                    blocks_of(now, name).iter().any(|block| {
-                        let known = before.iter().find(|one| one.uid == block.uid);
-                        known.is_none_or(|known| block.size() > known.size())
-                    })
-                };
-                now.as_ref().is_some_and(|now| before.iter().any(|known| is_new(now, known)))
+                now.as_ref().is_some_and(|now| blocks(now, &names).any(is_new))
             };
             let supplied = tokio::time::timeout(KUBELET_RETRY, inventory.wait_for(is_supplied)).await;
             if matches!(supplied, Ok(Ok(_))) {

@@ -30,7 +30,7 @@ impl OfPods for Annotation {
     async fn write(
         &self,
         pod: &ObjectRef,
-        before: &Vec<Value>,
+        before: Option<&Vec<Value>>,
         value: &Vec<Value>,
     ) -> Result<Written, WriteError> {
         let ObjectRef { namespace, name, uid } = pod;
@@ -38,6 +38,7 @@ impl OfPods for Annotation {
             return Ok(Written::Unwanted);
         };
         let found = metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_STATUS));
+        let before = before.map_or(&[][..], Vec::as_slice);
         let Some(text) = merged(found.map(String::as_str), before, value)? else {
             return Ok(Written::Done);
         };

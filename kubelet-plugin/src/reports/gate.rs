@@ -1,8 +1,8 @@
 //! Keeps the condition of pods that name netclaim's readiness gate: such a pod leaves its Services while one
 //! of its networks is broken.
 //!
-//! A kubelet takes a gate without a condition for one that is closed, so the first verdict is written when
-//! each network is attached or one has failed.
+//! A kubelet takes a gate without a condition for one that is closed, so it is first written when each
+//! network is attached or one has failed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +21,12 @@ use crate::pods::{NodePods, PodCondition, set_condition};
 /// After so long, an agent that has started has run CHECK for each attachment, if it does so at all.
 const FIRST_CHECK: Duration = Duration::from_secs(120);
 
-/// What the condition says; `None` before the first verdict.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Verdict(Option<(ReadyReason, String)>);
+/// What the condition says of the networks of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Summary {
+    reason: ReadyReason,
+    message: String,
+}
 
 /// The condition, written as `client`; pods are read as their node.
 pub(crate) struct Gate {
@@ -40,14 +43,14 @@ impl Gate {
 }
 
 impl OfPods for Gate {
-    type Value = Verdict;
+    type Value = Summary;
 
     const NAME: &'static str = "the condition netclaim.dev/networks";
     // A pod that is not ready for lack of a right is to be so when the right is there.
     const GIVES_UP: bool = false;
 
     /// The worst network decides. Open until each claim's attachments are made or have failed.
-    fn value(state: &PodState) -> Option<Verdict> {
+    fn value(state: &PodState) -> Option<Summary> {
         if state.damaged.is_some() {
             return None;
         }
@@ -61,23 +64,22 @@ impl OfPods for Gate {
         let decided: Vec<(&str, Vec<Entry>)> = decided.collect::<Option<_>>()?;
         let wrong = decided.iter().find_map(|(claim, entries)| {
             let (reason, message) = entries.iter().find_map(wrong)?;
-            Some((reason, shorten(format!("claim {claim}: {message}"), MAX_MESSAGE)))
+            Some(Summary { reason, message: shorten(format!("claim {claim}: {message}"), MAX_MESSAGE) })
         });
-        let fine = || (ReadyReason::Attached, "each network of the pod is attached".to_owned());
-        Some(Verdict(Some(wrong.unwrap_or_else(fine))))
+        let fine = "each network of the pod is attached";
+        Some(wrong.unwrap_or_else(|| Summary { reason: ReadyReason::Attached, message: fine.to_owned() }))
     }
 
     async fn write(
         &self,
         pod: &ObjectRef,
-        before: &Verdict,
-        Verdict(verdict): &Verdict,
+        before: Option<&Summary>,
+        Summary { reason, message }: &Summary,
     ) -> Result<Written, WriteError> {
-        let Some((reason, message)) = verdict else { return Ok(Written::Done) };
         let Some(found) = self.pods.gate(pod).await? else { return Ok(Written::Unwanted) };
         // What CHECK has found is not journalled. An agent that has just started does not open a gate that
         // the one before has closed, before it has looked.
-        let is_first = *before == Verdict::default() && self.begin.elapsed() < FIRST_CHECK;
+        let is_first = before.is_none() && self.begin.elapsed() < FIRST_CHECK;
         if is_first && reason.status() && found.as_ref().is_some_and(PodCondition::is_of_check) {
             return Err(WriteError::Unchecked);
         }
@@ -123,25 +125,23 @@ mod tests {
     use crate::fixtures::{self, attached, record};
     use crate::reports::pod_writes::PodWriter;
 
-    fn verdict(records: Vec<Record>) -> Option<(&'static str, String)> {
+    fn summary(records: Vec<Record>) -> Option<(&'static str, String)> {
         let state = PodState { records, ..PodState::default() };
-        Gate::value(&state)
-            .and_then(|Verdict(verdict)| verdict)
-            .map(|(reason, message)| (reason.as_str(), message))
+        Gate::value(&state).map(|Summary { reason, message }| (reason.as_str(), message))
     }
 
     #[test]
     fn a_pod_is_ready_when_each_network_is_attached_and_works() {
         let fine = Some(("Attached", "each network of the pod is attached".to_owned()));
-        assert_eq!(verdict(vec![attached("a", "s"), attached("b", "s")]), fine);
-        assert_eq!(verdict(vec![attached("a", "s"), record("b", Phase::Planned)]), None, "one is under way");
+        assert_eq!(summary(vec![attached("a", "s"), attached("b", "s")]), fine);
+        assert_eq!(summary(vec![attached("a", "s"), record("b", Phase::Planned)]), None, "one is under way");
         let mut failed = record("b", Phase::Planned);
         failed.error = Some("no address".to_owned());
         let expected = Some(("AttachFailed", "claim b: no address".to_owned()));
-        assert_eq!(verdict(vec![attached("a", "s"), failed]), expected);
+        assert_eq!(summary(vec![attached("a", "s"), failed]), expected);
         let mut broken = attached("a", "s");
         broken.check = Some(Finding { message: "net1 is gone".to_owned(), is_of_interface: true });
-        assert_eq!(verdict(vec![broken]), Some(("CheckFailed", "claim a: net1 is gone".to_owned())));
+        assert_eq!(summary(vec![broken]), Some(("CheckFailed", "claim a: net1 is gone".to_owned())));
     }
 
     #[test]

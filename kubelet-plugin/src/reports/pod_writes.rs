@@ -27,7 +27,7 @@ const AT_ONCE: usize = 8;
 
 /// What is kept of pods.
 pub(crate) trait OfPods: Send + Sync + 'static {
-    type Value: Clone + Default + PartialEq + Send + Sync + 'static;
+    type Value: Clone + PartialEq + Send + Sync + 'static;
 
     /// Its name, for logs.
     const NAME: &'static str;
@@ -38,11 +38,11 @@ pub(crate) trait OfPods: Send + Sync + 'static {
     /// Returns what the state of a pod says; `None` while that is open.
     fn value(state: &PodState) -> Option<Self::Value>;
 
-    /// Writes the value to the pod, if it has another one. `before` is what was written last, by this agent.
+    /// Writes the value to the pod, if it has another one. `before` is what this agent has written last.
     fn write(
         &self,
         pod: &ObjectRef,
-        before: &Self::Value,
+        before: Option<&Self::Value>,
         value: &Self::Value,
     ) -> impl Future<Output = Result<Written, WriteError>> + Send;
 }
@@ -85,7 +85,7 @@ struct Wanted<V> {
     pod: ObjectRef,
     value: V,
     /// Ours, as it was written last.
-    before: V,
+    before: Option<V>,
     /// The next write; `None` if there is nothing to write.
     due: Option<Instant>,
     backoff: ExponentialBackoff,
@@ -93,10 +93,10 @@ struct Wanted<V> {
     has_warned: bool,
 }
 
-impl<V: Default> Wanted<V> {
+impl<V> Wanted<V> {
     fn new(pod: ObjectRef, value: V) -> Self {
         let (due, backoff) = (Some(Instant::now()), RETRY.build());
-        Self { pod, value, before: V::default(), due, backoff, is_unwanted: false, has_warned: false }
+        Self { pod, value, before: None, due, backoff, is_unwanted: false, has_warned: false }
     }
 }
 
@@ -170,7 +170,7 @@ impl<K: OfPods> PodWriter<K> {
                 (Arc::clone(&self.kept), pod.clone(), before.clone(), value.clone());
             self.busy.insert(pod.uid.clone());
             writes.spawn(async move {
-                let written = timeout(WRITE_TIMEOUT, kept.write(&pod, &before, &value)).await;
+                let written = timeout(WRITE_TIMEOUT, kept.write(&pod, before.as_ref(), &value)).await;
                 (pod.uid, value, written.unwrap_or(Err(WriteError::Timeout)))
             });
         }
@@ -185,7 +185,7 @@ impl<K: OfPods> PodWriter<K> {
         let pod = &wanted.pod;
         let due = match written {
             Ok(Written::Done) => {
-                wanted.before = value;
+                wanted.before = Some(value);
                 None
             }
             Ok(Written::Unwanted) => {
