@@ -143,15 +143,19 @@ impl Test<'_> {
     /// node.
     pub fn is_unschedulable(&self, pod: &str) -> Result<()> {
         self.event(pod, &["FailedScheduling", "cannot allocate all claims"])?;
+        // The scheduler writes its event first and the condition after it.
+        let says_so = |condition: &Value| {
+            condition["type"] == "PodScheduled" && condition["reason"] == "Unschedulable"
+        };
+        eventually(SOON, &format!("{pod} is Unschedulable"), || {
+            let status = &self.get("pod", pod)?["status"];
+            ensure!(list(&status["conditions"]).any(says_so), "its status is {status}");
+            Ok(())
+        })?;
         // The scheduler may have looked before the device was published, and retries when it is.
         holds(UNSCHEDULED, &format!("{pod} has no node"), || {
-            let object = self.get("pod", pod)?;
-            let node = &object["spec"]["nodeName"];
+            let node = &self.get("pod", pod)?["spec"]["nodeName"];
             ensure!(node.is_null(), "{pod} was scheduled: {node}");
-            let says_so = |condition: &Value| {
-                condition["type"] == "PodScheduled" && condition["reason"] == "Unschedulable"
-            };
-            ensure!(list(&object["status"]["conditions"]).any(says_so), "its status is {}", object["status"]);
             Ok(())
         })
     }
