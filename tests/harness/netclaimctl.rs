@@ -1,7 +1,7 @@
 //! netclaimctl, as the cluster's admin runs it.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -62,11 +62,16 @@ impl Test<'_> {
 
     /// Runs netclaimctl as the cluster's admin; returns what it prints as JSON.
     pub fn netclaimctl(&self, args: &[&str]) -> Result<Value> {
-        let mut command = Command::new(self.cluster.netclaimctl());
-        command.args(args).arg("--kubeconfig").arg(self.cluster.dir().join("kubeconfig"));
-        let output = command.output()?;
+        let output = self.run_netclaimctl(args)?;
         let error = || String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(output.status.success(), "{} {}", error(), String::from_utf8_lossy(&output.stdout));
         serde_json::from_slice(&output.stdout).with_context(error)
+    }
+
+    /// Runs netclaimctl as the cluster's admin. It may fail: `status` does if something is wrong.
+    pub fn run_netclaimctl(&self, args: &[&str]) -> Result<Output> {
+        let mut command = Command::new(self.cluster.netclaimctl());
+        command.args(args).arg("--kubeconfig").arg(self.cluster.dir().join("kubeconfig"));
+        Ok(command.output()?)
     }
 }

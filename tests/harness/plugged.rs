@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::node::Node;
 use crate::test::Test;
 
-/// A link that is on a node while this value lives: one end of a veth pair, whose other end is `far-NAME`, or
-/// a bridge.
+/// A link that is on a node while this value lives: one end of a veth pair, whose other end is `far-NAME` or
+/// on another node, or a bridge.
 pub struct Plugged<'a> {
     test: &'a Test<'a>,
     node: Arc<Node>,
@@ -42,6 +42,20 @@ impl<'a> Plugged<'a> {
             plugged.set(&[end, "up"])?;
         }
         Ok(plugged)
+    }
+
+    /// Adds a wire between two nodes, whose ends have this name on both, and sets the ends up.
+    pub fn between(test: &'a Test<'a>, nodes: [&str; 2], name: &str) -> Result<[Self; 2]> {
+        let [one, other] = nodes.map(|node| test.cluster.node_named(node));
+        let (one, other) = (one?, other?);
+        let netns = other.pid().to_string();
+        let ends = [one, other].map(|node| Self { test, node, ends: [name.to_owned(), name.to_owned()] });
+        ends[0].ip(&["link", "add", name, "type", "veth", "peer", "name", name, "netns", &netns])?;
+        for end in &ends {
+            end.node.plugged().insert(name.to_owned());
+            end.set(&[name, "up"])?;
+        }
+        Ok(ends)
     }
 
     /// Runs `ip link set WORDS` on the node.

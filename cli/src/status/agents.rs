@@ -62,6 +62,8 @@ pub(super) enum NotAsked {
 pub(super) struct Found {
     /// The program of each CNI plugin.
     pub(super) plugins: BTreeMap<String, String>,
+    /// The ClaimNetworks of which the node has something by `spec.node`, and whether it is all there.
+    pub(super) node_networks: BTreeMap<String, bool>,
     /// Whether it publishes no counters, because of the scheduler.
     pub(super) without_counters: bool,
 }
@@ -69,14 +71,18 @@ pub(super) struct Found {
 impl Found {
     fn of(metrics: &str) -> Self {
         let mut found = Self::default();
-        for mut sample in samples(metrics).filter(|sample| sample.value == 1.0) {
+        for mut sample in samples(metrics) {
             let mut label = |name: &str| sample.labels.remove(name).unwrap_or_default();
+            let is_one = sample.value == 1.0;
             match sample.name.as_str() {
-                "netclaim_cni_plugin_info" => {
+                "netclaim_cni_plugin_info" if is_one => {
                     let (plugin, path) = (label("plugin"), label("path"));
                     found.plugins.insert(plugin, path);
                 }
-                "netclaim_without_counters" => found.without_counters = true,
+                "netclaim_without_counters" => found.without_counters = is_one,
+                "netclaim_network_set_up" => {
+                    found.node_networks.insert(label("network"), is_one);
+                }
                 _ => {}
             }
         }
@@ -200,7 +206,9 @@ mod tests {
                 200,
                 json!(
                     "netclaim_cni_plugin_info{plugin=\"sriov\",path=\"/opt/cni/bin/sriov\"} 1\n\
-                    netclaim_without_counters 1\n"
+                    netclaim_without_counters 1\n\
+                    netclaim_network_set_up{network=\"lab\"} 1\n\
+                    netclaim_network_set_up{network=\"office\"} 0\n"
                 ),
             ),
             _ => status(404, "NotFound"),
@@ -210,6 +218,7 @@ mod tests {
         assert_eq!(answers.lacks.remove("a"), Some(Ok(vec!["no NRI".to_owned(), "no kubelet".to_owned()])));
         let found = Found {
             plugins: [("sriov".to_owned(), "/opt/cni/bin/sriov".to_owned())].into(),
+            node_networks: [("lab".to_owned(), true), ("office".to_owned(), false)].into(),
             without_counters: true,
         };
         assert_eq!(answers.found.remove("a"), Some(Ok(found)));

@@ -28,6 +28,7 @@ pub(super) struct NodeReport {
     runtime: String,
     attachments: usize,
     devices: Vec<DeviceRow>,
+    node_networks: Vec<NodeNetworkRow>,
     plugins: Vec<PluginRow>,
     /// What somebody should look at, in sentences.
     pub(super) problems: Vec<String>,
@@ -47,6 +48,15 @@ struct DeviceRow {
     attachments: usize,
     /// The keys of the taints by which it takes no new pods.
     closed: BTreeSet<String>,
+}
+
+/// A ClaimNetwork of which something is on the node by `spec.node`.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeNetworkRow {
+    network: String,
+    /// Whether all of it is there.
+    ready: bool,
 }
 
 /// A CNI plugin that ClaimNetworks of the node use.
@@ -116,6 +126,7 @@ impl NodeReport {
             runtime: info.map(|info| info.container_runtime_version.clone()).unwrap_or_default(),
             attachments: row.attachments,
             devices,
+            node_networks: known.map(node_networks).unwrap_or_default(),
             plugins,
             problems,
             notes,
@@ -149,6 +160,13 @@ impl NodeReport {
             let head = ["UPLINK", "DEVICE", "NETWORK", "MODE", "ATTACHMENTS", "NO NEW PODS"];
             text += &format!("\n{}", table(&head, devices, colours));
         }
+        let node_networks = self.node_networks.iter().map(|row| {
+            let state = if row.ready { Cell::from("Ready") } else { Cell::marked("NotReady", Mark::Warning) };
+            vec![row.network.as_str().into(), state]
+        });
+        if !self.node_networks.is_empty() {
+            text += &format!("\n{}", table(&["NETWORK", "ON THE NODE"], node_networks, colours));
+        }
         let plugins = self.plugins.iter().map(|row| {
             let networks: Vec<&str> = row.networks.iter().map(String::as_str).collect();
             let path = row.path.as_deref().map_or_else(|| Cell::marked(NONE, Mark::Bad), Cell::from);
@@ -165,6 +183,11 @@ impl NodeReport {
         }
         text + &noted(&self.notes)
     }
+}
+
+fn node_networks(found: &Found) -> Vec<NodeNetworkRow> {
+    let row = |(network, ready): (&String, &bool)| NodeNetworkRow { network: network.clone(), ready: *ready };
+    found.node_networks.iter().map(row).collect()
 }
 
 /// The plugins that the node's ClaimNetworks use. Without an answer of the agent there is nothing to show.

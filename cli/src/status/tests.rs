@@ -96,7 +96,11 @@ fn agents(uri: &str) -> (u16, Value) {
                 "not connected to the container runtime by NRI: enable NRI\nthe kubelet has not registered the driver"
             ),
         ),
-        _ if uri.contains("agent-b:9177") => (200, json!(plugin("host-local") + uncounted)),
+        _ if uri.contains("agent-b:9177") => {
+            let node_networks =
+                "netclaim_network_set_up{network=\"fast\"} 1\nnetclaim_network_set_up{network=\"slow\"} 0\n";
+            (200, json!(plugin("host-local") + uncounted + node_networks))
+        }
         _ => (200, json!(plugin("host-local") + &plugin("sriov") + uncounted)),
     }
 }
@@ -152,7 +156,7 @@ async fn a_status_without_the_right_to_ask_agents_says_so() {
 }
 
 #[tokio::test]
-async fn the_status_of_a_node_has_its_devices_and_plugins() {
+async fn the_status_of_a_node_has_its_devices_its_networks_and_plugins() {
     let report = of_node(&cluster(agents), &cluster(agents), "netclaim-system", "b").await.unwrap();
     let missing = "node b: CNI plugin sriov of ClaimNetwork fast is not installed: put it where the agent looks (--cni-bin-dir, by default \
         /opt/cni/bin), or into the image of plugins.image";
@@ -162,6 +166,10 @@ async fn the_status_of_a_node_has_its_devices_and_plugins() {
         "",
         "UPLINK   DEVICE     NETWORK   MODE    ATTACHMENTS   NO NEW PODS",
         "eth1     net-fast   fast      sriov   0             plugin-missing",
+        "",
+        "NETWORK   ON THE NODE",
+        "fast      Ready",
+        "slow      NotReady",
         "",
         "PLUGIN       NETWORKS   PROGRAM",
         "host-local   fast       /opt/cni/bin/host-local",
@@ -178,6 +186,7 @@ async fn the_status_of_a_node_has_its_devices_and_plugins() {
         json["plugins"][0],
         json!({"plugin": "host-local", "networks": ["fast"], "path": "/opt/cni/bin/host-local"})
     );
+    assert_eq!(json["nodeNetworks"][1], json!({"network": "slow", "ready": false}));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! `netclaimctl explain` on a real cluster.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::list;
@@ -9,10 +9,7 @@ use serde_json::{Value, json};
 
 /// Runs `netclaimctl explain` as the cluster's admin, in the scenario's namespace.
 fn explain(test: &Test<'_>, args: &[&str]) -> Result<Output> {
-    let mut command = Command::new(test.cluster.netclaimctl());
-    command.arg("explain").args(args).args(["--namespace", test.namespace()]);
-    command.arg("--kubeconfig").arg(test.cluster.dir().join("kubeconfig"));
-    Ok(command.output()?)
+    test.run_netclaimctl(&[&["explain"], args, &["--namespace", test.namespace()]].concat())
 }
 
 /// What it says of an object.

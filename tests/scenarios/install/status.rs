@@ -1,7 +1,7 @@
 //! `netclaimctl status` on a real cluster.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{list, text};
@@ -10,9 +10,7 @@ use serde_json::{Value, json};
 
 /// Runs `netclaimctl status` as the cluster's admin.
 fn status(test: &Test<'_>, args: &[&str]) -> Result<Output> {
-    let mut command = Command::new(test.cluster.netclaimctl());
-    command.args(["status", "--kubeconfig"]).arg(test.cluster.dir().join("kubeconfig")).args(args);
-    Ok(command.output()?)
+    test.run_netclaimctl(&[&["status"], args].concat())
 }
 
 fn report(test: &Test<'_>) -> Result<(bool, Value)> {

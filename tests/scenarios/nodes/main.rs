@@ -57,6 +57,8 @@ fn main() -> ExitCode {
                 a_named_claim_moves_to_another_node_with_its_pod,
                 a_cluster_wide_network_counts_its_interfaces_over_all_nodes,
                 pods_on_different_nodes_reach_each_other,
+                a_bridge_that_nodes_make_connects_their_pods_and_goes_after_the_last,
+                a_vlan_and_a_bridge_that_nodes_make_connect_their_pods_and_go_after_the_last,
                 macvlan_across_nodes_works_as_its_page_shows,
                 pods_keep_their_addresses_as_the_page_about_them_shows,
                 addresses_for_the_whole_cluster_work_as_their_page_shows,
