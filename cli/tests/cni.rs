@@ -332,7 +332,7 @@ fn a_served_plugin_is_called_by_its_socket_until_the_daemon_is_ended() {
         assert!(daemon.try_wait().unwrap().is_none());
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    node.ok(&["add", "net", "a", "--cni-sockets", sockets]);
+    node.ok(&["add", "net", "a", "--cni-daemons", "mock", "--cni-sockets", sockets]);
     node.ok(&["check", "net", "a", "--cni-sockets", sockets]);
     let calls = node.calls();
     assert_eq!(calls.iter().map(|call| call[0].as_str()).collect::<Vec<_>>(), ["ADD", "CHECK"]);
@@ -346,5 +346,8 @@ fn a_served_plugin_is_called_by_its_socket_until_the_daemon_is_ended() {
     let (error, told) = node.fails(&["del", "net", "a", "--cni-sockets", sockets]);
     assert_eq!(error["code"], 11, "try again later");
     assert!(told.contains("start the daemon that serves the plugin there"), "{told}");
-    assert!(node.fails(&["del", "net", "a"]).1.contains("--cni-sockets"));
+    assert!(
+        node.fails(&["del", "net", "a"]).1.contains("/run/netclaim/cni/mock.sock"),
+        "where agents have it"
+    );
 }

@@ -29,7 +29,7 @@
 //! * [`RunObserver`] hears how long each plugin ran and how it ended.
 //! * [`BinChanges`] reports when the installed plugins may have changed.
 //!
-//! The feature `sockets` adds plugins that are daemons: `Runtime::with_sockets` calls them, and `serve` is a
+//! The feature `sockets` adds plugins that are daemons: `Runtime::with_daemons` calls them, and `serve` is a
 //! daemon for plugins that are programs.
 //!
 //! Invariants:

@@ -73,8 +73,14 @@ impl World {
         self
     }
 
+    /// Runs programs of the host alone.
+    fn programs(&self) -> Runtime {
+        Runtime::new(vec![self.host.path().to_owned()]).unwrap()
+    }
+
+    /// `q` and `i` are daemons.
     fn runtime(&self) -> Runtime {
-        Runtime::new(vec![self.host.path().to_owned()]).unwrap().with_sockets(self.sockets.path())
+        self.programs().with_daemons(self.sockets.path(), ["q", "i"].map(|name| name.parse().unwrap()))
     }
 
     fn socket(&self, name: &str) -> PathBuf {
@@ -178,18 +184,40 @@ async fn a_chain_is_deleted_the_way_it_was_added_while_its_daemon_comes_and_goes
 }
 
 #[tokio::test]
-async fn what_a_program_added_is_deleted_by_the_program_although_a_daemon_has_come() {
+async fn what_a_program_added_is_deleted_by_the_program_although_it_is_a_daemon_now() {
     let world = World::new().on_host("q", NOTES).in_container("q", NOTES);
-    let list = world.settled(&["q"]).await;
-    assert!(list.sockets().unwrap().is_empty());
-    let before: NetworkList = network(&["q"]).pinned(list.version()).unwrap();
+    let list = world.programs().settle(&network(&["q"])).await.unwrap();
+    assert!(list.sockets().is_none());
+    let result = world.programs().add(&list, &attachment(), LONG).await.unwrap();
     let _daemon = world.daemon(&["q"]).await;
-    for list in [&list, &before] {
-        let result = world.runtime().add(list, &attachment(), LONG).await.unwrap();
-        world.runtime().del(list, &attachment(), Some(&result), LONG).await.unwrap();
-    }
-    assert_eq!(trace(&world.host, "calls"), "ADD\nDEL\nADD\nDEL\n");
+    world.runtime().del(&list, &attachment(), Some(&result), LONG).await.unwrap();
+    assert_eq!(trace(&world.host, "calls"), "ADD\nDEL\n");
     assert_eq!(trace(&world.container, "calls"), "");
+}
+
+#[tokio::test]
+async fn what_a_daemon_added_is_deleted_by_it_although_it_is_a_program_now() {
+    let world = World::new().on_host("q", NOTES).in_container("q", NOTES);
+    let _daemon = world.daemon(&["q"]).await;
+    let list = world.settled(&["q"]).await;
+    let result = world.runtime().add(&list, &attachment(), LONG).await.unwrap();
+    let now = world.programs().with_daemons(world.sockets.path(), []);
+    now.del(&list, &attachment(), Some(&result), LONG).await.unwrap();
+    assert_eq!(trace(&world.container, "calls"), "ADD\nDEL\n");
+    assert!(now.settle(&network(&["q"])).await.unwrap().sockets().is_none());
+    assert_eq!(trace(&world.host, "calls"), "");
+}
+
+#[tokio::test]
+async fn a_daemon_that_has_not_come_yet_is_waited_for_and_no_program_stands_in_for_it() {
+    let world = World::new().on_host("q", NOTES).in_container("q", NOTES);
+    let early = world.runtime().settle(&network(&["q"])).await.unwrap_err();
+    assert!(early.is_of_daemon() && early.retry() == Retry::Later, "{early:?}");
+    assert!(world.runtime().find_all(&network(&["q"])).unwrap_err().is_of_daemon());
+    let _daemon = world.daemon(&["q"]).await;
+    let list = world.settled(&["q"]).await;
+    world.runtime().add(&list, &attachment(), LONG).await.unwrap();
+    assert_eq!((trace(&world.host, "calls"), trace(&world.container, "calls")), ("".into(), "ADD\n".into()));
 }
 
 #[tokio::test]
@@ -218,8 +246,7 @@ async fn a_served_plugin_gets_what_a_program_gets_with_the_plugins_of_its_contai
     attachment.args = vec![("A".to_owned(), "1".to_owned())];
     attachment.trace =
         Some(netclaim_cni::TraceContext::of_attachment(&attachment.container_id, &attachment.if_name));
-    let program = Runtime::new(vec![world.host.path().to_owned()]).unwrap();
-    program.add(&network(&["q"]), &attachment, LONG).await.unwrap();
+    world.programs().add(&network(&["q"]), &attachment, LONG).await.unwrap();
     let _daemon = world.daemon(&["q"]).await;
     let list = world.settled(&["q"]).await;
     world.runtime().add(&list, &attachment, LONG).await.unwrap();
@@ -266,7 +293,7 @@ async fn versions_are_asked_of_the_daemon_once_and_again_after_its_restart() {
     let mut changes = runtime.bin_changes().unwrap();
     daemon.end().await;
     tokio::time::timeout(LONG, changes.tick()).await.unwrap().unwrap();
-    assert_eq!(runtime.find(&q).unwrap().path, world.host.path().join("q"));
+    assert!(runtime.find(&q).unwrap_err().is_of_daemon(), "the program does not count");
     let _daemon = world.daemon(&["q"]).await;
     runtime.settle(&network(&["q"])).await.unwrap();
     assert_eq!(trace(&world.container, "versions"), "v\nv\n");
@@ -340,8 +367,7 @@ async fn a_socket_that_refuses_or_hangs_is_a_failure_and_no_program_runs() {
     assert!(matches!(late.kind(), ErrorKind::Timeout { phase: CallPhase::Daemon, .. }), "{late:?}");
     assert!(late.effect() == Effect::Unknown && start.elapsed() < 3 * SHORT);
     drop(listener);
-    let without = Runtime::new(vec![world.host.path().to_owned()]).unwrap();
-    let error = without.add(&list_of_q(), &attachment(), LONG).await.unwrap_err().error;
+    let error = world.programs().add(&list_of_q(), &attachment(), LONG).await.unwrap_err().error;
     assert!(matches!(error.kind(), ErrorKind::NoSockets), "{error:?}");
     assert_eq!(trace(&world.host, "calls"), "");
 }

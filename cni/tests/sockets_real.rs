@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use netclaim_cni::{Attachment, NetworkList, Runtime, ServeError, serve};
+use netclaim_cni::{Attachment, NetworkList, PluginType, Runtime, ServeError, serve};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::json;
@@ -39,9 +39,13 @@ fn mounted(dir: &Path, container: &str, netns: &Netns) -> Attachment {
     Attachment { netns: Some(path), ..attachment(container, netns) }
 }
 
+fn types(names: &[&str]) -> Vec<PluginType> {
+    names.iter().map(|name| name.parse().unwrap()).collect()
+}
+
 async fn daemon(dir: &Path, types: &[&str]) -> (oneshot::Sender<()>, JoinHandle<Result<(), ServeError>>) {
     let (end, ended) = oneshot::channel();
-    let names: Vec<_> = types.iter().map(|name| name.parse().unwrap()).collect();
+    let names = self::types(types);
     let (runtime, sockets) = (Runtime::new(vec![bin()]).unwrap().with_env("GOMAXPROCS", "1"), dir.to_owned());
     let task = tokio::spawn(async move {
         let log = |text: &str| eprintln!("{text}");
@@ -65,7 +69,9 @@ fn portmap_and_firewall_of_a_daemon_are_added_checked_and_deleted_in_a_chain() {
             std::os::unix::fs::symlink(bin().join(plugin), only_bridge.path().join(plugin)).unwrap();
         }
         // The host has neither plugin.
-        let runtime = Runtime::new(vec![only_bridge.path().to_owned()]).unwrap().with_sockets(&sockets);
+        let runtime = Runtime::new(vec![only_bridge.path().to_owned()])
+            .unwrap()
+            .with_daemons(&sockets, types(&["portmap", "firewall"]));
         let list = host.list(
             "b",
             json!([
@@ -115,7 +121,9 @@ fn a_bridge_of_a_daemon_masquerades_and_frees_its_address_after_the_namespace() 
         own_mounts();
         let (dirs, nothing) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let sockets = dirs.path().join("sockets");
-        let runtime = Runtime::new(vec![nothing.path().to_owned()]).unwrap().with_sockets(&sockets);
+        let runtime = Runtime::new(vec![nothing.path().to_owned()])
+            .unwrap()
+            .with_daemons(&sockets, types(&["bridge", "host-local"]));
         let list = host.list(
             "m",
             json!([
@@ -185,7 +193,7 @@ fn what_a_call_by_socket_costs_beside_a_process() {
         let sockets = dirs.path().join("sockets");
         let (_end, _task) = daemon(&sockets, &["static"]).await;
         let by_exec = || Runtime::new(vec![bin()]).unwrap().with_env("GOMAXPROCS", "1");
-        let by_socket = || by_exec().with_sockets(&sockets);
+        let by_socket = || by_exec().with_daemons(&sockets, types(&["static"]));
         let plugin = "static".parse().unwrap();
         let netns = Netns::new();
         let attachment = mounted(dirs.path(), "c1", &netns);

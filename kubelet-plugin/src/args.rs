@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use ipnet::IpNet;
+use netclaim_cni::PluginType;
 use netclaim_process::log::LogArgs;
 
 use crate::dra::Registration;
@@ -50,10 +51,13 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_CNI_BIN_DIR", default_value = "/opt/cni/bin", value_delimiter = ':')]
     pub cni_bin_dir: Vec<PathBuf>,
 
-    /// Directory of the sockets of CNI plugins that are daemons, TYPE.sock: such a plugin is called by its
-    /// socket and not run. Only root may write it [default: all plugins are run]
-    #[arg(long, env = "NETCLAIM_CNI_SOCKETS")]
-    pub cni_sockets: Option<PathBuf>,
+    /// Types of CNI plugins that are daemons: they are called by their sockets and never run
+    #[arg(long, env = "NETCLAIM_CNI_DAEMONS", value_name = "TYPES", value_delimiter = ',')]
+    pub cni_daemons: Vec<PluginType>,
+
+    /// Directory of the sockets of CNI plugins that are daemons, TYPE.sock. Only root may write it
+    #[arg(long, env = "NETCLAIM_CNI_SOCKETS", default_value = "/run/netclaim/cni")]
+    pub cni_sockets: PathBuf,
 
     /// Mount namespace in which the agent finds and runs CNI plugins. Use /proc/1/ns/mnt, the host's, for
     /// plugins that need programs or files of the host; a container needs hostPID, SYS_CHROOT and SYS_PTRACE

@@ -102,7 +102,7 @@ pub enum Operation {
         #[arg(long)]
         json: bool,
     },
-    /// Serves plugins on sockets, for agents with --cni-sockets, until it is ended.
+    /// Serves plugins on sockets, for agents with --cni-daemons, until it is ended.
     ///
     /// Run it in a container that has what the plugins need, such as iptables.
     Serve {

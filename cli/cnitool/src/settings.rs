@@ -7,13 +7,14 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use netclaim_cni::{
-    Attachment, Attachments, BinDirError, Cache, CapabilityArgs, ContainerId, IfName, NameError, Runtime,
-    TraceContext,
+    Attachment, Attachments, BinDirError, Cache, CapabilityArgs, ContainerId, IfName, NameError, PluginType,
+    Runtime, TraceContext,
 };
 use sha2::{Digest as _, Sha512};
 
 /// Includes the plugins that the agent installs.
 const DEFAULT_CNI_PATH: &str = "/opt/cni/bin:/var/lib/netclaim/plugins";
+const DEFAULT_SOCKETS: &str = "/run/netclaim/cni";
 const DEFAULT_NETCONF_DIR: &str = "/etc/cni/net.d";
 
 /// Settings of all operations. An empty value is the same as none, except for `CNI_IFNAME`.
@@ -23,8 +24,18 @@ pub struct Settings {
     /// own in /var/lib/netclaim/plugins]
     #[arg(long, env = "CNI_PATH", value_name = "DIRS", global = true, hide_env_values = true)]
     pub cni_path: Option<OsString>,
-    /// Directory of the sockets of plugins that are daemons, as the agent's --cni-sockets [default: all
-    /// plugins are run]
+    /// Types of plugins that are daemons, as the agent's --cni-daemons
+    #[arg(
+        long,
+        env = "NETCLAIM_CNI_DAEMONS",
+        value_name = "TYPES",
+        value_delimiter = ',',
+        global = true,
+        hide_env_values = true
+    )]
+    pub cni_daemons: Vec<String>,
+    /// Directory of the sockets of plugins that are daemons, as the agent's --cni-sockets [default:
+    /// /run/netclaim/cni]
     #[arg(long, env = "NETCLAIM_CNI_SOCKETS", value_name = "DIR", global = true, hide_env_values = true)]
     pub cni_sockets: Option<PathBuf>,
     /// Directory of network configurations [default: /etc/cni/net.d]
@@ -88,13 +99,16 @@ pub enum SettingError {
     /// No container ID for the namespace.
     #[error("no container ID can be made")]
     ContainerId(#[source] NameError),
+    /// A type of a plugin in `NETCLAIM_CNI_DAEMONS`.
+    #[error("NETCLAIM_CNI_DAEMONS, or --cni-daemons")]
+    CniDaemons(#[source] NameError),
 }
 
 impl Settings {
     /// Returns a runtime with the directories of plugins.
     ///
     /// # Errors
-    /// [`SettingError::CniPath`], [`SettingError::Path`].
+    /// [`SettingError::CniPath`], [`SettingError::Path`], [`SettingError::CniDaemons`].
     pub fn runtime(&self) -> Result<Runtime, SettingError> {
         let dirs = self.cni_path.as_deref().filter(|dirs| !dirs.is_empty());
         let dirs = env::split_paths(dirs.unwrap_or_else(|| DEFAULT_CNI_PATH.as_ref()))
@@ -102,10 +116,11 @@ impl Settings {
             .map(|dir| absolute(&dir))
             .collect::<Result<_, _>>()?;
         let runtime = Runtime::new(dirs).map_err(SettingError::CniPath)?;
-        Ok(match &self.cni_sockets {
-            Some(dir) if !dir.as_os_str().is_empty() => runtime.with_sockets(dir),
-            _ => runtime,
-        })
+        let daemons = self.cni_daemons.iter().filter(|plugin| !plugin.is_empty());
+        let daemons = daemons.map(|plugin| plugin.parse()).collect::<Result<Vec<PluginType>, _>>();
+        let sockets = self.cni_sockets.as_deref().filter(|dir| !dir.as_os_str().is_empty());
+        let sockets = sockets.unwrap_or_else(|| Path::new(DEFAULT_SOCKETS));
+        Ok(runtime.with_daemons(sockets, daemons.map_err(SettingError::CniDaemons)?))
     }
 
     /// Returns the directory of network configurations.

@@ -132,7 +132,7 @@ impl Attachments {
             return Err(AttachmentError::Attached(attachment.key()));
         }
         // With a single version there is no choice: a plugin that does not support it says so.
-        let has_choice = list.versions().len() >= 2 || self.runtime.has_sockets();
+        let has_choice = list.versions().len() >= 2 || self.runtime.has_daemons();
         let list = if has_choice { self.runtime.settle(list).await? } else { list.clone() };
         let mut cached =
             Cached { list, attachment: attachment.clone(), outcome: AddOutcome::Unfinished(None) };

@@ -56,12 +56,19 @@ pub struct Runtime {
     bin_dirs: Vec<PathBuf>,
     pub(super) cni_path: OsString,
     pub(super) env: Vec<(OsString, OsString)>,
-    sockets: Option<PathBuf>,
+    daemons: Option<Daemons>,
     pub(super) launcher: Launcher,
     pub(super) locks: Locks,
     pub(super) versions: KnownVersions,
     observed: Observed,
     trace_of: Option<TraceOf>,
+}
+
+/// The plugins that are daemons, and where their sockets are.
+#[derive(Debug)]
+struct Daemons {
+    dir: PathBuf,
+    types: BTreeSet<PluginType>,
 }
 
 /// A directory that cannot be searched for plugins.
@@ -130,12 +137,12 @@ impl Runtime {
         if !passed_on.iter().any(|(key, _)| key == "PATH") {
             passed_on.push(("PATH".into(), DEFAULT_PATH.into()));
         }
-        let (sockets, launcher, locks, versions, observed, trace_of) = Default::default();
+        let (daemons, launcher, locks, versions, observed, trace_of) = Default::default();
         Ok(Self {
             bin_dirs,
             cni_path,
             env: passed_on,
-            sockets,
+            daemons,
             launcher,
             locks,
             versions,
@@ -161,13 +168,16 @@ impl Runtime {
         self
     }
 
-    /// Calls the plugins that have a socket `TYPE.sock` in `dir` by it, instead of their programs. A chain is
-    /// called so only after [`settle`](Self::settle). Plugins that run others, above all their IPAM plugin,
-    /// do so themselves: what they run as programs does not go by sockets.
+    /// Calls plugins of these `types` by their sockets, `TYPE.sock` in `dir`, and never as programs: a daemon
+    /// that has not started yet, as after a boot, must not be replaced by a program that lacks what the
+    /// daemon has. A chain is called so only after [`settle`](Self::settle); one that was settled before is
+    /// called as it was then, whatever the `types` are now. Plugins that run others, above all their IPAM
+    /// plugin, do so themselves: what they run as programs does not go by sockets.
     #[cfg(feature = "sockets")]
     #[must_use]
-    pub fn with_sockets(self, dir: impl Into<PathBuf>) -> Self {
-        Self { sockets: Some(dir.into()), ..self }
+    pub fn with_daemons(self, dir: impl Into<PathBuf>, types: impl IntoIterator<Item = PluginType>) -> Self {
+        let types = types.into_iter().collect();
+        Self { daemons: Some(Daemons { dir: dir.into(), types }), ..self }
     }
 
     /// Reports every run of a plugin to `observer`.
@@ -187,12 +197,17 @@ impl Runtime {
     /// Calls every plugin as a program: for places that daemons do not see.
     #[must_use]
     pub fn by_programs(self) -> Self {
-        Self { sockets: None, ..self }
+        Self { daemons: None, ..self }
     }
 
-    /// Whether plugins may be served by daemons.
-    pub(super) fn has_sockets(&self) -> bool {
-        self.sockets.is_some()
+    /// Whether chains are settled with plugins that are daemons.
+    pub(super) fn has_daemons(&self) -> bool {
+        self.daemons.as_ref().is_some_and(|daemons| !daemons.types.is_empty())
+    }
+
+    /// Whether the plugin is a daemon.
+    fn is_daemon(&self, plugin: &PluginType) -> bool {
+        self.daemons.as_ref().is_some_and(|daemons| daemons.types.contains(plugin))
     }
 
     /// The directories that are searched.
@@ -205,7 +220,8 @@ impl Runtime {
     /// # Errors
     /// When the kernel gives no inotify instance or watch; `fs.inotify` limits them.
     pub fn bin_changes(&self) -> io::Result<BinChanges> {
-        let dirs = self.bin_dirs.iter().chain(&self.sockets).cloned().collect();
+        let dirs =
+            self.bin_dirs.iter().chain(self.daemons.as_ref().map(|daemons| &daemons.dir)).cloned().collect();
         BinChanges::subscribe(self.launcher.clone(), dirs)
     }
 
@@ -234,8 +250,7 @@ impl Runtime {
     /// As [`find`](Self::find), and [`ErrorKind::Daemon`].
     pub async fn daemons_answer(&self, list: &NetworkList, deadline: Duration) -> Result<(), Error> {
         let deadline = Deadline::after(deadline);
-        let ways = if self.has_sockets() { self.ways(list) } else { BTreeSet::new() };
-        for (plugin, way) in ways.into_iter().filter(|(_, way)| *way == Way::Socket) {
+        for (plugin, way) in self.ways(list).into_iter().filter(|(_, way)| *way == Way::Socket) {
             self.answers(&Context { way, ..Context::lookup(plugin) }, deadline).await?;
         }
         Ok(())
@@ -243,7 +258,7 @@ impl Runtime {
 
     /// Returns the types of plugins that daemons serve, of a list that does not say so yet.
     pub(super) fn served(&self, list: &NetworkList) -> Option<BTreeSet<PluginType>> {
-        self.sockets.as_ref().filter(|_| list.sockets().is_none())?;
+        (self.has_daemons() && list.sockets().is_none()).then_some(())?;
         let served = self.ways(list).into_iter().filter(|(_, way)| *way == Way::Socket);
         Some(served.map(|(plugin, _)| plugin.clone()).collect())
     }
@@ -251,10 +266,9 @@ impl Runtime {
     /// Returns the types of plugins in the list, and how they are called. A plugin that is a program runs its
     /// IPAM plugin as one, too.
     pub(super) fn ways<'a>(&self, list: &'a NetworkList) -> BTreeSet<(&'a PluginType, Way)> {
-        let is_served = |plugin: &PluginType| match (list.sockets(), &self.sockets) {
-            (Some(types), _) => types.contains(plugin),
-            (None, Some(dir)) => sockets::is_there(dir, plugin),
-            (None, None) => false,
+        let is_served = |plugin: &PluginType| match list.sockets() {
+            Some(types) => types.contains(plugin),
+            None => self.is_daemon(plugin),
         };
         let way = |is_served: bool| if is_served { Way::Socket } else { Way::Program };
         let of_one = |plugin: &'a PluginConf| {
@@ -539,14 +553,14 @@ impl Runtime {
     }
 
     pub(super) fn search(&self, context: &Context) -> Result<Program, Error> {
-        let is_there = |dir: &PathBuf| sockets::is_there(dir, &context.plugin);
-        let dir = match context.way {
-            Way::Program => None,
-            Way::Either => self.sockets.as_ref().filter(|dir| is_there(dir)),
-            Way::Socket => Some(self.sockets.as_ref().ok_or_else(|| context.error(ErrorKind::NoSockets))?),
+        let is_by_socket = match context.way {
+            Way::Program => false,
+            Way::Either => self.is_daemon(&context.plugin),
+            Way::Socket => true,
         };
-        if let Some(dir) = dir {
-            return sockets::find(dir, &context.plugin).map_err(|kind| context.error(kind));
+        if is_by_socket {
+            let daemons = self.daemons.as_ref().ok_or_else(|| context.error(ErrorKind::NoSockets))?;
+            return sockets::find(&daemons.dir, &context.plugin).map_err(|kind| context.error(kind));
         }
         let mut not_executable = None;
         for dir in &self.bin_dirs {

@@ -74,7 +74,7 @@ impl Runtime {
 
     /// Returns the network in the version of an ADD and all later calls: as [`negotiate`](Self::negotiate),
     /// but the highest version that the network declares if a plugin's program does not answer VERSION. It
-    /// says which plugins are served by daemons, if this runtime knows any: see [`NetworkList::sockets`].
+    /// says which plugins are served by daemons, if this runtime has any: see [`NetworkList::sockets`].
     ///
     /// # Errors
     /// [`ErrorKind::NoCommonVersion`], [`ErrorKind::NotFound`]; those of [a daemon](Error::is_of_daemon).

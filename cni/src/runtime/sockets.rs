@@ -21,11 +21,6 @@ pub(crate) fn path(dir: &Path, plugin: &PluginType) -> PathBuf {
     dir.join(format!("{plugin}.sock"))
 }
 
-/// Whether there is anything at the path of the plugin's socket.
-pub(crate) fn is_there(dir: &Path, plugin: &PluginType) -> bool {
-    symlink_metadata(path(dir, plugin)).is_ok()
-}
-
 /// Finds the plugin's socket.
 ///
 /// # Errors

@@ -521,11 +521,9 @@ pub(crate) fn cni_plugins(args: &Args, mark: &Mark, runs: PluginRuns) -> Result<
     if let Some(path) = &args.cni_mount_namespace {
         runtime = runtime.in_mount_namespace(path)?;
     }
-    if let Some(dir) = &args.cni_sockets {
-        // Without it, all of RUN_DIR would be watched until it is there.
-        make_run_dir(dir)?;
-        runtime = runtime.with_sockets(dir);
-    }
+    // Without it, all of RUN_DIR would be watched until it is there.
+    make_run_dir(&args.cni_sockets)?;
+    runtime = runtime.with_daemons(&args.cni_sockets, args.cni_daemons.iter().cloned());
     let cache = Cache::new(args.cni_cache_dir()).beside_a_journal();
     Ok(CniPlugins::new(runtime, cache, Links::new("/sys"), args.cni_timeout))
 }

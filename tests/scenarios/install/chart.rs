@@ -127,7 +127,7 @@ const VALUES: &[(&str, &str)] = &[
     ("agent.kubeletDir=/var/lib/k0s/kubelet", "path: /var/lib/k0s/kubelet/plugins_registry"),
     ("agent.cniBinDir=/usr/lib/cni", "{name: NETCLAIM_CNI_BIN_DIR, value: \"/usr/lib/cni\"}"),
     ("agent.hostMounts=true", "SYS_PTRACE"),
-    ("agent.cniSockets=true", "{name: NETCLAIM_CNI_SOCKETS, value: /run/netclaim/cni}"),
+    ("agent.cniDaemons={portmap,firewall}", "{name: NETCLAIM_CNI_DAEMONS, value: \"portmap,firewall\"}"),
     ("agent.metricsAddress=127.0.0.1:9177", "value: \"127.0.0.1:9177\""),
     ("agent.logJSON=true", "NETCLAIM_LOG_JSON"),
     (

@@ -11,6 +11,7 @@ use netclaim_tests::{scenarios, suite};
 
 mod cert_manager;
 mod chart;
+mod daemons;
 mod explain;
 mod helm;
 mod images;
@@ -26,6 +27,7 @@ mod upgrade;
 mod webhook;
 
 use chart::*;
+use daemons::*;
 use explain::*;
 use helm::*;
 use images::*;
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
                 the_quick_start_works_as_it_is_written,
                 the_files_of_a_release_install_netclaim,
                 plugins_come_from_an_image,
+                plugins_that_call_iptables_are_served_by_a_daemon_set,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
                 the_webhook_refuses_what_netclaim_could_not_serve,
                 the_webhook_has_a_certificate_of_cert_manager,

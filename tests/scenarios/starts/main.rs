@@ -17,6 +17,7 @@
 //! | [`moving`], [`whereabouts`] | workloads move from Multus to netclaim, with both on one node | `make test-multus` |
 //! | [`hook`] | the hook by itself | `make bench-node` |
 //! | [`large`] | a node with many attachments, and an idle one | `make bench-node` |
+//! | [`node_network`] | pods of a network that nodes set up | `make bench-node` |
 //! | [`versions`] | an earlier version and this one in turns | `make bench-ab` |
 //! | [`samples`], [`interval`], [`goals`], [`picture`] | numbers, tables and the picture | |
 
@@ -35,6 +36,7 @@ mod large;
 mod measure;
 mod moving;
 mod multus;
+mod node_network;
 mod own;
 mod peers;
 mod picture;
@@ -47,6 +49,7 @@ mod whereabouts;
 use hook::*;
 use large::*;
 use moving::*;
+use node_network::*;
 use own::*;
 use peers::*;
 use versions::*;
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
             pods_start_when_the_agent_is_back,
             the_hook_of_an_attached_pod_takes_little,
             a_pod_costs_as_much_on_a_full_node_as_on_an_empty_one,
+            a_network_of_the_node_costs_its_pods_a_chain_once,
             an_idle_node_uses_little_cpu,
             an_earlier_version_and_this_one_start_pods_in_turns,
             the_peers_start_pods_in_turns,
