@@ -144,9 +144,8 @@ impl Test<'_> {
     pub fn is_unschedulable(&self, pod: &str) -> Result<()> {
         self.event(pod, &["FailedScheduling", "cannot allocate all claims"])?;
         // The scheduler writes its event first and the condition after it.
-        let says_so = |condition: &Value| {
-            condition["type"] == "PodScheduled" && condition["reason"] == "Unschedulable"
-        };
+        let says_so =
+            |condition: &Value| condition["type"] == "PodScheduled" && condition["reason"] == "Unschedulable";
         eventually(SOON, &format!("{pod} is Unschedulable"), || {
             let status = &self.get("pod", pod)?["status"];
             ensure!(list(&status["conditions"]).any(says_so), "its status is {status}");

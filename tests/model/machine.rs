@@ -11,10 +11,10 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockStatus, AddressLeaseSpec, BlockHolder, Family, HolderKind, MAX_WANTED, Span,
 };
 use netclaim_api::network::{ClaimNetworkSpec, conflist_name};
-use netclaim_kubelet_plugin::addresses::demand::{BlockNow, Demand, IDLE};
 use netclaim_kubelet_plugin::addresses::door::{
     self, Book, NodeAddresses, OwnBlock, OwnBlocks, Plan, TakenAddresses, blocks_of,
 };
+use netclaim_kubelet_plugin::addresses::wanted::{BlockNow, IDLE, UseHistory};
 use serde_json::Value;
 
 use crate::server::{Config, Pod, Seconds, Server, claim_uid, holder};
@@ -85,7 +85,7 @@ struct Memory {
     book: Book,
     withdrawn: BTreeMap<String, Seconds>,
     strangers: BTreeMap<String, Seconds>,
-    demands: BTreeMap<(NetworkName, Family), Demand>,
+    histories: BTreeMap<(NetworkName, Family), UseHistory>,
     /// Leases of this node, each with the time when it was taken, if no plan has named it since.
     leases: BTreeMap<String, Option<Seconds>>,
     /// Pods whose leases are taken, and which are to be journalled, each with the time when they were taken.
@@ -457,7 +457,7 @@ impl Machine {
         now: Seconds,
     ) {
         let uses = self.uses();
-        self.memory.demands.retain(|(network, _), _| of_node.contains_key(network));
+        self.memory.histories.retain(|(network, _), _| of_node.contains_key(network));
         for (network, leased) in of_node {
             let Some(pool) = &leased.pool else { continue };
             let taken = self.foreign(network);
@@ -476,8 +476,8 @@ impl Machine {
                         })
                     })
                     .collect();
-                let demand = self.memory.demands.entry((network.clone(), family)).or_default();
-                let decision = demand.look(&blocks, leased.is_scarce, instant(now, self.rate));
+                let history = self.memory.histories.entry((network.clone(), family)).or_default();
+                let decision = history.look(&blocks, leased.is_scarce, instant(now, self.rate));
                 for (name, report) in decision.reports {
                     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
                     let wanted = report.wanted.map(|wanted| number(wanted).min(MAX_WANTED));
@@ -512,7 +512,7 @@ impl Hash for Machine {
         }
         let memory = &self.memory;
         (memory.config.version, memory.heard, &memory.book, &memory.withdrawn).hash(state);
-        (&memory.strangers, &memory.demands, &memory.leases, &memory.taken).hash(state);
+        (&memory.strangers, &memory.histories, &memory.leases, &memory.taken).hash(state);
         for (name, block) in memory.own.known.iter().flatten() {
             (name, &block.uid, block.is_deleting, block.is_retired, block.finalizer).hash(state);
             (block.status.used, block.status.wanted, block.status.holders.len()).hash(state);

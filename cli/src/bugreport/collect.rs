@@ -39,7 +39,7 @@ const LOG_BYTES: usize = 8 << 20;
 const LOGS_BYTES: usize = 128 << 20;
 
 /// How long a log may say nothing before its end: a kubelet that hangs does not end its stream.
-const LOG_PATIENCE: Duration = Duration::from_secs(10);
+const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many logs are read at a time.
 const LOGS_AT_ONCE: usize = 8;
@@ -287,9 +287,9 @@ impl<'a, W: Write> Collector<'a, W> {
     async fn logs(&mut self, mut pods: Vec<OwnPod>) -> io::Result<()> {
         pods.sort_by_key(|pod| (!pod.is_controller, !pod.is_suspect));
         let api = Api::<Pod>::namespaced(self.client.clone(), self.namespace);
-        let wanted: Vec<Wanted> = pods.iter().flat_map(Wanted::of).collect();
+        let wanted: Vec<LogRef> = pods.iter().flat_map(LogRef::of).collect();
         let (since, mut left, mut without_room) = (self.since, LOGS_BYTES, wanted.len());
-        let read = |wanted: Wanted| {
+        let read = |wanted: LogRef| {
             let api = &api;
             async move {
                 let read = wanted.read(api, since).await;
@@ -326,7 +326,7 @@ impl<'a, W: Write> Collector<'a, W> {
 
 /// The log of a container.
 #[derive(Debug)]
-struct Wanted {
+struct LogRef {
     pod: String,
     container: String,
     /// Whether it is the one before the last restart.
@@ -340,11 +340,11 @@ enum LogError {
     Api(#[from] kube::Error),
     #[error("it breaks off")]
     Read(#[from] io::Error),
-    #[error("nothing has come for {} s", LOG_PATIENCE.as_secs())]
+    #[error("nothing has come for {} s", LOG_TIMEOUT.as_secs())]
     Late(#[from] Elapsed),
 }
 
-impl Wanted {
+impl LogRef {
     fn of(pod: &OwnPod) -> impl Iterator<Item = Self> {
         pod.containers.iter().flat_map(|(container, has_previous)| {
             let log = |previous| Self { pod: pod.name.clone(), container: container.clone(), previous };
@@ -373,7 +373,7 @@ impl Wanted {
             timestamps: true,
             ..LogParams::default()
         };
-        end_of(timeout(LOG_PATIENCE, api.log_stream(&self.pod, &params)).await??, LOG_BYTES).await
+        end_of(timeout(LOG_TIMEOUT, api.log_stream(&self.pod, &params)).await??, LOG_BYTES).await
     }
 }
 
@@ -381,7 +381,7 @@ impl Wanted {
 async fn end_of(mut stream: impl AsyncRead + Unpin, max: usize) -> Result<String, LogError> {
     let (mut bytes, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
-        let read = timeout(LOG_PATIENCE, stream.read(&mut part)).await??;
+        let read = timeout(LOG_TIMEOUT, stream.read(&mut part)).await??;
         if read == 0 {
             return Ok(String::from_utf8_lossy(&bytes).into_owned());
         }

@@ -9,7 +9,7 @@ use crate::capacity;
 use crate::cause::{Amount, Cause, Lack};
 use crate::holdings::{Holdings, holders, takes, used};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters, network_of};
-use crate::request::{MOST_DEVICES, Request, Wanted};
+use crate::request::{DeviceCount, MOST_DEVICES, Request};
 
 /// The most devices that the search tries. Nearly all searches need a handful; the rest would take the
 /// scheduler's 10 s.
@@ -127,8 +127,8 @@ impl<'s> Search<'s, '_> {
         };
         choices.iter().any(|choice| {
             let count = match choice.request.wanted {
-                Wanted::Exactly(count) => count,
-                Wanted::All => choice.usable.len(),
+                DeviceCount::Exactly(count) => count,
+                DeviceCount::All => choice.usable.len(),
             };
             let mut next = taken.clone();
             let devices = next.devices.entry(self.claim_of(index)).or_default();
@@ -192,7 +192,7 @@ impl<'s> Search<'s, '_> {
 
     /// Notes that a constraint is not met. If a request wants all devices, the scheduler gives up there.
     fn miss(&mut self, request: &Request) -> bool {
-        if request.wanted == Wanted::All {
+        if request.wanted == DeviceCount::All {
             self.stopped = Some(Cause::NoCombination);
         }
         false

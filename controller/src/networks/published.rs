@@ -99,7 +99,7 @@ impl Offer {
 
 /// What an accepted ClaimNetwork asks of nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct NodeAsk {
     /// Its nodes; `None` for all.
     pub(crate) node_selector: Option<NodeSelector>,
     pub(crate) bandwidth: Option<Quantity>,
@@ -107,7 +107,7 @@ pub(crate) struct Wanted {
     pub(crate) label: Option<String>,
 }
 
-impl Wanted {
+impl NodeAsk {
     fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         selects_node(self.node_selector.as_ref(), labels)
     }
@@ -139,7 +139,7 @@ pub(crate) struct Published {
     /// Names of the slices of each node.
     agents: BTreeMap<String, BTreeSet<String>>,
     /// What the accepted ClaimNetworks ask for.
-    wanted: BTreeMap<NetworkName, Wanted>,
+    wanted: BTreeMap<NetworkName, NodeAsk>,
     networks: BTreeMap<NetworkName, NetworkNodes>,
     /// ClaimNetworks of the cluster, with each node that has the label of one.
     labelled: BTreeSet<(NetworkName, String)>,
@@ -220,7 +220,7 @@ impl Published {
     }
 
     /// Takes in what the accepted ClaimNetworks ask for, of nodes with these labels.
-    pub(crate) fn want(&mut self, wanted: BTreeMap<NetworkName, Wanted>, nodes: &Nodes) {
+    pub(crate) fn want(&mut self, wanted: BTreeMap<NetworkName, NodeAsk>, nodes: &Nodes) {
         let before = std::mem::replace(&mut self.wanted, wanted);
         let names: BTreeSet<NetworkName> = before.keys().chain(self.wanted.keys()).cloned().collect();
         for network in names {
@@ -234,7 +234,7 @@ impl Published {
             let all: BTreeSet<String> = self.agents.keys().chain(nodes.keys()).cloned().collect();
             for node in all {
                 let selects =
-                    |wanted: &Wanted| nodes.get(&node).is_some_and(|facts| wanted.selects(&facts.labels));
+                    |wanted: &NodeAsk| nodes.get(&node).is_some_and(|facts| wanted.selects(&facts.labels));
                 let is_selected = now.as_ref().is_some_and(selects);
                 if now
                     .as_ref()
@@ -251,7 +251,7 @@ impl Published {
 
     /// Takes in the labels of a Node; `None` if it is gone.
     pub(crate) fn label(&mut self, node: &str, labels: Option<&BTreeMap<String, String>>) {
-        let selects = |wanted: &Wanted| labels.is_some_and(|labels| wanted.selects(labels));
+        let selects = |wanted: &NodeAsk| labels.is_some_and(|labels| wanted.selects(labels));
         let now: Vec<(NetworkName, bool, bool)> = self
             .wanted
             .iter()
@@ -421,7 +421,7 @@ mod tests {
     fn a_node_that_a_network_does_not_select_is_not_one_of_its_nodes() {
         let selector = json!({"matchLabels": {"rack": "7"}});
         let wanted =
-            Wanted { node_selector: Some(serde_json::from_value(selector).unwrap()), ..Wanted::default() };
+            NodeAsk { node_selector: Some(serde_json::from_value(selector).unwrap()), ..NodeAsk::default() };
         let labels = |rack: &str| BTreeMap::from([("rack".to_owned(), rack.to_owned())]);
         let node = |rack: &str| NodeFacts { labels: labels(rack), ..NodeFacts::default() };
         let nodes = Nodes::from([("n1".to_owned(), node("7")), ("n2".to_owned(), node("8"))]);
@@ -468,7 +468,7 @@ mod tests {
 
     #[test]
     fn a_network_of_the_cluster_is_on_the_nodes_with_its_label() {
-        let wanted = Wanted { label: Some("up".to_owned()), ..Wanted::default() };
+        let wanted = NodeAsk { label: Some("up".to_owned()), ..NodeAsk::default() };
         let labelled = |labels: &[&str]| NodeFacts {
             labels: labels.iter().map(|label| (label.to_string(), "up".to_owned())).collect(),
             ..NodeFacts::default()
@@ -488,7 +488,7 @@ mod tests {
 
     #[test]
     fn taints_and_bandwidth_are_collected_by_node() {
-        let wanted = Wanted { bandwidth: Some("10G".parse().unwrap()), ..Wanted::default() };
+        let wanted = NodeAsk { bandwidth: Some("10G".parse().unwrap()), ..NodeAsk::default() };
         let mut published = Published::default();
         let nodes: Nodes = ["n1", "n2"].map(|node| (node.to_owned(), NodeFacts::default())).into();
         published.want([(name("a"), wanted)].into(), &nodes);
@@ -514,7 +514,7 @@ mod tests {
     struct World {
         slices: BTreeMap<String, DevicesOfSlice>,
         nodes: Nodes,
-        wanted: BTreeMap<NetworkName, Wanted>,
+        wanted: BTreeMap<NetworkName, NodeAsk>,
     }
 
     impl World {
@@ -613,7 +613,7 @@ mod tests {
                         if random.below(4) == 0 {
                             world.wanted.remove(&name(&network));
                         } else {
-                            world.wanted.insert(name(&network), Wanted { node_selector, bandwidth, label });
+                            world.wanted.insert(name(&network), NodeAsk { node_selector, bandwidth, label });
                         }
                         published.want(world.wanted.clone(), &world.nodes);
                     }

@@ -23,7 +23,7 @@ const STUCK: SignedDuration = SignedDuration::from_secs(20);
 
 /// Time between the first two reads of the claims of a pod whose ClaimNetworks are not known. Each further
 /// one takes twice as long, up to [`LATEST`].
-const RETRY: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// The longest time between two reads of the claims of a pod.
 const LATEST: Duration = Duration::from_secs(300);
@@ -152,14 +152,14 @@ pub(crate) struct WaitingPods {
     /// The list in progress.
     listing: BTreeMap<String, PendingPod>,
     /// What the claims of pods ask for, as far as somebody needed to know.
-    asked: BTreeMap<String, Asked>,
+    asked: BTreeMap<String, ClaimsRead>,
     /// The namespace of the last question.
     last_namespace: String,
 }
 
 /// What is known of a pod's claims.
 #[derive(Debug)]
-struct Asked {
+struct ClaimsRead {
     /// The claims that were read.
     claims: BTreeSet<String>,
     networks: Result<BTreeSet<NetworkName>, RetryAt>,
@@ -171,7 +171,7 @@ struct RetryAt(Instant, Duration);
 
 /// A pod whose claims are to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct ClaimsToRead {
     uid: String,
     pub(crate) namespace: String,
     pub(crate) claims: BTreeSet<String>,
@@ -241,12 +241,12 @@ impl WaitingPods {
     /// Returns a pod that waits and whose claims have not been read. It is not returned again for a while.
     /// Namespaces take turns, so that many pods of one do not delay those of others; in each, pods that
     /// nobody has asked about go first.
-    pub(crate) fn next_question(&mut self, time: Timestamp, now: Instant) -> Option<Question> {
+    pub(crate) fn next_question(&mut self, time: Timestamp, now: Instant) -> Option<ClaimsToRead> {
         let due = self.waiting(time).filter_map(|(uid, pod)| {
             let (at, wait) = match self.asked(uid, pod) {
                 Some(Ok(_)) => return None,
                 Some(Err(RetryAt(at, wait))) => (Some(*at), *wait),
-                None => (None, RETRY),
+                None => (None, RETRY_DELAY),
             };
             // The namespaces after the last one come before the others.
             let turn = (pod.namespace <= self.last_namespace, &pod.namespace);
@@ -254,18 +254,20 @@ impl WaitingPods {
         });
         let ((_, _, uid), pod, wait) = due.min_by_key(|(key, ..)| *key)?;
         let question =
-            Question { uid: uid.clone(), namespace: pod.namespace.clone(), claims: pod.claims.clone() };
+            ClaimsToRead { uid: uid.clone(), namespace: pod.namespace.clone(), claims: pod.claims.clone() };
         let retry = RetryAt(now + wait, LATEST.min(wait * 2));
-        self.asked
-            .insert(question.uid.clone(), Asked { claims: question.claims.clone(), networks: Err(retry) });
+        self.asked.insert(
+            question.uid.clone(),
+            ClaimsRead { claims: question.claims.clone(), networks: Err(retry) },
+        );
         self.last_namespace.clone_from(&question.namespace);
         Some(question)
     }
 
     /// Takes in what the claims of a pod ask for.
-    pub(crate) fn answer(&mut self, question: Question, networks: BTreeSet<NetworkName>) {
+    pub(crate) fn answer(&mut self, question: ClaimsToRead, networks: BTreeSet<NetworkName>) {
         if self.known.contains_key(&question.uid) {
-            self.asked.insert(question.uid, Asked { claims: question.claims, networks: Ok(networks) });
+            self.asked.insert(question.uid, ClaimsRead { claims: question.claims, networks: Ok(networks) });
         }
     }
 
@@ -295,7 +297,7 @@ impl WaitingPods {
 }
 
 #[cfg(test)]
-impl Question {
+impl ClaimsToRead {
     pub(crate) fn new<const N: usize>(uid: &str, namespace: &str, claims: [&str; N]) -> Self {
         Self { uid: uid.into(), namespace: namespace.into(), claims: claims.map(String::from).into() }
     }
@@ -540,7 +542,7 @@ mod tests {
         pods.answer(second, BTreeSet::new());
         let waiting = pods.places(&nodes(), TIME);
         assert_eq!(waiting.keys().map(NetworkName::as_str).collect::<Vec<_>>(), ["lab", "storage"]);
-        assert_eq!(pods.next_question(TIME, now + 2 * RETRY), None, "both are known");
+        assert_eq!(pods.next_question(TIME, now + 2 * RETRY_DELAY), None, "both are known");
     }
 
     #[test]
@@ -548,10 +550,10 @@ mod tests {
         let (mut pods, now) = (WaitingPods::default(), Instant::now());
         pods.apply(watcher::Event::Apply(pod("u1", |_| {})));
         assert!(pods.next_question(TIME, now).is_some());
-        assert_eq!(pods.next_question(TIME, now + RETRY / 2), None);
-        assert_eq!(pods.next(TIME, now), Some(now + RETRY));
-        assert!(pods.next_question(TIME, now + RETRY).is_some());
-        let mut at = now + RETRY;
+        assert_eq!(pods.next_question(TIME, now + RETRY_DELAY / 2), None);
+        assert_eq!(pods.next(TIME, now), Some(now + RETRY_DELAY));
+        assert!(pods.next_question(TIME, now + RETRY_DELAY).is_some());
+        let mut at = now + RETRY_DELAY;
         let waits = [60, 120, 240, 300, 300].map(Duration::from_secs);
         for wait in waits {
             assert_eq!(pods.next(TIME, at), Some(at + wait), "each read costs requests");

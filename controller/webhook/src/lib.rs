@@ -40,7 +40,7 @@ pub use metrics::{Metrics, Source};
 
 use certificate::{directory, own};
 use path::SecretPath;
-use server::{Reviewer, Turns};
+use server::{Permits, Reviewer};
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone)]
@@ -116,7 +116,7 @@ pub enum NotServing {
 pub struct Health {
     served: Served,
     path: SecretPath,
-    turns: Turns,
+    permits: Permits,
 }
 
 impl Health {
@@ -131,7 +131,7 @@ impl Health {
         if self.path.is_empty() {
             return Err(NotServing::Path);
         }
-        if self.turns.are_stuck(Instant::now()) { Err(NotServing::Reviews) } else { Ok(()) }
+        if self.permits.are_stuck(Instant::now()) { Err(NotServing::Reviews) } else { Ok(()) }
     }
 }
 
@@ -173,7 +173,7 @@ impl Webhook {
             Certificates::Directory(_) => Source::Directory,
         };
         let served = Served::new(source, metrics.clone());
-        let health = Health { served, path: SecretPath::default(), turns: Turns::default() };
+        let health = Health { served, path: SecretPath::default(), permits: Permits::default() };
         Ok(Self { listener, names, certificates, health, metrics })
     }
 
@@ -188,7 +188,7 @@ impl Webhook {
     /// TLS cannot be set up.
     pub async fn run(self, client: Client, driver: &str) -> Result<Infallible, WebhookError> {
         let Self { listener, names, certificates, health, metrics } = self;
-        let Health { served, path, turns } = health;
+        let Health { served, path, permits } = health;
         let tls = server::tls(served.clone()).map_err(WebhookError::Tls)?;
         let keep_path = path::keep(client.clone(), names.clone(), path.clone());
         let certificate = async {
@@ -198,7 +198,7 @@ impl Webhook {
             }
         };
         tokio::select! {
-            never = server::serve(listener, tls, Reviewer::new(driver, path, turns, metrics)) => match never {},
+            never = server::serve(listener, tls, Reviewer::new(driver, path, permits, metrics)) => match never {},
             never = keep_path => match never {},
             never = certificate => match never {},
         }

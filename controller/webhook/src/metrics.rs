@@ -59,7 +59,7 @@ impl Metrics {
         );
         registry.add_seconds(
             "webhook_request_duration",
-            "Time to answer requests of the API server, which gives up after 5 s; it includes the wait for a turn",
+            "Time to answer requests of the API server, which gives up after 5 s, including the wait for other reviews",
             [],
             self.times.clone(),
         );

@@ -30,7 +30,7 @@ use crate::certificate::provider;
 /// From one look to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between a failed look and the next one.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Time until the next look when somebody else was faster, such as another replica.
 const LOST: Duration = Duration::from_secs(1);
 
@@ -96,7 +96,7 @@ pub(crate) async fn keep(client: Client, names: Names, path: SecretPath) -> Infa
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "cannot keep the webhook's path, will retry");
-                RETRY
+                RETRY_DELAY
             }
         };
         sleep(pause).await;

@@ -3,7 +3,7 @@
 use netclaim_plugin::Failure;
 
 use crate::alias::{Alias, Owner};
-use crate::config::{Kind, Part, Wanted};
+use crate::config::{Kind, LinkSpec, Part};
 use crate::kernel::{Kernel, Link, New};
 
 // Codes of the plugin's own errors.
@@ -25,7 +25,7 @@ fn is_made(link: &Link, kind: &str, network: &str) -> bool {
 }
 
 /// Makes what is wanted, and returns the link that was made.
-pub(crate) fn add(kernel: &mut Kernel, owner: &Owner, wanted: &Wanted) -> Result<Link, Failure> {
+pub(crate) fn add(kernel: &mut Kernel, owner: &Owner, wanted: &LinkSpec) -> Result<Link, Failure> {
     // The remains of an earlier ADD.
     del(kernel, owner, wanted.kind.part())?;
     let links = kernel.links()?;
@@ -158,7 +158,7 @@ pub(crate) fn remove(
 }
 
 /// Compares what is there with what ADD made.
-pub(crate) fn check(kernel: &mut Kernel, owner: &Owner, wanted: &Wanted) -> Result<(), Failure> {
+pub(crate) fn check(kernel: &mut Kernel, owner: &Owner, wanted: &LinkSpec) -> Result<(), Failure> {
     let links = kernel.links()?;
     let name = wanted.kind.made(owner);
     let made = named(&links, name);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   prepare ──> journal ──┐                                                ┌──> Observer: gate, status
-//!   sandbox up / gone ────┼──> one task per pod ──> wanted ──> machine ────┤
+//!   sandbox up / gone ────┼──> one task per pod ──> desired ─> machine ────┤
 //!   release ──────────────┘        (pod.rs)       (pure)      (pure)       └──> Attach: CNI ADD, DEL
 //! ```
 //!
@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | [`plan`], [`record`] | what to attach for whom, and how far that has come | none |
 //! | [`machine`] | the state machine of one attachment | none |
-//! | [`wanted`], [`retry`] | what is wanted of a pod, which step is next, when one is repeated or given up | none |
+//! | [`desired`], [`retry`] | the desired state of a pod, its next step, and when a step is repeated or given up | none |
 //! | [`repair`] | which broken attachment is made again now, and what it asks for then | none |
 //! | [`Cause`] | what kind of failure it is, for programs | none |
 //! | [`state`](PodState) | the state of a pod, and whether its containers may start | none |
@@ -22,7 +22,7 @@
 //!
 //! Invariants:
 //! * The journal is the truth. Events of the runtime and calls of the orchestrator only change what is
-//!   wanted.
+//!   desired.
 //! * The journal notes every operation before it starts.
 //! * A release succeeds only after every owed DEL. A DEL is given up only where the namespace is proven gone,
 //!   after a bounded number of attempts and with an error in the log.
@@ -32,6 +32,7 @@
 mod attacher;
 mod cause;
 mod counters;
+pub mod desired;
 pub mod journal;
 pub mod machine;
 pub mod plan;
@@ -47,7 +48,6 @@ pub mod sweep;
 pub mod testing;
 #[cfg(test)]
 mod tests;
-pub mod wanted;
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -26,7 +26,7 @@ const COALESCE: Duration = Duration::from_millis(50);
 
 /// Everything is read again so often, because sysfs changes without messages: the NUMA node, for example, or
 /// the number of virtual functions that have no links.
-const REFRESH: Duration = Duration::from_secs(600);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Room for the messages of [`COALESCE`] in a burst of pods; the kernel may allow less.
 const RECEIVE_BUFFER: u32 = 1 << 20;
@@ -141,7 +141,7 @@ impl LinkWatch {
                         Some(table) => table.replace(dump),
                         None => self.table = Some(Table::new(dump)),
                     }
-                    self.refresh = Instant::now() + REFRESH;
+                    self.refresh = Instant::now() + REFRESH_INTERVAL;
                     self.dumps += 1;
                     // Some of them are older than the dump; see `Table`.
                     self.apply_received()?;

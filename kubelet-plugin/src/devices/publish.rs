@@ -37,7 +37,7 @@ use crate::pods::owner::Owner;
 use crate::reports::Events;
 
 /// Delay that gathers the changes of several pods into one write.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER_DELAY: Duration = Duration::from_millis(100);
 
 /// Interval of looks for links of other programs in network namespaces of their own.
 const FOREIGN_USE_INTERVAL: Duration = Duration::from_secs(10);
@@ -142,9 +142,9 @@ impl Devices {
                     return;
                 },
                 // Changes with every pod, but what is published seldom does.
-                _ = attached.changed() => tokio::time::sleep(GATHER).await,
+                _ = attached.changed() => tokio::time::sleep(GATHER_DELAY).await,
                 () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => {}
-                () = leases.changed() => tokio::time::sleep(GATHER).await,
+                () = leases.changed() => tokio::time::sleep(GATHER_DELAY).await,
                 () = self.look_for_foreign_use(&mut foreign, &mut look, &inventory, &attacher) => {}
                 // Nothing is published before: an API server that drops counters would show devices together
                 // that exclude each other.

@@ -40,7 +40,7 @@ use crate::node_networks::MadeLinks;
 use crate::reports::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
-const ADDRESSES: Duration = Duration::from_secs(10);
+const ADDRESSES_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval of looks for kinds of links that the kernel has lacked so far.
 const KINDS_INTERVAL: Duration = Duration::from_secs(60);
@@ -84,7 +84,7 @@ impl NodeWatch {
         let (mut own_node, mut known_networks) = (NodeObject::default(), Objects::<KnownNetwork>::default());
         let (mut known_policies, mut known_pools) = (Policies::default(), Objects::<KnownPool>::default());
         let (mut warned, mut shared) = (BTreeMap::new(), SharedParts::default());
-        let (mut patience, mut waited) = (pin!(tokio::time::sleep(ADDRESSES)), false);
+        let (mut timeout, mut waited) = (pin!(tokio::time::sleep(ADDRESSES_TIMEOUT)), false);
         self.facts.look().await;
         loop {
             let snapshot = links.snapshot().await;
@@ -134,7 +134,7 @@ impl NodeWatch {
             loop {
                 let is_new = tokio::select! {
                     () = cancel.cancelled() => return,
-                    () = &mut patience, if !waited => {
+                    () = &mut timeout, if !waited => {
                         waited = true;
                         true
                     }

@@ -55,17 +55,17 @@ use crate::runtime::sandboxes::{Inspection, Sandboxes};
 use crate::waking::Waker;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
-const PATIENCE: Duration = Duration::from_secs(35);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 /// How long the API server may take for one answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long is waited for a link that another pod uses: as long as one that is going mostly takes.
-const LINK_PATIENCE: Duration = Duration::from_secs(5);
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
 /// After so long, the kubelet has asked again for a claim that was refused.
 const KUBELET_RETRY: Duration = Duration::from_secs(90);
 /// How long is waited for the end of the pod that had the claim: less than a Prepare has, and as long as pods
 /// have to end by default.
-const END_PATIENCE: Duration = Duration::from_secs(30);
-const END_PAUSE: Duration = Duration::from_millis(250);
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+const END_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Why a claim is not prepared. Its text, with its sources, becomes an event of the pod.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +107,7 @@ pub(crate) enum PrepareError {
     #[error("the agent is stopping: try again")]
     Stopping,
     /// The kubelet would not wait longer.
-    #[error("node {node}: not ready within {} s, trying again", PATIENCE.as_secs())]
+    #[error("node {node}: not ready within {} s, trying again", ANSWER_TIMEOUT.as_secs())]
     Late { node: String },
 }
 
@@ -243,7 +243,7 @@ fn pauses() -> ExponentialBuilder {
         .with_min_delay(Duration::from_millis(50))
         .with_max_delay(Duration::from_secs(3))
         .without_max_times()
-        .with_total_delay(Some(PATIENCE.saturating_sub(READ_TIMEOUT)))
+        .with_total_delay(Some(ANSWER_TIMEOUT.saturating_sub(READ_TIMEOUT)))
 }
 
 /// A claim's text that is being read.
@@ -261,7 +261,7 @@ async fn text_of(client: Client, claim: ClaimRef) -> Result<String, ReadError> {
 impl<N: Plugins> NodeResources for NodeAgent<N> {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
         Failpoint::PrepareAsked.reach();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         // Interface names are given in this order: it must not depend on the kubelet's maps.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by(|a, b| claims.get(*a).map(|c| &c.name).cmp(&claims.get(*b).map(|c| &c.name)));
@@ -385,7 +385,7 @@ impl<N: Plugins> NodeAgent<N> {
         let span = self.spans.preparing(&claim);
         let prepared = self.prepare_from(&claim, known, None, &call).instrument(span.clone());
         // As long as a Prepare: the node of a lease that no plan names is cleared later.
-        let prepared = match tokio::time::timeout(PATIENCE, prepared).await {
+        let prepared = match tokio::time::timeout(ANSWER_TIMEOUT, prepared).await {
             Ok(prepared) => prepared,
             Err(_) => Err(PrepareError::Late { node: self.node_name.clone() }),
         };
@@ -427,7 +427,7 @@ impl<N: Plugins> NodeAgent<N> {
         drop(span);
         spans::is_for_pod(&claim.pod);
         let refuse = |error: PrepareError| self.refuse(&claim, error);
-        let deadline = Instant::now() + LINK_PATIENCE;
+        let deadline = Instant::now() + LINK_TIMEOUT;
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
         let facts = self.facts(&claim, &inventory).await?;
         loop {
@@ -537,7 +537,7 @@ impl<N: Plugins> NodeAgent<N> {
         if known.iter().any(|plan| plan.owner.pod.uid != claim.pod.uid) {
             let released = self.attacher.release(&claim.object.uid);
             let late = || Failure::new("what its earlier pod had is not released yet: try again");
-            let released = tokio::time::timeout(LINK_PATIENCE, released).await;
+            let released = tokio::time::timeout(LINK_TIMEOUT, released).await;
             released
                 .unwrap_or_else(|_| Err(late()))
                 .map_err(|source| PrepareError::Release { claim: claim.object.clone(), source })?;
@@ -586,7 +586,7 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Waits until the pod of `plan` has ended, for which the claim is reserved no more.
     async fn wait_for_end(&self, plan: &Plan) -> Result<End, PrepareError> {
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         loop {
             let end = self.end_of(&plan.owner.pod.uid).await;
             if end != End::NotYet {
@@ -596,7 +596,7 @@ impl<N: Plugins> NodeAgent<N> {
                 let Owner { claim, pod, .. } = plan.owner.clone();
                 return Err(PrepareError::NotEnded { claim, pod, node: self.node_name.clone() });
             }
-            tokio::time::sleep(END_PAUSE).await;
+            tokio::time::sleep(END_POLL_INTERVAL).await;
         }
     }
 

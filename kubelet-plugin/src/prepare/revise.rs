@@ -63,7 +63,7 @@ pub(crate) trait Mend: Send + Sync {
 }
 
 /// What is known of the node.
-struct Known {
+struct NodeView {
     inventory: Arc<Inventory>,
     own: OwnBlocks,
 }
@@ -132,23 +132,23 @@ impl<N: Attach> Reviser<N> {
         }
     }
 
-    fn now<'a>(&'a self, known: &'a Known, network: &'a NetworkName) -> Now<'a> {
-        let Known { inventory, own } = known;
+    fn now<'a>(&'a self, known: &'a NodeView, network: &'a NetworkName) -> Now<'a> {
+        let NodeView { inventory, own } = known;
         let (spec, of_node) = (inventory.networks.get(network), inventory.addresses.get(network));
         Now { network, spec, of_node, own, node: &self.node_name }
     }
 
-    fn known(&self) -> Option<Known> {
+    fn known(&self) -> Option<NodeView> {
         let inventory = self.inventory.borrow().clone()?;
-        Some(Known { inventory, own: self.blocks.borrow().clone() })
+        Some(NodeView { inventory, own: self.blocks.borrow().clone() })
     }
 
     /// Waits for what the API server says, as far as it matters to the plan; `None` if that does not come.
-    async fn wait_for_word(&self, plan: &Plan, network: &NetworkName) -> Option<Known> {
+    async fn wait_for_word(&self, plan: &Plan, network: &NetworkName) -> Option<NodeView> {
         let (mut inventory, mut blocks) = (self.inventory.clone(), self.blocks.clone());
         let known = async {
             inventory.wait_for(Option::is_some).await.ok()?;
-            let has_addresses = |known: &Known| {
+            let has_addresses = |known: &NodeView| {
                 plan.owner.addresses.is_some() || known.inventory.addresses.contains_key(network)
             };
             if self.known().is_some_and(|known| has_addresses(&known)) {
@@ -177,7 +177,7 @@ impl<N: Attach> Reviser<N> {
     async fn with_leases(
         &self,
         plan: Plan,
-        known: &Known,
+        known: &NodeView,
         network: &NetworkName,
     ) -> Result<Revised<Owner>, Failure> {
         let of_node = known.inventory.addresses.get(network);
@@ -199,7 +199,7 @@ impl<N: Attach> Reviser<N> {
     }
 
     /// The addresses that `host-local` has given to anybody: the attachment itself has none.
-    async fn foreign(&self, known: &Known, network: &NetworkName) -> Result<ForeignAddresses, Failure> {
+    async fn foreign(&self, known: &NodeView, network: &NetworkName) -> Result<ForeignAddresses, Failure> {
         let Some(spec) = known.inventory.networks.get(network) else { return Ok(ForeignAddresses::new()) };
         let lists = journalled_lists(&*self.attacher()?);
         let dirs = journalled_dirs(network, spec, &lists);

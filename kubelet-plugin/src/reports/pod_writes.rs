@@ -81,7 +81,7 @@ impl<K: OfPods> PodStates<K> {
 }
 
 /// What a pod is to have.
-struct Wanted<V> {
+struct PodValue<V> {
     pod: ObjectRef,
     value: V,
     /// Ours, as it was written last.
@@ -93,7 +93,7 @@ struct Wanted<V> {
     has_warned: bool,
 }
 
-impl<V> Wanted<V> {
+impl<V> PodValue<V> {
     fn new(pod: ObjectRef, value: V) -> Self {
         let (due, backoff) = (Some(Instant::now()), RETRY.build());
         Self { pod, value, before: None, due, backoff, is_unwanted: false, has_warned: false }
@@ -107,7 +107,7 @@ type Ended<V> = (String, V, Result<Written, WriteError>);
 pub(crate) struct PodWriter<K: OfPods> {
     kept: Arc<K>,
     changes: mpsc::UnboundedReceiver<Change<K::Value>>,
-    wanted: HashMap<String, Wanted<K::Value>>,
+    wanted: HashMap<String, PodValue<K::Value>>,
     /// Pods with a write under way: a second one at the same time could be overtaken.
     busy: HashSet<String>,
 }
@@ -142,7 +142,7 @@ impl<K: OfPods> PodWriter<K> {
             Change::Gone { pod_uid } => drop(self.wanted.remove(&pod_uid)),
             Change::Attached { pod, value } => {
                 let uid = pod.uid.clone();
-                let wanted = self.wanted.entry(uid).or_insert_with(|| Wanted::new(pod, value.clone()));
+                let wanted = self.wanted.entry(uid).or_insert_with(|| PodValue::new(pod, value.clone()));
                 if wanted.value != value && !wanted.is_unwanted {
                     (wanted.value, wanted.due, wanted.backoff) = (value, Some(Instant::now()), RETRY.build());
                 }
@@ -165,7 +165,7 @@ impl<K: OfPods> PodWriter<K> {
             if writes.len() >= AT_ONCE {
                 return None;
             }
-            let Some(Wanted { pod, value, before, .. }) = self.wanted.get(uid) else { continue };
+            let Some(PodValue { pod, value, before, .. }) = self.wanted.get(uid) else { continue };
             let (kept, pod, before, value) =
                 (Arc::clone(&self.kept), pod.clone(), before.clone(), value.clone());
             self.busy.insert(pod.uid.clone());

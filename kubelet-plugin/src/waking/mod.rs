@@ -35,7 +35,7 @@ use crate::pods::{Change, NodePods, SeenPod};
 
 /// How long the kubelet's own list of pods is waited for before the API server is asked: a kubelet that
 /// starts needs a moment.
-const KUBELET_PATIENCE: Duration = Duration::from_secs(5);
+const KUBELET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What happened to claims and pods.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
     /// Wakes pods until dropped.
     pub(crate) async fn run(self, mut events: Events, mut changes: mpsc::UnboundedReceiver<Change>) {
         let mut schedule = Schedule::new();
-        let mut source = Source::Unknown(Instant::now() + KUBELET_PATIENCE);
+        let mut source = Source::Unknown(Instant::now() + KUBELET_TIMEOUT);
         let mut pending = Pending::default();
         let mut patches: JoinSet<(String, Outcome)> = JoinSet::new();
         let mut lookups: JoinSet<Vec<ObjectRef>> = JoinSet::new();
@@ -229,7 +229,7 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
             Change::Lost => {
                 schedule.follow(false);
                 if matches!(source, Source::Kubelet) {
-                    *source = Source::Unknown(now + KUBELET_PATIENCE);
+                    *source = Source::Unknown(now + KUBELET_TIMEOUT);
                 }
             }
             Change::Absent => {

@@ -51,7 +51,7 @@ use crate::objects::watches::next_unless_refused;
 use crate::pods::{AwaitingAddresses, Places};
 
 /// Time between a failed request and the next try for the same object.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Time between two looks for leases whose holder is gone.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
@@ -200,7 +200,7 @@ impl State {
         self.timers.end_plan(begin);
         let next = plan.next;
         self.carry_out(plan, begin);
-        let unseen = self.view.blocks.any_pending().then(|| begin + RETRY);
+        let unseen = self.view.blocks.any_pending().then(|| begin + RETRY_DELAY);
         // Without a shortage, nobody needs to know which pods wait.
         let until = until.filter(|_| self.is_short);
         let next = [next, unseen, self.requests.next(), self.view.next(), until];
@@ -235,8 +235,8 @@ impl State {
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "cannot look for addresses that pods have from before, will retry");
-                self.view.survey.retry(now + RETRY);
-                self.timers.plan_at(now + RETRY);
+                self.view.survey.retry(now + RETRY_DELAY);
+                self.timers.plan_at(now + RETRY_DELAY);
             }
         }
     }
@@ -364,7 +364,7 @@ impl State {
                 if let Action::Create(spec) = action {
                     self.view.blocks.remove_pending(&spec.name());
                 }
-                let until = Instant::now() + RETRY;
+                let until = Instant::now() + RETRY_DELAY;
                 self.requests.delay(action, until);
                 self.timers.plan_at(until);
                 self.timers.collect_at(until);
@@ -428,7 +428,7 @@ mod tests {
 
     use super::requests::LEASE_ACTIONS;
     use super::store::Leases;
-    use super::timers::GATHER;
+    use super::timers::GATHER_DELAY;
     use super::view::UNPROVEN;
     use super::writes::LeaseRef;
     use super::*;
@@ -501,10 +501,13 @@ mod tests {
         state.finish(&failed, Err(failure(500)));
         assert!(!state.requests.push(failed) && state.requests.push(other));
         state.timers.plan_soon();
-        assert!(state.timers.plan().unwrap() <= Instant::now() + GATHER, "the next plan is not delayed");
+        assert!(
+            state.timers.plan().unwrap() <= Instant::now() + GATHER_DELAY,
+            "the next plan is not delayed"
+        );
         state.plan();
         let due = state.timers.plan().unwrap() - Instant::now();
-        assert!(due > GATHER && due <= RETRY, "{due:?}");
+        assert!(due > GATHER_DELAY && due <= RETRY_DELAY, "{due:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -515,7 +518,7 @@ mod tests {
         state.timers.begin_plan();
         let block = Removal { name: "storage.10.20.0.0-30".into(), uid: "u".into(), why: Why::NodeGone };
         state.finish(&Action::Delete(block), Ok(Done::Yes));
-        assert!(state.timers.plan().is_some_and(|due| due <= Instant::now() + GATHER));
+        assert!(state.timers.plan().is_some_and(|due| due <= Instant::now() + GATHER_DELAY));
     }
 
     #[tokio::test(start_paused = true)]

@@ -85,12 +85,12 @@ pub(super) struct Pool {
 pub(super) struct Task {
     pub(super) pools: BTreeMap<PoolKey, Pool>,
     /// What the blocks and leases of all pools have.
-    known: Known,
+    known: KnownAddresses,
 }
 
 /// Addresses that blocks and leases have.
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct KnownAddresses {
     blocks: BTreeMap<PoolKey, Vec<AddressBlockSpec>>,
     /// The UID of the pod that holds each lease, if it is a pod.
     leases: BTreeMap<String, Option<String>>,
@@ -256,7 +256,7 @@ fn leaving_of(name: &str, lease: &Lease) -> Option<Leaving> {
     })
 }
 
-impl Known {
+impl KnownAddresses {
     /// Whether the pool has given the address to a node or a claim.
     fn has(&self, pool: &PoolKey, address: IpAddr) -> bool {
         self.blocks.get(pool).is_some_and(|blocks| blocks.iter().any(|block| block.hands_out(address)))
@@ -355,7 +355,7 @@ impl Task {
         blocks: &Blocks,
         leases: &Leases,
     ) -> Self {
-        let mut known = Known::default();
+        let mut known = KnownAddresses::default();
         for block in blocks.all().values() {
             known.blocks.entry(block.spec.key()).or_default().push(block.spec.clone());
         }
@@ -494,7 +494,7 @@ mod tests {
     use kube::runtime::watcher;
     use tower_test::mock;
 
-    use super::super::RETRY;
+    use super::super::RETRY_DELAY;
     use super::*;
 
     fn name(name: &str) -> NetworkName {
@@ -610,8 +610,8 @@ mod tests {
         assert_eq!(survey.due(&key), later + SETTLE);
         survey.observe(&demand, later + SETTLE);
         assert!(survey.due(&key) <= later);
-        survey.retry(later + RETRY);
-        assert_eq!(survey.due(&key), later + RETRY);
+        survey.retry(later + RETRY_DELAY);
+        assert_eq!(survey.due(&key), later + RETRY_DELAY);
     }
 
     fn network(spec: Value) -> ClaimNetworkSpec {

@@ -62,7 +62,7 @@ const LEFT: Duration = Duration::from_secs(600);
 const MOVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time after which a round of moves is over of which a block did not come: its node may be away for long.
-const MOVE_PATIENCE: Duration = Duration::from_secs(20);
+const MOVE_DELAY: Duration = Duration::from_secs(20);
 
 /// Blocks that are being created at once, so that no number that an agent reports exhausts the memory.
 const MAX_CREATES: usize = 1000;
@@ -355,15 +355,15 @@ impl Leasing {
             }
             self.memory.gave(key, &share.given, now);
             let short = share.short();
-            for turn in &short {
-                let supply = plan.supply.entry(turn.network.clone()).or_insert(Supply::Free);
+            for node in &short {
+                let supply = plan.supply.entry(node.network.clone()).or_insert(Supply::Free);
                 if let Supply::Exhausted(nodes) = supply {
-                    nodes.insert(turn.node.to_owned());
+                    nodes.insert(node.node.to_owned());
                 } else {
-                    *supply = Supply::Exhausted(BTreeSet::from([turn.node.to_owned()]));
+                    *supply = Supply::Exhausted(BTreeSet::from([node.node.to_owned()]));
                 }
             }
-            if short.iter().any(|turn| turn.rank != Rank::More) {
+            if short.iter().any(|node| node.rank != Rank::More) {
                 match moves_are_due {
                     Some(due) if due > now => plan.look_at(due),
                     _ => {
@@ -382,7 +382,7 @@ impl Leasing {
         }
         if !moved.is_empty() {
             self.memory.moved(key, moved, now);
-            plan.look_at(now + MOVE_PATIENCE);
+            plan.look_at(now + MOVE_DELAY);
         }
         if let Some(totals) = totals {
             let totals = AddressTotals { block_size: sizes, ..totals };
@@ -421,7 +421,7 @@ impl Plan {
 /// The blocks of one pool.
 #[derive(Default)]
 struct OfPool<'a> {
-    blocks: Vec<Held<'a>>,
+    blocks: Vec<ExistingBlock<'a>>,
     /// Their addresses, and those of blocks of other pools that pods may still have.
     taken: Taken,
     /// Addresses that AddressLeases hold.
@@ -429,7 +429,7 @@ struct OfPool<'a> {
 }
 
 /// A block that exists.
-struct Held<'a> {
+struct ExistingBlock<'a> {
     name: &'a str,
     block: &'a Block,
     /// Whether it goes: it is being deleted, or this plan deletes it.
@@ -455,7 +455,7 @@ impl OfPool<'_> {
 fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
     let mut pools: BTreeMap<PoolKey, OfPool<'a>> = BTreeMap::new();
     for (name, block) in world.blocks {
-        let held = Held { name, block, leaves: block.phase == Phase::Deleting };
+        let held = ExistingBlock { name, block, leaves: block.phase == Phase::Deleting };
         pools.entry(block.spec.key()).or_default().blocks.push(held);
     }
     pools

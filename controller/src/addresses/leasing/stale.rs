@@ -10,7 +10,9 @@ use tokio::time::Instant;
 
 use super::free::{Taken, Usable};
 use super::memory::Memory;
-use super::{Block, BlockRef, Held, HeldAddress, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World};
+use super::{
+    Block, BlockRef, ExistingBlock, HeldAddress, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World,
+};
 use crate::demand::Draw;
 
 /// Why a block is removed.
@@ -107,7 +109,7 @@ pub(super) fn find(
 }
 
 /// Returns why a block may not be used, as far as the block itself says.
-fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &Held<'_>) -> Option<Why> {
+fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &ExistingBlock<'_>) -> Option<Why> {
     let spec = &held.block.spec;
     match world.networks.get(&spec.network) {
         None => Some(Why::NetworkGone),
@@ -138,8 +140,9 @@ fn overlaps<'a>(of_pool: &mut OfPool<'a>) -> BTreeMap<&'a str, IpNet> {
         return BTreeMap::new();
     }
     // The API server's times have seconds. A block of another name than its spec's is a copy.
-    let age = |held: &&Held<'a>| (held.block.spec.name() != held.name, held.block.created, held.name);
-    let mut by_age: Vec<&Held<'a>> = of_pool.blocks.iter().collect();
+    let age =
+        |held: &&ExistingBlock<'a>| (held.block.spec.name() != held.name, held.block.created, held.name);
+    let mut by_age: Vec<&ExistingBlock<'a>> = of_pool.blocks.iter().collect();
     by_age.sort_by_key(age);
     let mut older = Taken::default();
     let younger = by_age.into_iter().filter_map(|held| {

@@ -273,7 +273,7 @@ async fn a_group_is_read_within_a_limit() {
 #[test]
 fn the_pause_after_a_round_is_long_but_has_a_limit() {
     assert_eq!(pause(Duration::from_secs(2)), Duration::from_secs(18));
-    assert_eq!(pause(Duration::from_secs(1200)), LONGEST_PAUSE);
+    assert_eq!(pause(Duration::from_secs(1200)), LONGEST_REST);
 }
 
 #[tokio::test]

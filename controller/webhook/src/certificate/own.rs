@@ -41,7 +41,7 @@ use crate::Names;
 /// From one look to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between a failed look and the next one.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Time until the next look when somebody else was faster, such as another replica.
 const LOST: Duration = Duration::from_secs(1);
 /// API servers learn of a new bundle by their watches.
@@ -92,7 +92,7 @@ impl Keeper {
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "cannot keep the webhook's certificate, will retry");
-                    RETRY
+                    RETRY_DELAY
                 }
             };
             sleep(pause).await;

@@ -39,7 +39,7 @@ pub struct CniPlugins {
     timeout: Duration,
     turns: Turns,
     stale: Mutex<StaleLeases>,
-    held: Mutex<Held>,
+    held: Mutex<Withheld>,
     place: Place,
 }
 
@@ -55,7 +55,7 @@ enum Place {
 const HOST_NAMESPACE: (&str, &str) = ("CNI_NETNS_OVERRIDE", "1");
 
 /// Networks of which no ADD begins, and why.
-type Held = BTreeMap<ListName, String>;
+type Withheld = BTreeMap<ListName, String>;
 
 /// How often the DEL of leases of unknown sandboxes has failed.
 type StaleLeases = HashMap<(ListName, ValidAttachment), Attempt>;
@@ -89,7 +89,7 @@ impl CniPlugins {
 
     /// Has no ADD begin in these networks, whose plugins have said why they cannot serve, and lets it begin
     /// in all others. Returns whether one may begin that could not before.
-    pub fn hold(&self, held: Held) -> bool {
+    pub fn hold(&self, held: Withheld) -> bool {
         let mut before = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *before, held.clone());
         before.into_keys().any(|name| !held.contains_key(&name))
