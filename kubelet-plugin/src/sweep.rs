@@ -45,7 +45,7 @@ label_values! {
 }
 
 label_values! {
-    /// The result of a sweep for one network, attachment or claim.
+    /// The outcome of a sweep for one network, attachment or claim.
     pub(crate) enum SweepResult {
         /// Nothing is wrong, or the sweep has corrected it.
         Ok = "Ok",
@@ -61,7 +61,7 @@ label_values! {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SweepLabels {
     sweep: SweepKind,
-    result: SweepResult,
+    outcome: SweepResult,
 }
 
 /// Counts what sweeps do and find.
@@ -78,22 +78,22 @@ impl SweepMetrics {
         Self {
             sweeps: registry.add(
                 "sweeps",
-                "Networks collected, attachments checked, claims of pods that are gone released",
-                [Label::one_of("sweep", SweepKind::VALUES), Label::one_of("result", SweepResult::VALUES)],
+                "Networks collected (GC), attachments checked (CHECK), and claims of pods that are gone released",
+                [Label::one_of("sweep", SweepKind::VALUES), Label::one_of("outcome", SweepResult::VALUES)],
                 Family::default(),
             ),
             forgotten: registry.add(
                 "forgotten_addresses",
-                "Addresses of running pods of which the journal knows nothing, because somebody has removed the state directory",
+                "Addresses of running pods that the journal does not know, because the state directory was removed",
                 [],
                 Gauge::default(),
             ),
         }
     }
 
-    /// Counts and logs the result of a CHECK.
+    /// Counts and logs the outcome of a CHECK.
     pub(crate) fn checked(&self, pod: &str, key: &str, checked: Checked) {
-        let result = match checked {
+        let outcome = match checked {
             Checked::Fine => SweepResult::Ok,
             Checked::Failed(found) => {
                 tracing::warn!(pod.uid = pod, attachment = key, error = %found, "check failed");
@@ -104,12 +104,12 @@ impl SweepMetrics {
                 SweepResult::Skipped
             }
         };
-        self.count(SweepKind::Check, result);
+        self.count(SweepKind::Check, outcome);
     }
 
-    /// Counts the result of a sweep.
-    pub(crate) fn count(&self, sweep: SweepKind, result: SweepResult) {
-        self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
+    /// Counts the outcome of a sweep.
+    pub(crate) fn count(&self, sweep: SweepKind, outcome: SweepResult) {
+        self.sweeps.get_or_create(&SweepLabels { sweep, outcome }).inc();
     }
 }
 

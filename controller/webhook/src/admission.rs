@@ -39,7 +39,7 @@ label_values! {
         ClaimNetwork = "ClaimNetwork",
         UplinkPolicy = "UplinkPolicy",
         AddressPool = "AddressPool",
-        Other = "other",
+        Other = "Other",
     }
 }
 
@@ -47,11 +47,11 @@ label_values! {
     /// How a request ended.
     pub enum Outcome {
         /// The object may be stored.
-        Allowed = "allowed",
+        Allowed = "Allowed",
         /// It may not.
-        Refused = "refused",
+        Refused = "Refused",
         /// The request could not be answered.
-        Error = "error",
+        Error = "Error",
     }
 }
 

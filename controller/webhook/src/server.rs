@@ -329,7 +329,7 @@ mod tests {
         let mut registry = netclaim_process::metrics::Registry::new("netclaim_controller");
         server.metrics.register(&mut registry);
         let text = registry.render();
-        assert!(text.contains(r#"requests_total{kind="ResourceClaim",outcome="allowed"} 4"#), "{text}");
+        assert!(text.contains(r#"requests_total{kind="ResourceClaim",outcome="Allowed"} 4"#), "{text}");
     }
 
     #[tokio::test]
@@ -352,7 +352,7 @@ mod tests {
         let mut registry = netclaim_process::metrics::Registry::new("netclaim_controller");
         server.metrics.register(&mut registry);
         let text = registry.render();
-        assert!(text.contains(r#"certificate_expiry_timestamp_seconds{source="own"} 0"#), "{text}");
+        assert!(text.contains(r#"certificate_expiry_timestamp_seconds{source="Own"} 0"#), "{text}");
     }
 
     #[tokio::test]

@@ -110,7 +110,7 @@ impl Agent {
             let (path, reason) = (file.path.display(), &file.reason);
             tracing::error!(%path, reason, "keeping a journal file that cannot be read: a DEL may be owed");
         }
-        metrics.restarts.set(restarts());
+        metrics.restarts.inc_by(restarts());
         metrics.attachments.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
         let files = GateFiles::open(&args)?;
         let (of_gate, spans) = (metrics.networks.clone(), Arc::<Spans>::default());
@@ -505,7 +505,7 @@ impl Agent {
 }
 
 /// How many agents the parent has started before this one.
-fn restarts() -> i64 {
+fn restarts() -> u64 {
     std::env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or_default()
 }
 

@@ -106,8 +106,7 @@ pub(crate) async fn update_gauges<N: Attach, O: Observer<Owner = Owner>>(
 ) {
     loop {
         metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
-        metrics.panics.set(i64::try_from(attacher.panics()).unwrap_or(i64::MAX));
-        metrics.illegal_moves.set(i64::try_from(attacher.illegal_moves()).unwrap_or(i64::MAX));
+        metrics.count_bugs(attacher.illegal_moves(), attacher.panics());
         let mut count = AttachmentCount::default();
         attacher.for_each_pod(|pod| count.add(pod));
         metrics.set(&count);

@@ -60,7 +60,7 @@ pub fn an_interface_that_is_lost_comes_back_with_its_addresses(test: &Test<'_>) 
         ensure!(test.container("p", "shell")?.pid == container.pid, "the container was started again");
         test.claim_is_ready("p")?;
         test.ping("p", "other", "net1")?;
-        let repairs = "netclaim_repairs_total{result=\"Ok\"} 1";
+        let repairs = "netclaim_repairs_total{outcome=\"Ok\"} 1";
         ensure!(test.cluster.ask_agent("/metrics")?.contains(repairs), "there is no {repairs}");
         // In another sandbox it asks for no address that somebody else may have by then.
         test.replace_sandbox("p")?;

@@ -23,7 +23,7 @@ fn wakes(test: &Test<'_>, pod: &str) -> Result<u64> {
 /// A counter of the agent.
 fn woken(test: &Test<'_>, cause: &str, result: &str) -> Result<u64> {
     let metrics = test.cluster.ask_agent("/metrics")?;
-    let labels = format!("netclaim_pods_woken_total{{cause=\"{cause}\",result=\"{result}\"}} ");
+    let labels = format!("netclaim_pods_woken_total{{cause=\"{cause}\",outcome=\"{result}\"}} ");
     let value = metrics.lines().find_map(|line| line.strip_prefix(&labels));
     Ok(value.map_or(Ok(0), str::parse)?)
 }
