@@ -360,7 +360,7 @@ async fn what_others_could_have_put_there_is_refused_with_its_place() {
     };
     let socket = world.socket("q");
     fs::write(&socket, "").unwrap();
-    says(&socket, "is no socket").await;
+    says(&socket, "is not a socket").await;
     fs::remove_file(&socket).unwrap();
     let _listener = UnixListener::bind(&socket).unwrap();
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();

@@ -10,10 +10,11 @@
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
-//! After a change, at most every [`GATHER_DELAY`], what depends on it is derived anew: the change of one node costs
-//! the same in a small and in a large cluster, but for the nodes of UplinkPolicies, which are counted anew:
-//! there are few policies, and a count looks at labels only. `schedule` says when a status may be written.
-//! What is correct is not written, so an idle cluster sees no writes. A restart loses no state that matters.
+//! After a change, at most every [`GATHER_DELAY`], what depends on it is derived anew: the change of one node
+//! costs the same in a small and in a large cluster, but for the nodes of UplinkPolicies, which are counted
+//! anew: there are few policies, and a count looks at labels only. `schedule` says when a status may be
+//! written. What is correct is not written, so an idle cluster sees no writes. A restart loses no state that
+//! matters.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -215,7 +215,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
             let addresses = found.iter().cloned().collect::<Vec<_>>().join(", ");
             tracing::error!(
                 %network, addresses,
-                "pods have addresses of which the journal knows nothing, so that no address of the network is collected: was the \
+                "pods have addresses that the journal does not know, so that no address of the network is collected: was the \
                  state directory removed? Delete these pods"
             );
         }

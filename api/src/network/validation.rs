@@ -49,7 +49,7 @@ impl ClaimNetworkSpec {
             if amount == Some(Quantity::new(0)) {
                 problems.push(Invalid::new(
                     format!("spec.capacity.{name}"),
-                    "is 0: nobody could use the network",
+                    "is 0: no pod could use the network",
                 ));
             }
         }

@@ -106,13 +106,13 @@ pub(super) enum ApplyError {
     )]
     OfKubectl(Target),
     #[error(
-        "{0}: somebody else has set a field otherwise, which stays: set it to what is translated, or choose its \
+        "{0}: another field manager has set a field to another value, which stays: set it to the translated value, or choose its \
          NetworkAttachmentDefinition no more (--selector)"
     )]
     Conflict(Target, #[source] Refusal),
     #[error(
         "{0}: the networks of its workload have changed, and a template cannot be changed: delete it, and the next run makes it \
-         anew (kubectl --namespace {namespace} delete resourceclaimtemplate {name}); pods that exist keep their claims",
+         again (kubectl --namespace {namespace} delete resourceclaimtemplate {name}); pods that exist keep their claims",
         namespace = .0.namespace.as_deref().unwrap_or_default(),
         name = .0.name
     )]
@@ -267,7 +267,11 @@ mod tests {
         let of_kubectl = json!({"metadata": {"name": "wan", "annotations": {KUBECTL: "{}"}}});
         fake.put("claimnetworks", &of_kubectl);
         let lines = lines(&fake, &[&network("lan", "eth1"), &network("wan", "eth2")]).await;
-        assert!(lines[0].starts_with("claimnetwork.netclaim.dev/lan: somebody else has set"), "{}", lines[0]);
+        assert!(
+            lines[0].starts_with("claimnetwork.netclaim.dev/lan: another field manager has set"),
+            "{}",
+            lines[0]
+        );
         assert!(lines[1].contains("--server-side --force-conflicts --field-manager=netclaimctl-migrate"));
         assert_eq!(fake.get("claimnetworks", "", "wan").unwrap().get("spec"), None);
     }

@@ -720,7 +720,10 @@ async fn an_object_that_cannot_be_applied_makes_the_command_fail() {
     fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/claimnetworks/shop-lan", Some((409, "Conflict")));
     let (is_done, out, err) = applied(&fake).await;
     assert_eq!((is_done, out.as_str()), (false, "deviceclass.resource.k8s.io/shop-lan created\n"));
-    assert!(err.starts_with("netclaimctl: claimnetwork.netclaim.dev/shop-lan: somebody else"), "{err}");
+    assert!(
+        err.starts_with("netclaimctl: claimnetwork.netclaim.dev/shop-lan: another field manager"),
+        "{err}"
+    );
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_
     let namespaces: BTreeSet<&str> =
         users.map(|user| user.workload.object.namespace.as_str()).chain([of.namespace.as_str()]).collect();
     let note = format!(
-        "namespaces of ClaimNetwork {} stays, as somebody has changed it: make sure that it selects {}",
+        "namespaces of ClaimNetwork {} stays, because it was changed: make sure that it selects {}",
         draft.name,
         namespaces.into_iter().collect::<Vec<_>>().join(", ")
     );

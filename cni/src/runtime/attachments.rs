@@ -155,7 +155,10 @@ impl Attachments {
             }
             Err(failed) => {
                 if let Err(error) = self.forget(cached.list.name(), attachment) {
-                    tracing::warn!(error = error_chain(&error), "an ADD that never began stays known");
+                    tracing::warn!(
+                        error = error_chain(&error),
+                        "the record of an ADD that never began stays"
+                    );
                 }
                 Err(failed.into())
             }

@@ -374,7 +374,7 @@ impl Runtime {
             match self.run(&Call::new(Verb::Del, list, plugin, attachment), &lock, add.result, deadline).await
             {
                 Err(error) if made_nothing || left_nothing(&error) => {
-                    tracing::info!(error = error_chain(&error), "taken for a successful DEL");
+                    tracing::info!(error = error_chain(&error), "treating the error as a successful DEL");
                 }
                 done => {
                     done?;

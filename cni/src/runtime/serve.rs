@@ -69,7 +69,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// A server failed.
-    #[error("a socket can be served no longer")]
+    #[error("cannot serve a socket any more")]
     Server(#[from] tonic::transport::Error),
 }
 

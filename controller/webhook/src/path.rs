@@ -78,7 +78,7 @@ impl SecretPath {
 /// Why a look failed. No message has the path.
 #[derive(Debug, ThisError)]
 enum LookError {
-    #[error("somebody else was faster")]
+    #[error("another writer was faster")]
     Lost,
     #[error("cannot {verb} ValidatingWebhookConfiguration {name}")]
     Request { verb: &'static str, name: String, source: Error },

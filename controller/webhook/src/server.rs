@@ -1,8 +1,8 @@
 //! The webhook over HTTPS, for everybody who reaches the address.
 //!
 //! API servers do not say who they are, so that anybody may ask who knows the path. Clients share bounded
-//! connections ([`CONNECTIONS`]), memory ([`MAX_BODY`], [`BODIES`], [`REVIEWS`]) and time ([`HANDSHAKE_TIMEOUT`],
-//! [`ANSWER_TIMEOUT`], [`REVIEW_TIMEOUT`], [`IDLE_TIMEOUT`]).
+//! connections ([`CONNECTIONS`]), memory ([`MAX_BODY`], [`BODIES`], [`REVIEWS`]) and time
+//! ([`HANDSHAKE_TIMEOUT`], [`ANSWER_TIMEOUT`], [`REVIEW_TIMEOUT`], [`IDLE_TIMEOUT`]).
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -77,7 +77,7 @@ pub(crate) fn wanted(config: &Config, interface: &str) -> Result<LinkSpec, Failu
                 let master = master.ok_or_else(|| missing("master", "the link to make the VLAN on"))?;
                 Kind::Vlan { master, id }
             }
-            id => return Err(Failure::config("id", format!("{id} is no VLAN: write 1 to 4094"))),
+            id => return Err(Failure::config("id", format!("{id} is not a VLAN id: write 1 to 4094"))),
         },
         "bridge" if id.is_some() => return Err(meaningless("id")),
         "bridge" => {

@@ -12,8 +12,8 @@
 //! * DELs come first, in reverse; within a group none before those of later attachments, which may be made of
 //!   it: a bond of two links, a VLAN on the bond.
 //! * A finalizer works on what all attachments of the pod have made. It is desired only while each of them
-//!   is as it should be and no group of the pod is being released. So it is made after all of them, and its DEL
-//!   comes before theirs.
+//!   is as it should be and no group of the pod is being released. So it is made after all of them, and its
+//!   DEL comes before theirs.
 //! * What is repaired is not desired until its DEL has begun. So finalizers and later attachments go first,
 //!   and come back last, as always.
 //! * While a DEL is owed, no ADD: what waits to be deleted may hold what the ADD needs, a device, an address,

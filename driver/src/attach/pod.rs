@@ -498,7 +498,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 let mut record = self.record(key)?.clone();
                 record.begin_in(&sandbox.id);
                 let turn = revised.map(|Revised { plan, turn }| {
-                    tracing::info!(pod.uid = %self.uid, attachment = %key, "planned anew");
+                    tracing::info!(pod.uid = %self.uid, attachment = %key, "planned again");
                     record.plan = Arc::new(plan);
                     turn
                 });
@@ -656,8 +656,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     /// it.
     async fn strayed(&mut self, key: &str, why: String) {
         let Some(mut record) = self.record(key).cloned() else { return };
-        tracing::error!(pod.uid = %self.uid, attachment = %key, why, "a link is not back on the node as it was: nobody gets it until it is");
-        let note = format!("{why}; the link is looked for, and nobody gets it until it is as it was");
+        tracing::error!(pod.uid = %self.uid, attachment = %key, why, "a link has not come back to the node as it was: no pod gets it until it has");
+        let note = format!("{why}; the agent looks for the link, and no pod gets it until it is as it was");
         self.observer.given_up(&record.plan, &note);
         record.stray = Some(why.clone());
         // If this is lost, the next agent runs one more DEL.

@@ -243,7 +243,7 @@ pub const DIFFERENCES: &[Difference] = &[
         group: Group::TestPlugins,
         reason: "a form that nothing writes any more, and that any JSON object has",
         provoke: "a file in the cache that is not of the kind `cniCacheV1`",
-        ours: "nothing is known of the attachment, and DEL does without",
+        ours: "the attachment counts as unknown, and DEL runs without the file",
         libcni: "the file is read as a result, as early versions wrote them",
         at: &[("/*/calls/0/stdin/prevResult", "null", "*")],
         follows: &[],

@@ -49,7 +49,7 @@ pub(crate) enum LeaseError {
     )]
     Taken { address: String, holder: Box<Holder>, lease: String, namespace: String },
     #[error(
-        "{address} was given up by somebody who deleted AddressLease {lease}, which goes when no pod has the address, trying again"
+        "AddressLease {lease} of address {address} was deleted, and goes when no pod has the address: trying again"
     )]
     Leaving { address: String, lease: String },
     #[error(

@@ -154,8 +154,8 @@ pub(super) fn amounts(network: &NetworkName, held: &[HeldDevice]) -> NetworkCapa
     }
 }
 
-/// Returns what [`settled`] needs to know of plans on the node of this name. The whole [`HeldDevice`] is many times
-/// as expensive, and each Prepare needs this of all attachments, most of which are alike.
+/// Returns what [`settled`] needs to know of plans on the node of this name. The whole [`HeldDevice`] is many
+/// times as expensive, and each Prepare needs this of all attachments, most of which are alike.
 pub(crate) fn on_links(plans: &[Arc<Plan>], node: &str, inventory: &Inventory) -> Vec<(NetworkName, IfName)> {
     let of_link = [attributes::PCI_BUS_ID, attributes::MAC, attributes::UPLINK];
     let mut seen = HashSet::new();

@@ -78,7 +78,7 @@ impl BlockWatch {
                     if blocks.is_stale != is_stale && is_stale && has_any {
                         let seconds = self.stale_after.as_secs();
                         tracing::error!(
-                            "no word of the API server about this node's AddressBlocks for {seconds} s: no new pod gets an \
+                            "the API server has not reported this node's AddressBlocks for {seconds} s: no new pod gets an \
                              address of them until there is"
                         );
                     }

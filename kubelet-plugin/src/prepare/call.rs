@@ -96,7 +96,7 @@ pub(crate) enum PrepareError {
     Release { claim: ObjectRef, source: Failure },
     /// Its earlier pod runs.
     #[error(
-        "ResourceClaim {claim} was that of pod {pod} (UID {}), which has not ended on node {node}: the next pod gets it then",
+        "ResourceClaim {claim} is with pod {pod} (UID {}), which has not ended on node {node}: the next pod gets it when that has ended",
         pod.uid
     )]
     NotEnded { claim: ObjectRef, pod: ObjectRef, node: String },
@@ -536,7 +536,7 @@ impl<N: Plugins> NodeAgent<N> {
     ) -> Result<(), PrepareError> {
         if known.iter().any(|plan| plan.owner.pod.uid != claim.pod.uid) {
             let released = self.attacher.release(&claim.object.uid);
-            let late = || Failure::new("what its earlier pod had is not released yet: try again");
+            let late = || Failure::new("the networks of its earlier pod are not released yet: try again");
             let released = tokio::time::timeout(LINK_TIMEOUT, released).await;
             released
                 .unwrap_or_else(|_| Err(late()))

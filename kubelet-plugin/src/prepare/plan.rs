@@ -633,7 +633,7 @@ mod tests {
         for inventory in [&moved, &shared] {
             let error = refusal(segments(inventory, &claim, &[]));
             assert!(
-                error.contains("id 101 is none of those of ClaimNetwork \"seg\" on uplink eth1"),
+                error.contains("id 101 is no longer one of ClaimNetwork \"seg\" on uplink eth1"),
                 "{error}"
             );
         }

@@ -216,7 +216,7 @@ impl<K: OfPods> PodWriter<K> {
 pub(crate) enum WriteError {
     #[error("the pod cannot be read")]
     Unread,
-    #[error("CHECK has not come yet since the agent has started")]
+    #[error("no CHECK has run since the agent started")]
     Unchecked,
     #[error(transparent)]
     NoList(#[from] NoList),

@@ -149,7 +149,7 @@ pub fn a_network_is_refused_at_once_for_what_its_object_shows(test: &Test<'_>) -
     let scope = r#"{"spec": {"scope": "Cluster"}}"#;
     let changed = test.cluster.kubectl(&["patch", "claimnetwork", &accepted, "--type=merge", "-p", scope]);
     let refused = format!("{:#}", changed.err().context("the scope has changed")?);
-    ensure!(refused.contains("spec.scope") && refused.contains("create it anew"), "{refused}");
+    ensure!(refused.contains("spec.scope") && refused.contains("create it again"), "{refused}");
     Ok(())
 }
 

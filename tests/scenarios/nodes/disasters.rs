@@ -576,7 +576,7 @@ pub fn a_node_that_is_cut_off_and_deleted_hands_out_no_address(test: &Test<'_>) 
     // As documented, this pod keeps its address, also when another one gets that.
     let left_out = Some("stays");
     meanwhile_unique_beside(test, left_out, NOTICED, "the agent misses the API server", || {
-        has_said(&["no word of the API server about this node's AddressBlocks for 20 s"])
+        has_said(&["the API server has not reported this node's AddressBlocks for 20 s"])
     })?;
     for name in ["anew", "asks"] {
         crictl.replace_sandbox(name)?;

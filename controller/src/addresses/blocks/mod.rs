@@ -276,10 +276,7 @@ impl State {
         }
         for block in plan.hold {
             if self.requests.push(Action::Hold(block.clone())) {
-                tracing::warn!(
-                    block = block.name,
-                    "somebody has removed the finalizer of a block: putting it back"
-                );
+                tracing::warn!(block = block.name, "the finalizer of a block was removed: putting it back");
             }
         }
         self.requests.start();
@@ -346,7 +343,7 @@ impl State {
                 {
                     tracing::warn!(
                         lease = lease.name, %node, %holder,
-                        "a node was said to use the address of a claim that is not allocated there: freed it; somebody else may \
+                        "a node was said to use the address of a claim that is not allocated there: freed it; another client may \
                          have the token of its agent"
                     );
                 }

@@ -1,6 +1,7 @@
 //! The text of an event, in the words of `netclaimctl explain`. Pure.
 //!
-//! Whoever may read a pod may usually read its events. So claims and pods of other namespaces are not named.
+//! A user who may read a pod may usually read its events. So claims and pods of other namespaces are not
+//! named.
 
 use std::collections::BTreeSet;
 

@@ -52,7 +52,7 @@ const MAX_PREVIOUS: usize = 3;
 /// Why a look failed.
 #[derive(Debug, ThisError)]
 enum LookError {
-    #[error("somebody else was faster")]
+    #[error("another writer was faster")]
     Lost,
     #[error("there is no Secret {0}: upgrade the chart with webhook.enabled=true, which makes it")]
     Absent(String),
@@ -85,7 +85,7 @@ impl Keeper {
                 Ok(()) => LOOK_INTERVAL,
                 Err(LookError::Lost) => {
                     tracing::info!(
-                        "somebody else has written the webhook's certificate or bundle, looking again"
+                        "another writer has changed the webhook's certificate or bundle, looking again"
                     );
                     LOST
                 }
@@ -124,7 +124,7 @@ impl Keeper {
             Err(unusable) => {
                 if !data.is_empty() {
                     let error = &unusable as &dyn std::error::Error;
-                    tracing::warn!(secret = name, error, "replacing what the Secret has");
+                    tracing::warn!(secret = name, error, "replacing the content of the Secret");
                 }
                 let previous = self.previous(configuration.as_ref());
                 self.renew(secret, &previous, now).await?

@@ -17,7 +17,7 @@ pub(crate) struct Validity {
 
 /// The certificate has no validity that can be read.
 #[derive(Debug, Error)]
-#[error("it has no validity")]
+#[error("it has no period of validity")]
 pub(crate) struct NoValidity(#[source] ASN1Error);
 
 impl Validity {

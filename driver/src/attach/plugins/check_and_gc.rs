@@ -160,7 +160,7 @@ impl CniPlugins {
         let Ok(container_id) = stale.container_id.parse() else { return Ok(false) };
         let if_name = stale.if_name.as_deref().unwrap_or(spec.if_name.as_str()).parse();
         let Ok(if_name) = if_name else { return Ok(false) };
-        tracing::warn!(network = %list.name(), ip = %stale.ip, container = stale.container_id, "releasing the address of a sandbox that nothing is known of");
+        tracing::warn!(network = %list.name(), ip = %stale.ip, container = stale.container_id, "releasing the address of an unknown sandbox");
         let attachment = Attachment::new(container_id, None::<PathBuf>, if_name);
         let key = (list.name().clone(), attachment.key());
         let attempt = self.stale().get(&key).copied().unwrap_or_default();

@@ -319,8 +319,8 @@ impl CniPlugins {
                  have the other program use another name"
             ),
             Place::Host => format!(
-                "the node has a link {name} already, and it is not this network's: choose another name, or remove the link if nobody \
-                 needs it (ip link delete {name})"
+                "the node has a link {name} already, and it is not this network's: choose another name, or remove the link if it is \
+                 not needed (ip link delete {name})"
             ),
         }))
     }
