@@ -129,7 +129,7 @@ impl Protocol {
 const NOT_IN_ARGS: [char; 3] = ['=', ';', '\0'];
 const UNWRITABLE: &str = "CNI_ARGS cannot carry \"=\" or \";\" in a name or value, nor an empty name";
 
-/// Returns why nobody may pass a CNI_ARG of this name.
+/// Returns why a CNI_ARG of this name must not be passed.
 pub(crate) fn arg_name_problem(name: &str) -> Option<&'static str> {
     match name {
         "IgnoreUnknown" => Some("is the driver's to say: plugins trust it"),

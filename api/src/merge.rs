@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_that_nobody_takes_is_refused() {
+    fn a_capability_that_no_plugin_takes_is_refused() {
         let error =
             merge(Base::Uplink(LinkUse::Nic), &[layer(Author::Class, json!({"ips": ["10.0.0.1"]}))], None);
         assert!(

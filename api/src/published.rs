@@ -332,7 +332,7 @@ mod tests {
         let with_policy = device.capacity.iter().flatten().filter(|(_, c)| c.request_policy.is_some());
         assert_eq!(with_policy.map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["bandwidth"]);
         let plenty = Amounts { bandwidth: zero, segments: Some(Segments::Counted(1)), ..Amounts::default() };
-        assert_eq!(plenty.exhausted(), None, "nobody has to take bandwidth");
+        assert_eq!(plenty.exhausted(), None, "no claim has to take bandwidth");
     }
 
     #[test]

@@ -330,7 +330,7 @@ mod tests {
     use crate::mock::{api_server, status};
 
     #[test]
-    fn somebody_is_impersonated_with_their_groups() {
+    fn a_user_is_impersonated_with_their_groups() {
         let connection = |user: Option<&str>, groups: &[&str]| Connection {
             user: user.map(str::to_owned),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),

@@ -62,7 +62,7 @@ pub struct Args {
     pub webhook_address: Option<SocketAddr>,
 
     /// Name of the webhook's Service, of the Secret with its certificate and of the
-    /// ValidatingWebhookConfiguration, in which the controller keeps the webhook's path, which nobody can
+    /// ValidatingWebhookConfiguration, in which the controller keeps the webhook's path, which cannot
     /// guess, and its CA bundle
     #[arg(long, env = "NETCLAIM_WEBHOOK_NAME", default_value = "netclaim-webhook")]
     pub webhook_name: String,

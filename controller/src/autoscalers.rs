@@ -35,7 +35,7 @@ pub(crate) struct Lookout {
     pub(crate) period: Option<Duration>,
 }
 
-/// The autoscalers that the API server knows of.
+/// The autoscalers that the API server knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Autoscalers {
     /// Namespace of the cluster autoscaler's status, if there is one.
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_changes_between_two_looks_is_sent() {
+    async fn a_change_between_two_looks_is_sent() {
         let (service, mut requests) = mock::pair();
         let (sender, mut found) = watch::channel(Autoscalers::default());
         let lookout = Lookout { namespace: "kube-system".into(), period: Some(Duration::from_secs(300)) };
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_never_looks_knows_at_once() {
+    async fn a_controller_that_never_looks_knows_at_once() {
         let (service, _requests) = mock::pair::<Request<Body>, Response<Body>>();
         let (sender, mut found) = watch::channel(both());
         let lookout = Lookout { namespace: "kube-system".into(), period: None };

@@ -136,7 +136,7 @@ impl Candidate {
                     if self.holder() != Some(&self.identity) {
                         return LostLease::TakenOver;
                     }
-                    // Somebody labelled the lease, or an earlier renewal succeeded after all.
+                    // Another program labelled the lease, or an earlier renewal succeeded after all.
                     break;
                 }
                 warn(&error, "cannot renew the lease");
@@ -389,7 +389,7 @@ mod tests {
         let mut leader = server.candidate("me").await;
         leader.elected().await;
         assert!(timeout(10 * LEASE_DURATION, leader.lost()).await.is_err(), "lost a lease that it renews");
-        // A label takes the lease from nobody.
+        // A label takes the lease from no replica.
         let mut lease = server.0.lock().unwrap().lease.clone().unwrap();
         lease["metadata"]["labels"] = json!({"a": "b"});
         server.put(lease);

@@ -10,11 +10,11 @@
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
-//! After a change, at most every [`GATHER_DELAY`], what depends on it is derived anew: the change of one node
-//! costs the same in a small and in a large cluster, but for the nodes of UplinkPolicies, which are counted
-//! anew: there are few policies, and a count looks at labels only. `schedule` says when a status may be
-//! written. What is correct is not written, so an idle cluster sees no writes. A restart loses no state that
-//! matters.
+//! After a change, at most every [`GATHER_DELAY`], what depends on it is derived again: the change of one
+//! node costs the same in a small and in a large cluster, but for the nodes of UplinkPolicies, which are
+//! counted again: there are few policies, and a count looks at labels only. `schedule` says when a status may
+//! be written. What is correct is not written, so an idle cluster sees no writes. A restart loses no state
+//! that matters.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -653,7 +653,7 @@ fn surveyed(known: &ClusterView) -> BTreeMap<PoolKey, i64> {
     of_pools.chain(of_networks).collect()
 }
 
-/// Returns what is known of the addresses of a ClaimNetwork.
+/// Returns the known numbers of addresses of a ClaimNetwork.
 fn addresses_of<'a>(acceptance: &Acceptance, leased: &'a Leased) -> Addresses<'a> {
     let Ok((name, spec)) = &acceptance.result else { return Addresses::default() };
     let totals = spec.addresses.as_ref().and_then(|addresses| leased.totals.get(&addresses.key(name)));
@@ -922,7 +922,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_person_changes_is_written_while_a_link_flaps() {
+    async fn a_change_by_a_person_is_written_while_a_link_flaps() {
         let (mut reconciler, mut requests) = reconciler();
         let pools = none::<AddressPool>();
         let mut network = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));

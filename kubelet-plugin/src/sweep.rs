@@ -3,7 +3,7 @@
 //!
 //! * Each of the three does one thing at a time. `netclaim_driver::attach::sweep` schedules it.
 //! * GC leaves a network alone in which a sandbox that lives has an address, and the journal knows nothing of
-//!   it: somebody has removed the state directory, and the address would go to another pod.
+//!   it: the state directory was removed, and the address would go to another pod.
 //! * An idle node does not ask the API server: the agent only looks for pods whose sandbox is gone.
 //! * GC runs for networks that have had an attachment since the agent started, and for those of which an
 //!   earlier agent has left something on disk.
@@ -227,7 +227,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
 
     async fn check(&self) {
         let Some(mut schedule) = schedule(self.intervals.check) else { return };
-        // Nobody has looked while no agent ran.
+        // No agent has looked meanwhile.
         schedule.keep(&self.attached(), Instant::now(), fastrand::f64);
         schedule.hurry(FIRST_CHECK, Instant::now(), fastrand::f64);
         loop {
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_a_live_sandbox_that_the_journal_does_not_know_is_nobodys_leftover() {
+    fn an_address_of_a_live_sandbox_that_the_journal_does_not_know_is_not_a_leftover() {
         let reserved = |ip: &str, of: &str| Reservation {
             ip: ip.parse().expect("an address"),
             container_id: of.to_owned(),

@@ -1,4 +1,4 @@
-//! Connections of clients that nobody vouches for, in tasks of their own and within a number.
+//! Connections of untrusted clients, in tasks of their own and within a number.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -12,8 +12,8 @@ use tokio::task::{AbortHandle, JoinSet};
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Serves each connection in a task of its own, until dropped. When there are `most`, a new connection ends
-/// the oldest one of the address that has the most, so that idle clients block nobody and one client does not
-/// end the connections of others.
+/// the oldest one of the address that has the most, so that idle clients do not block others and one client
+/// does not end the connections of others.
 pub async fn accept<C>(listener: TcpListener, most: usize, serve: impl Fn(TcpStream) -> C) -> Infallible
 where
     C: Future<Output = ()> + Send + 'static,

@@ -68,7 +68,7 @@ pub(crate) fn client_within(config: Config, limits: TimeLimits) -> kube::Result<
     })
 }
 
-/// How long the API server may take to answer a request that nobody waits for longer.
+/// How long the API server may take to answer a request whose caller does not wait longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a request has failed that was not answered.

@@ -24,7 +24,7 @@ use crate::world::{SAFETY, instant};
 const WITHDRAWN: Seconds = 10;
 /// How long a lease may be without a plan.
 const UNPLANNED: Seconds = 60;
-/// How long a Prepare takes at most: then it begins anew.
+/// How long a Prepare takes at most: then it begins again.
 const PREPARE: Seconds = 35;
 
 /// A plan in the journal.
@@ -140,7 +140,7 @@ impl Machine {
     /// The watch of blocks shows what there is.
     pub fn hear(&mut self, server: &Server, now: Seconds) {
         self.memory.heard = now;
-        // A watch of before hears nothing of a restored etcd, but lists anew within half of the time after
+        // A watch of before hears nothing of a restored etcd, but lists again within half of the time after
         // which it is stale.
         let is_over = now - self.listed_at >= SAFETY / 2;
         if self.memory.own.known.is_none() || is_over || self.listed == server.restored {
@@ -271,8 +271,8 @@ impl Machine {
         self.plans.contains_key(&pod) && !self.attached.contains_key(&pod)
     }
 
-    /// The ADD of a planned attachment, whose plan is made anew if it has not its addresses any more. Without
-    /// the API server, too.
+    /// The ADD of a planned attachment, whose plan is made again if it has not its addresses any more.
+    /// Without the API server, too.
     pub fn add(&mut self, pod: Pod, now: Seconds) {
         let Some(record) = self.plans.get(&pod).filter(|_| !self.attached.contains_key(&pod)) else { return };
         // Without any word since the agent's start, it is carried out as it is.

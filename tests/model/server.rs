@@ -87,7 +87,7 @@ impl Server {
     fn uid(&mut self, name: &str) -> String {
         let count = self.uids.entry(name.to_owned()).or_default();
         *count += 1;
-        // Whoever restores etcd does not restore the source of UIDs.
+        // Restoring etcd does not restore the source of UIDs.
         format!("{name}#{}.{count}", self.restored)
     }
 

@@ -441,7 +441,7 @@ fn blocks_are_deleted_and_agents_die() {
 }
 
 #[test]
-fn somebody_takes_the_finalizer_off_a_block() {
+fn an_admin_takes_the_finalizer_off_a_block() {
     let world = || {
         let world = Small::new(red(), 1).settled().running(&[("red", 0)]).pods(&[("red", 1)]);
         world.left(|left| (left.finalizers, left.blocks, left.leads) = (1, 1, 1))

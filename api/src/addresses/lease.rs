@@ -1,4 +1,4 @@
-//! `AddressLease`: one address that somebody has for as long as it lives.
+//! `AddressLease`: one address that a holder has for as long as it lives.
 //!
 //! The agent creates it when it prepares a claim that asks for an address; the name is the lock. It is the
 //! claim's until the claim is deleted, on whatever node its pod runs. The importer of whereabouts' pools

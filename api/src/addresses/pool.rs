@@ -331,7 +331,7 @@ fn is_object_name(text: &str) -> bool {
 
 impl AddressRange {
     /// Returns the addresses of the range, those of the gateway and excluded ones too. The network's own
-    /// address and the broadcast address of an IPv4 subnet are nobody's, as with `host-local`.
+    /// address and the broadcast address of an IPv4 subnet are never handed out, as with `host-local`.
     fn span(&self) -> Option<Span> {
         let hosts = self.hosts()?;
         let first = self.range_start.unwrap_or_else(|| hosts.first()).to_canonical();
@@ -946,7 +946,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_serves_nobody_is_refused_by_its_own_field() {
+    fn a_pool_that_serves_no_pod_is_refused_by_its_own_field() {
         let of_gateway = json!({"ranges": [{"subnet": "10.30.0.0/30", "exclude": ["10.30.0.2"]}], "reserved": ["10.30.0.1"]});
         let advice = "claims cannot ask for one of each family: reserve fewer, or some of each family";
         assert_eq!(

@@ -34,7 +34,7 @@ pub(super) fn uplink_rules() -> Value {
     }])
 }
 
-/// For the capacity: amounts that nobody could take anything of, or that are none.
+/// For the capacity: amounts of which no pod could take anything, or that are not amounts.
 pub(super) fn capacity_rules() -> Value {
     json!([
         amount_rule("bandwidth", 0, "must be an amount such as 10G"),

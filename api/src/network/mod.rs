@@ -136,7 +136,7 @@ pub struct ClaimNetworkSpec {
     pub allow: Allow,
 }
 
-/// Labels of pods that plugins get as they are when the claim is prepared. Whoever makes the pod chooses
+/// Labels of pods that plugins get as they are when the claim is prepared. The author of the pod chooses
 /// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -162,7 +162,7 @@ impl<'a, W: Write> Collector<'a, W> {
         self.objects(NODES, None, &everything, shown, |found| Some(node(&found))).await?;
         let subjects = self.claims().await?;
         self.events(&subjects).await?;
-        // Without anything else, the versions are no report.
+        // Without anything else, the versions are not a report.
         if !self.archive.is_empty() {
             let versions = versions(server, &pods);
             self.archive.add("versions.txt", "versions of netclaimctl, Kubernetes and netclaim", versions)?;
@@ -481,7 +481,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn of_a_long_log_the_end_is_kept() {
+    async fn a_long_log_keeps_its_end() {
         let lines: String = (0..100_000).map(|line| format!("{line}\n")).collect();
         let end = end_of(Cursor::new(&lines), 100).await.expect("reads");
         assert!(end.len() > 100 && end.len() < lines.len() && lines.ends_with(&end), "{}", end.len());
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_events_the_newest_are_kept() {
+    fn a_long_list_of_events_keeps_the_newest() {
         let mut newest = Newest::default();
         let count = i64::try_from(2 * EVENTS).expect("a count") + 10;
         for second in (0..count).rev() {

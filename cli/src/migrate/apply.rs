@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * It deletes nothing, and writes no other kinds than those of [`WRITTEN`].
-//! * What others have written stays: a field that somebody else has set otherwise is a conflict, which is
-//!   reported and not forced.
+//! * What others have written stays: a field that another field manager has set to another value is a
+//!   conflict, which is reported and not forced.
 //! * What cannot be applied is reported with its name, and the others are applied.
 
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::kinds::Kind;
 pub(super) const MANAGER: &str = "netclaimctl-migrate";
 /// The annotation that `kubectl apply` writes.
 const KUBECTL: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// How long an admission policy may take to know of a ClaimNetwork that has just been changed.
+/// How long an admission policy may take to see a ClaimNetwork that has just been changed.
 const POLICY: Duration = Duration::from_secs(2);
 
 const TEMPLATES: Kind = Kind::new("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_others_have_set_stays() {
+    async fn fields_of_others_stay() {
         let fake = Fake::new();
         fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/claimnetworks/lan", Some((409, "Conflict")));
         let of_kubectl = json!({"metadata": {"name": "wan", "annotations": {KUBECTL: "{}"}}});

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused_with_an_example() {
+    fn a_text_that_is_not_a_selector_is_refused_with_an_example() {
         for text in [
             "",
             "a,",

@@ -1,6 +1,6 @@
 //! Addresses that whereabouts hands over.
 //!
-//! whereabouts and netclaim do not know of each other's addresses. So netclaim gets a part of a range, which
+//! whereabouts and netclaim do not know each other's addresses. So netclaim gets a part of a range, which
 //! every NetworkAttachmentDefinition of that range excludes; and of this part what pods still have is
 //! excluded from the ClaimNetwork. Or whereabouts is stopped, what pods have is [leased](super::takeover),
 //! and netclaim gets everything.
@@ -112,7 +112,7 @@ pub(super) fn takeover(input: &Input, names: &BTreeMap<&NadName, Result<NetworkN
 }
 
 fn takeover_of(input: &Input, nads: Vec<pools::Nad>) -> Takeover {
-    // Those whose pods are gone leaked, and nobody gets them again from whereabouts.
+    // Those whose pods are gone leaked, and whereabouts does not hand them out again.
     pools::plan(&objects(input, nads), Orphans::Free)
 }
 

@@ -78,7 +78,7 @@ pub enum BinDirError {
     Colon(PathBuf),
 }
 
-/// What a DEL knows of its ADD.
+/// What a DEL knows about its ADD.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfAdd<'a> {
     /// What [`add`](Runtime::add) returned, or [`AddError::last_good`].

@@ -217,7 +217,7 @@ async fn supervise<F: Future<Output = ()>>(
     if !exited && pipes.drive(child, end).await.is_none() {
         tracing::warn!(pid = child.id(), "killed CNI plugin does not end");
     }
-    // Reaped at once: a process that nobody has reaped still counts as one of its group.
+    // Reaped at once: a process that is not reaped still counts as one of its group.
     let _ = timeout_at(end, child.wait()).await;
     group.ended(end).await;
     pipes.drain().await;
@@ -326,7 +326,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// A broken pipe is no failure: a plugin need not read its input.
+/// A broken pipe is not a failure: a plugin need not read its input.
 async fn feed(Rest(rest): Rest<'_>) {
     if let Some((writer, bytes)) = rest
         && let Ok(mut pipe) = pipe::Sender::from_owned_fd(writer.into())

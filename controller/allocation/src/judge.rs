@@ -579,7 +579,7 @@ fn causes_of_placed(
     match selected(request, candidate, deadline) {
         Ok(()) => {}
         Err(cause @ Cause::NotSelected { .. }) => return vec![cause],
-        // The scheduler does not look at the selectors for a device that somebody has.
+        // The scheduler does not look at the selectors for a device that a claim has.
         Err(cause) if causes.is_empty() => return vec![cause],
         Err(_) => return causes,
     }

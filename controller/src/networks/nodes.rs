@@ -130,7 +130,7 @@ impl NetworkNodes {
         self.selected.contains(node)
     }
 
-    /// Whether nothing is known of any node.
+    /// Whether no node is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.publishing.is_empty() && self.selected.is_empty()
     }

@@ -291,7 +291,7 @@ impl Published {
         &self.rules
     }
 
-    /// Derives anew what a node is to a ClaimNetwork.
+    /// Derives again what a node is to a ClaimNetwork.
     fn refresh(&mut self, network: NetworkName, node: &str, is_selected: bool) {
         let slices = self.agents.get(node);
         let device = DeviceName::Network(network.clone()).to_string();
@@ -432,7 +432,7 @@ mod tests {
         let on = |published: &Published| {
             published.of(&name("a")).unwrap().publishing().cloned().collect::<Vec<_>>()
         };
-        assert_eq!(on(&published), ["n1", "n2"], "nobody knows whom the ClaimNetwork selects");
+        assert_eq!(on(&published), ["n1", "n2"], "it is unknown which nodes the ClaimNetwork selects");
         published.want([(name("a"), wanted)].into(), &nodes);
         assert_eq!(on(&published), ["n1"]);
         published.label("n2", Some(&labels("7")));
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(changes, all);
         assert!(!published.apply(Event::Apply(slice("s1", Some("n1"), &named(&["net-a"])))));
         assert_eq!(published.take_changes(), Changes::default());
-        // Nobody needs other addresses because a link is down.
+        // No node needs other addresses because a link is down.
         let down = json!({"name": "net-a", "taints": [{"key": "netclaim.dev/link-down"}]});
         assert!(published.apply(Event::Apply(slice("s1", Some("n1"), &[down]))));
         let changes = Changes { networks: [name("a")].into(), ..Changes::default() };
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_events_is_what_follows_from_everything() {
+    fn events_lead_to_the_same_state_as_a_full_derivation() {
         for seed in 1..=40 {
             let mut random = Random(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
             let (mut published, mut world) = (Published::default(), World::default());
@@ -618,7 +618,7 @@ mod tests {
                         published.want(world.wanted.clone(), &world.nodes);
                     }
                     _ => {
-                        // The watch begins anew, and has missed some events.
+                        // The watch begins again, and has missed some events.
                         let gone = format!("s{}", random.below(8));
                         world.slices.remove(&gone);
                         published.apply(Event::Init);

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_changes_does_not_wait() {
+    fn a_change_by_a_person_does_not_wait() {
         let (mut schedule, start) = (Schedule::default(), Instant::now());
         schedule.wrote("a", start);
         schedule.mark("a", Cause::Spec);

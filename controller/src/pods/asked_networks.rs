@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_a_pod_with_many_claims_only_some_are_read() {
+    async fn a_pod_with_many_claims_has_only_some_of_them_read() {
         let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
         let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
             "spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "none"}}]}}});

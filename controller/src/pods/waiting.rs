@@ -151,13 +151,13 @@ pub(crate) struct WaitingPods {
     known: BTreeMap<String, PendingPod>,
     /// The list in progress.
     listing: BTreeMap<String, PendingPod>,
-    /// What the claims of pods ask for, as far as somebody needed to know.
+    /// What the claims of pods ask for, as far as it was needed.
     asked: BTreeMap<String, ClaimsRead>,
     /// The namespace of the last question.
     last_namespace: String,
 }
 
-/// What is known of a pod's claims.
+/// The facts about a pod's claims.
 #[derive(Debug)]
 struct ClaimsRead {
     /// The claims that were read.
@@ -240,7 +240,7 @@ impl WaitingPods {
 
     /// Returns a pod that waits and whose claims have not been read. It is not returned again for a while.
     /// Namespaces take turns, so that many pods of one do not delay those of others; in each, pods that
-    /// nobody has asked about go first.
+    /// were never asked about go first.
     pub(crate) fn next_question(&mut self, time: Timestamp, now: Instant) -> Option<ClaimsToRead> {
         let due = self.waiting(time).filter_map(|(uid, pod)| {
             let (at, wait) = match self.asked(uid, pod) {
@@ -290,7 +290,7 @@ impl WaitingPods {
         self.known.iter().filter(move |(_, pod)| pod.stage.waits_in(time) == Some(Duration::ZERO))
     }
 
-    /// Returns what is known of the claims that the pod has now.
+    /// Returns the facts about the claims that the pod has now.
     fn asked(&self, uid: &str, pod: &PendingPod) -> Option<&Result<BTreeSet<NetworkName>, RetryAt>> {
         self.asked.get(uid).filter(|asked| asked.claims == pod.claims).map(|asked| &asked.networks)
     }
@@ -303,7 +303,7 @@ impl ClaimsToRead {
     }
 }
 
-/// Returns the UID of a pod with claims, and what is known of the pod.
+/// Returns the UID of a pod with claims, and the facts about the pod.
 fn read(pod: &PodObject) -> Option<(String, PendingPod)> {
     let spec = &pod.spec;
     if spec.resource_claims.is_empty() || pod.metadata.deletion_timestamp.is_some() {
@@ -320,7 +320,7 @@ fn read(pod: &PodObject) -> Option<(String, PendingPod)> {
 }
 
 impl Unschedulable {
-    /// Returns what is known of a pod, if it is such a pod.
+    /// Returns the facts about a pod, if it is such a pod.
     pub(crate) fn of(pod: &PodObject) -> Option<Self> {
         let is_done = pod.spec.resource_claims.is_empty() || pod.metadata.deletion_timestamp.is_some();
         if is_done || !matches!(stage(pod), Stage::Unschedulable(_)) {
@@ -533,7 +533,7 @@ mod tests {
         for uid in ["u1", "u2"] {
             assert!(pods.apply(watcher::Event::Apply(pod(uid, |_| {}))));
         }
-        assert!(pods.places(&nodes(), TIME).is_empty(), "nobody has read the claims");
+        assert!(pods.places(&nodes(), TIME).is_empty(), "the claims are not read");
         let first = pods.next_question(TIME, now).unwrap();
         let second = pods.next_question(TIME, now).unwrap();
         assert_eq!((first.claims.first().unwrap().as_str(), first.namespace.as_str()), ("c", "shop"));
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cordoned_node_is_no_place() {
+    fn a_cordoned_node_is_not_a_place() {
         let mut pods = WaitingPods::default();
         assert!(pods.apply(watcher::Event::Apply(pod("u1", |_| {}))));
         assert!(!pods.apply(watcher::Event::Apply(pod("u1", |_| {}))), "the same");

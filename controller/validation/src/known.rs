@@ -1,5 +1,5 @@
-//! What the objects of a set know of each other. What is not in the set is unknown, and nothing is said about
-//! it.
+//! What the objects of a set know about each other. What is not in the set is unknown, and nothing is said
+//! about it.
 
 use std::collections::BTreeMap;
 

@@ -42,7 +42,7 @@ pub fn review(object: &Value, driver: &str) -> Option<Review> {
     review_known(object, driver, &KnownObjects::default(), &Limit::new(&|| false)).unwrap_or_default()
 }
 
-/// Reviews an object of somebody whom nobody knows, as [`review`] does.
+/// Reviews an object of an unknown user, as [`review`] does.
 ///
 /// # Errors
 /// The time of the review is over.

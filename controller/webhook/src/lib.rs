@@ -4,13 +4,13 @@
 //!   API server ──HTTPS──> server ──JSON──> admission ──weight──> netclaim_validation
 //!                           ▲ ▲
 //!                           │ SecretPath <── path: the ValidatingWebhookConfiguration, which all replicas read
-//!                        Served <── own:       a Secret that all replicas share, renewed by whoever notices first
-//!                               <── directory: files that somebody else renews, such as cert-manager
+//!                        Served <── own:       a Secret that all replicas share, renewed by the first that notices
+//!                               <── directory: files that another program renews, such as cert-manager
 //! ```
 //!
 //! Invariants:
-//! * Whoever does not know the path gets nothing read. Whoever knows it may ask for anything: memory, time
-//!   and connections are bounded whatever the body is, and an answer says nothing of the cluster.
+//! * A client that does not know the path gets nothing read. One that knows it may ask for anything: memory,
+//!   time and connections are bounded whatever the body is, and an answer says nothing of the cluster.
 //! * What is not for netclaim is allowed, and so is every update that leaves `spec` as it is.
 //! * A new certificate is served without a restart, and clients trust it before it is served.
 
@@ -47,7 +47,7 @@ use server::{Permits, Reviewer};
 pub enum Certificates {
     /// The replicas make it.
     Own,
-    /// Somebody else writes `tls.crt` and `tls.key` into this folder.
+    /// Another program writes `tls.crt` and `tls.key` into this folder.
     Directory(PathBuf),
 }
 
@@ -156,7 +156,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Listens, and answers nobody yet.
+    /// Listens, without answering yet.
     ///
     /// # Errors
     /// The address cannot be used.

@@ -1,15 +1,16 @@
-//! The path of the webhook, which only API servers know: whoever else reaches the address gets nothing read,
+//! The path of the webhook, which only API servers know: other clients of the address get nothing read,
 //! parsed or reviewed.
 //!
 //! ```text
 //!   look: ValidatingWebhookConfiguration
-//!     our webhooks have a path that nobody can guess ──> answer there
+//!     our webhooks have a path that cannot be guessed ──> answer there
 //!     they have none ──> answer at the path of before, or at a new one, and write it into all of them
 //! ```
 //!
 //! The configuration is the only place of the path, so that all replicas have the same one, also after a
-//! restart, and need no Secret. Whoever may read it can ask. An API server tells the path to whoever writes
-//! an object that it cannot ask about, in its error: so the path keeps work away, and nothing relies on it.
+//! restart, and need no Secret. A user who may read it can ask. An API server tells the path to a user who
+//! writes an object that it cannot ask about, in its error: so the path keeps work away, and nothing relies
+//! on it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::certificate::provider;
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between a failed look and the next one.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Time until the next look when somebody else was faster, such as another replica.
+/// Time until the next look when another writer was faster, such as another replica.
 const LOST: Duration = Duration::from_secs(1);
 
 /// What a path begins with.
@@ -134,7 +135,7 @@ async fn look(
     Ok(())
 }
 
-/// Returns the first path of our webhooks that nobody can guess.
+/// Returns the first path of our webhooks that cannot be guessed.
 fn written<'a>(configuration: &'a ValidatingWebhookConfiguration, names: &Names) -> Option<&'a str> {
     let ours = configuration.webhooks.iter().flatten().filter(|webhook| names.are_of(webhook));
     let paths = ours.filter_map(|webhook| webhook.client_config.service.as_ref()?.path.as_deref());
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_somebody_could_guess_is_replaced() {
+    fn a_path_that_could_be_guessed_is_replaced() {
         for path in [
             "/review",
             "/",

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_certificate_nobody_connects() {
+    async fn without_a_certificate_no_client_connects() {
         let server = server().await;
         let (_, roots) = testing::certificate(Timestamp::now());
         assert!(server.connect(roots, &TLS13).await.is_err());
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_review_is_refused() {
+    async fn a_request_that_is_not_a_review_is_refused() {
         let server = server().await;
         let roots = server.renew();
         let long = format!("POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn idle_connections_block_nobody() {
+    async fn idle_connections_block_no_client() {
         let server = server().await;
         let roots = server.renew();
         let mut idle = Vec::new();

@@ -73,7 +73,7 @@ fn usable<'a>(links: &'a [Link], name: &str) -> Result<&'a Link, Failure> {
     }
 }
 
-/// Refuses a port that somebody else uses.
+/// Refuses a port that another program uses.
 fn can_be_port(kernel: &mut Kernel, links: &[Link], port: &Link) -> Result<(), Failure> {
     let name = &port.name;
     if let Some(owner) = &port.alias.port {
@@ -133,7 +133,7 @@ pub(crate) fn remove(
     let gone = |owner: &Option<Owner>| owner.as_ref().filter(ours).is_some_and(is_gone);
     if part != Part::Vlan {
         for port in links.iter().filter(|link| gone(&link.alias.port)) {
-            // Somebody may have put it elsewhere.
+            // Another program may have put it elsewhere.
             let bridge = links.iter().find(|link| Some(link.index) == port.master);
             let is_in = bridge.is_some_and(|bridge| is_made(bridge, "bridge", network));
             kernel.release(port, is_in)?;

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_off_is_no_route() {
+    fn a_message_that_is_cut_off_is_not_a_route() {
         let route = Route::default_by(7, "10.9.0.1".parse().expect("an address"), 0).encode();
         for length in 0..RTMSG {
             assert_eq!(Route::decode(&route.as_bytes()[..length], Family::V4), []);

@@ -68,7 +68,7 @@ impl PodDesired {
     }
 
     /// The sandbox `id`, or with `None` whatever sandbox there was, is gone. Returns whether that is the
-    /// pod's. `lives`: whether a sandbox that is known of the pod is still there.
+    /// pod's. `lives`: whether a known sandbox of the pod is still there.
     pub fn sandbox_gone<O>(
         &mut self,
         id: Option<&str>,
@@ -577,7 +577,7 @@ mod tests {
                     if let Some((key, Step::Add(sandbox))) = self.agent.running.take()
                         && *has_effect
                     {
-                        // Made, and nobody knows: it must not count.
+                        // Made, but not known: it must not count.
                         self.made.remove(&key);
                         drop(sandbox);
                     }

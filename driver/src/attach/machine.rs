@@ -178,7 +178,7 @@ mod tests {
         SandboxUp(u8),
         SandboxGone,
         Released,
-        /// The agent starts anew: what it had in memory is lost, the record is not.
+        /// The agent starts again: what it had in memory is lost, the record is not.
         Crash,
         Reboot,
         /// Take the next step; `true`: it succeeds, `false`: the plugin fails.

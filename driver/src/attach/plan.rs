@@ -23,7 +23,7 @@ pub trait Owner:
     /// Name of the group: a pod's groups are attached in the order of their names.
     fn group_name(&self) -> &str;
 
-    /// Who shares turns with nobody else's attachments, such as a namespace.
+    /// Attachments share turns only with others of the same tenant, such as a namespace.
     fn tenant(&self) -> &str;
 }
 

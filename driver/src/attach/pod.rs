@@ -184,7 +184,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     async fn reload(&mut self) -> Result<(), Failure> {
         let (journal, uid) = (self.journal.clone(), self.uid.clone());
         let loaded = blocking(move || journal.load_pod(&uid)).await?;
-        // A pod that is damaged since the start is no news.
+        // A pod that is damaged since the start is not an update.
         if let Some(file) = loaded.unreadable.first().filter(|_| self.damaged.is_none()) {
             return Err(Failure::new(format!("the journal file {} {}", file.path.display(), file.reason)));
         }
@@ -253,7 +253,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 self.pins.insert(sandbox.id.clone(), netns);
                 if self.desired.sandbox_up(sandbox) {
                     // Failures in another sandbox say nothing about this one.
-                    self.begin_anew();
+                    self.begin_again();
                 }
                 self.publish().await;
             }
@@ -273,7 +273,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                     PodState { sandbox: known, records, ..PodState::default() }.sandbox_lives(boot_id)
                 };
                 if desired.sandbox_gone(id.as_deref(), records, lives) {
-                    self.begin_anew();
+                    self.begin_again();
                     self.publish().await;
                 }
             }
@@ -323,7 +323,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     /// Forgets failures in the earlier sandbox.
-    fn begin_anew(&mut self) {
+    fn begin_again(&mut self) {
         self.records.iter_mut().for_each(|record| record.error = None);
         self.retries.retry_now(Instant::now());
     }
@@ -904,7 +904,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         self.desired.forget_released(records);
     }
 
-    /// The number of DELs that nobody waits for any more.
+    /// The number of DELs that no release waits for any more.
     fn dels_failing(&self) -> usize {
         let is_hopeless = |record: &&Record<O::Owner>| {
             matches!(record.phase, Phase::Deleting { .. })

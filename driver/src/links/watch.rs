@@ -80,7 +80,7 @@ impl LinkWatch {
     /// As of [`Links::snapshot`](super::Links::snapshot), and [`Error::Socket`]: try again a little later.
     pub async fn snapshot(&mut self) -> Result<&Snapshot, Error> {
         if let Err(error) = self.settle().await {
-            self.start_anew();
+            self.start_again();
             return Err(error);
         }
         let table = self.table.get_or_insert_default();
@@ -107,7 +107,7 @@ impl LinkWatch {
         };
         let changed = changed.await;
         if changed.is_err() {
-            self.start_anew();
+            self.start_again();
         }
         changed
     }
@@ -191,8 +191,8 @@ impl LinkWatch {
         Ok(())
     }
 
-    /// Forgets everything. Messages are no use without those before them.
-    fn start_anew(&mut self) {
+    /// Forgets everything. Messages are of no use without those before them.
+    fn start_again(&mut self) {
         (self.table, self.socket, self.due) = (None, None, None);
     }
 

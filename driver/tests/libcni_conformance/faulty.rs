@@ -61,7 +61,7 @@ fn with_mode(side: &Side, text: &str, mode: u32) {
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A good plugin that somebody has open for writing for a while.
+/// A good plugin that is open for writing for a while.
 fn being_written(side: &Side) {
     let path = side.sub("bin/bad");
     fs::copy(tool("recorder"), &path).unwrap();

@@ -126,7 +126,7 @@ impl BlockKeeper {
         }
     }
 
-    /// Reports pods with addresses of blocks that the node does not have: somebody has deleted the blocks by
+    /// Reports pods with addresses of blocks that the node does not have: an admin has deleted the blocks by
     /// force, or the Node object was gone for long. Other nodes may have them.
     fn report_without_block(
         &self,

@@ -33,7 +33,7 @@ const UNPLANNED: Duration = Duration::from_secs(60);
 const GATHER_DELAY: Duration = Duration::from_millis(100);
 /// Time between two tries to clear a lease.
 const CLEAR_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Time between two looks for leases of the node that it does not know of.
+/// Time between two looks for leases of the node that it does not know.
 const LIST_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Blocks in one answer: the agent has little memory.
@@ -66,7 +66,7 @@ pub(crate) enum LeaseError {
     Request { address: String, lease: String, source: kube::Error },
 }
 
-/// Returns what a tenant of `namespace` may know of a holder.
+/// Returns what a tenant of `namespace` may know about a holder.
 fn named(holder: &Holder, namespace: &str) -> String {
     match (holder.namespace.as_str() == namespace, holder.kind) {
         (true, _) => holder.to_string(),
@@ -342,7 +342,7 @@ impl Leases {
                 }
                 true
             }
-            // Before the CRD is there, nobody has a lease.
+            // Before the CRD is there, no claim has a lease.
             Err(kube::Error::Api(status)) if status.code == 404 => true,
             Err(error) => {
                 tracing::warn!(
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_that_somebody_has_deleted_is_not_taken_before_it_is_gone() {
+    async fn a_lease_that_was_deleted_is_not_taken_before_it_is_gone() {
         let server = Server::default();
         let leases = server.leases("a");
         leases.take(&plan("one"), no_block).await.expect("free");

@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_gets_another_address_than_one_that_somebody_has() {
+    fn a_plan_gets_another_address_than_one_that_is_taken() {
         let blocks = ["10.20.0.16/30", "fd00::40/122"];
         let plan = planned(&blocks, &TakenAddresses::default());
         let foreign = BTreeSet::from(["10.20.0.16".parse().expect("an address")]);
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_with_an_ipam_of_their_own_are_made_anew() {
+    fn plans_with_an_ipam_of_their_own_are_made_again() {
         let blocks = ["10.20.0.16/30", "fd00::40/122"];
         let none = TakenAddresses::default();
         let mut own_ipam = planned(&blocks, &none);

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_wants_is_on_one_block_whatever_blocks_come() {
+    fn wanted_is_on_one_block_whatever_blocks_come() {
         let (mut history, now) = (UseHistory::default(), Instant::now());
         let later = now + IDLE;
         let of = |blocks: &[BlockNow], history: &mut UseHistory| {
@@ -332,7 +332,7 @@ mod tests {
         let blocks = [BlockNow { reported_used: Some(3), ..block("a", 0) }];
         assert_eq!(history.look(&blocks, false, now).reports, BTreeMap::new());
         let plenty = history.look(&blocks, false, now + SCARCE);
-        assert_eq!(plenty.reports, BTreeMap::new(), "nobody needs to know");
+        assert_eq!(plenty.reports, BTreeMap::new(), "it need not be known");
         let scarce = history.look(&blocks, true, now + SCARCE);
         assert_eq!(scarce.reports, BTreeMap::from([("a".to_owned(), Report { used: 0, wanted: None })]));
     }

@@ -92,7 +92,7 @@ impl Metrics {
 
 /// Without the ClaimNetwork, because ClaimNetworks times plugins would be too many series: a cluster has
 /// hundreds of ClaimNetworks and a few types of plugins. Ten types make some 300 series on a node. Only
-/// admins name types, so nobody removes the series of those that are gone.
+/// admins name types, so the series of those that are gone stay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RunLabels {
     plugin: String,

@@ -486,7 +486,7 @@ impl Agent {
     /// Stops the parts, and waits for plugins and for the last reports.
     pub(crate) async fn stop(self) {
         tracing::info!("stopping");
-        // Nobody asks any more; the next agent creates its own sockets as soon as it has the journal.
+        // No client asks any more; the next agent creates its own sockets as soon as it has the journal.
         self.parts.cancel();
         for socket in [self.args.agent_socket(), self.args.gate_socket()] {
             let _ = fs::remove_file(socket);

@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 use super::candidate::{Candidate, space_of_link};
 use crate::inventory::Inventory;
 
-/// What devices need to know of one attachment that a claim holds, and of those that hold the same.
+/// What devices need to know about one attachment that a claim holds, and of those that hold the same.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct HeldDevice {
     /// The device in the node's pool; `None` where it is one of the cluster.
@@ -154,8 +154,8 @@ pub(super) fn amounts(network: &NetworkName, held: &[HeldDevice]) -> NetworkCapa
     }
 }
 
-/// Returns what [`settled`] needs to know of plans on the node of this name. The whole [`HeldDevice`] is many
-/// times as expensive, and each Prepare needs this of all attachments, most of which are alike.
+/// Returns what [`settled`] needs to know about plans on the node of this name. The whole [`HeldDevice`] is
+/// many times as expensive, and each Prepare needs this of all attachments, most of which are alike.
 pub(crate) fn on_links(plans: &[Arc<Plan>], node: &str, inventory: &Inventory) -> Vec<(NetworkName, IfName)> {
     let of_link = [attributes::PCI_BUS_ID, attributes::MAC, attributes::UPLINK];
     let mut seen = HashSet::new();
@@ -344,7 +344,7 @@ mod tests {
     use crate::pods::owner::OnLink;
 
     #[test]
-    fn what_is_on_an_interface_of_the_node_does_not_use_the_link_below_as_its_plugins_say() {
+    fn an_attachment_on_an_interface_of_the_node_does_not_use_the_link_below_as_its_plugins_say() {
         let mut plan = fixtures::plan("c");
         let chain = json!([{"type": "macvlan", "master": "eth1.100"}, {"type": "vlan", "master": "eth1.100", "vlanId": 7}]);
         let list = json!({"cniVersion": "1.1.0", "name": "n", "plugins": chain}).to_string();

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_alike_is_there_once_and_counted() {
+    fn plans_that_hold_the_same_are_there_once_and_counted() {
         let [a, b, c] = [("a", 1), ("b", 1), ("c", 2)].map(|(claim, bandwidth)| plan(claim, bandwidth));
         let mut holdings = Holdings::default();
         let mut see = |plans: &[&Arc<Plan>]| {
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(see(&[&a, &b, &c]), [(1, 2), (2, 1)]);
         let d = plan("d", 1);
         assert_eq!(see(&[&d, &a, &b]), [(1, 3)], "a new one is like the others");
-        assert_eq!(see(&[&c]), [(2, 1)], "it is seen anew");
+        assert_eq!(see(&[&c]), [(2, 1)], "it is seen again");
         drop(d);
         let many: Vec<Arc<Plan>> = (0..100).map(|n| plan(&n.to_string(), n)).collect();
         assert_eq!(see(&many.iter().collect::<Vec<_>>()).len(), 100);

@@ -93,7 +93,7 @@ impl NodeLabels {
     }
 }
 
-/// Logs why the labels are not written: once as a warning, if somebody has to act on it.
+/// Logs why the labels are not written: once as a warning, if an admin has to act on it.
 fn report(error: &Error, has_warned: &mut bool) {
     if matches!(error, Error::Api(status) if status.is_forbidden()) && !*has_warned {
         *has_warned = true;

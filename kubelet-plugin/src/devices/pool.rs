@@ -653,8 +653,8 @@ mod tests {
         );
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-missing"]);
         assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"], "net-m waits for it");
-        let nobody = Inventory { networks: [].into(), ..without.clone() };
-        let (pool, _) = made(&nobody, &held);
+        let without_networks = Inventory { networks: [].into(), ..without.clone() };
+        let (pool, _) = made(&without_networks, &held);
         let nic = pool.devices.iter().find(|device| device.name == "nic-eth1").expect("published");
         assert!(taints(nic).is_empty(), "it is in a pod");
         let nic = health.iter().find(|health| health.device == "nic-eth1").expect("reported");

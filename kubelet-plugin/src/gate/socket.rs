@@ -50,7 +50,7 @@ pub(crate) trait Source: Send + Sync + 'static {
     fn is_being_deleted(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
 }
 
-/// What the agent knows of pods.
+/// What the agent knows about pods.
 pub(crate) struct GateSource<N> {
     pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
     pub(crate) pods: Arc<NodePods>,

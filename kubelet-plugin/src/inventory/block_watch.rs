@@ -174,7 +174,7 @@ impl BlockWatch {
     }
 }
 
-/// Decodes a block. One that cannot be read, because somebody has edited it, is logged and left out: the
+/// Decodes a block. One that cannot be read, because it was edited, is logged and left out: the
 /// others still count.
 fn decoded(object: DynamicObject) -> Option<(String, OwnBlock)> {
     let name = object.name_any();

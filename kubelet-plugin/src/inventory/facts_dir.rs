@@ -214,7 +214,7 @@ impl<T: Facts> FactsDir<T> {
 }
 
 impl<T: Facts> ReadFiles<T> {
-    /// Returns what is known of the files of `dir` now.
+    /// Reads the files of `dir`.
     fn after_look(self, dir: &Path) -> Self {
         let (names, has_too_many) = names(dir);
         if has_too_many && !self.has_too_many {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_too_many_files_the_first_ones_by_name_are_read() {
+    async fn too_many_files_are_read_in_the_order_of_their_names() {
         let dir = tempfile::tempdir().expect("a directory");
         for number in 0..MAX_FILES + 100 {
             fs::write(dir.path().join(format!("n{number:05}.json")), "{}").expect("written");

@@ -221,13 +221,13 @@ impl SharedParts {
         self.addresses.get_or_insert_with(make).clone()
     }
 
-    /// Has both made anew. Returns `true`.
+    /// Marks both for another derivation. Returns `true`.
     fn forget_all(&mut self) -> bool {
         *self = Self::default();
         true
     }
 
-    /// Has the addresses made anew, which others than ClaimNetworks change. Returns `true`.
+    /// Marks the addresses, which not only ClaimNetworks change, for another derivation. Returns `true`.
     fn forget_addresses(&mut self) -> bool {
         self.addresses = None;
         true
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_of_a_network_is_no_news_and_its_spec_is() {
+    fn the_spec_of_a_network_is_an_update_and_its_status_is_not() {
         let spec = |kind: &str| {
             json!({"uplink": {"links": ["eth1"]},
                 "cni": {"cniVersion": "1.0.0", "plugins": [{"type": kind, "master": "${uplink.name}"}]}})
@@ -428,7 +428,7 @@ mod tests {
         let exhausted = json!({"conditions": [condition(AddressesReason::TYPE, "False", AddressesReason::Exhausted.as_str())]});
         assert!(update(Event::Apply(network(2, spec("macvlan"), exhausted.clone()))));
         assert!(!update(Event::Apply(network(2, spec("macvlan"), exhausted))));
-        // The watch begins anew.
+        // The watch begins again.
         assert!(!update(Event::Init));
         assert!(!update(Event::InitApply(network(2, spec("macvlan"), nodes(9)))));
         assert!(update(Event::InitDone), "there are addresses again");

@@ -43,7 +43,7 @@ pub(crate) enum Change {
 #[derive(Debug, Default)]
 pub(crate) struct KnownPods(Mutex<HashMap<String, KnownPod>>);
 
-/// What is known of a pod.
+/// The facts about a pod.
 #[derive(Debug, Clone)]
 struct KnownPod {
     may_wait_in_hook: bool,
@@ -93,9 +93,9 @@ impl KnownPods {
 /// Follows the kubelet's pods.
 pub(crate) struct KubeletPods {
     pub(crate) socket: PathBuf,
-    /// What is known of pods.
+    /// The known pods.
     pub(crate) known: Arc<KnownPods>,
-    /// Who wants to know of changes.
+    /// Who gets changes.
     pub(crate) changes: mpsc::UnboundedSender<Change>,
 }
 
@@ -170,7 +170,7 @@ impl KubeletPods {
 
     fn pass_on(&self, change: Change) {
         self.known.update(&change);
-        // Nobody wants to know where waking is switched off.
+        // Where waking is switched off, changes have no receiver.
         let _ = self.changes.send(change);
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 pub type Plan = attach::Plan<Owner>;
 /// What is journalled of it.
 pub type Record = attach::Record<Owner>;
-/// What is known of a pod.
+/// The facts about a pod.
 pub type PodState = attach::PodState<Owner>;
 /// The node's journal.
 pub type Journal = attach::journal::Journal<Owner>;

@@ -172,7 +172,7 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) reservations: Reservations,
     /// Hears of pods that wait for what others have.
     pub(crate) waker: Waker,
-    /// The ClaimNetworks by which attachments were planned anew, by claim and index.
+    /// The ClaimNetworks by which attachments were planned again, by claim and index.
     pub(crate) mended: Mutex<HashMap<(String, u32), ClaimNetworkSpec>>,
 }
 
@@ -315,7 +315,7 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
 
 impl<N: Plugins> Mend for NodeAgent<N> {
     fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>> {
-        self.planned_anew(plan).boxed()
+        self.planned_again(plan).boxed()
     }
 }
 
@@ -549,8 +549,8 @@ impl<N: Plugins> NodeAgent<N> {
             drop(turn);
             journalled
         };
-        // A call that ends at its deadline leaves the order to journal behind: nobody may look at what others
-        // have before that.
+        // A call that ends at its deadline leaves the order to journal behind: no other call may look at what
+        // others have before that.
         let journalled = tokio::spawn(journalling.in_current_span()).await;
         let journalled = journalled.unwrap_or_else(|error| Err(Failure::of(&error)));
         journalled.map_err(|failure| self.refuse(claim, PrepareError::Journal(failure)))?;
@@ -752,7 +752,7 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the
     /// ClaimNetwork.
-    async fn planned_anew(&self, before: &Plan) -> Option<Plan> {
+    async fn planned_again(&self, before: &Plan) -> Option<Plan> {
         let Ok(DeviceName::Network(network)) = before.owner.device.device.parse() else { return None };
         let inventory = self.inventory.borrow().clone().map(|known| self.settled(&known))?;
         let spec = inventory.networks.get(&network)?;
@@ -840,7 +840,7 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(plans)
     }
 
-    /// Says on the claim's pods which file of the journal cannot be read: they end only when somebody has
+    /// Says on the claim's pods which file of the journal cannot be read: they end only when an admin has
     /// repaired or removed it, and a record that could say which pod it is of is not there.
     async fn report_damage(&self, claim_uid: &str) {
         let damaged = self.attacher.damaged_pods(claim_uid);
@@ -1305,7 +1305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_two_prepares_at_once_that_exclude_each_other_one_is_refused() {
+    async fn one_of_two_prepares_that_exclude_each_other_is_refused() {
         for devices in [["nic-eth1", "macvlan-eth1"], ["nic-eth1", "nic-eth1"]] {
             let agent = Agent::new();
             let [one, two] = [("one", devices[0]), ("two", devices[1])]

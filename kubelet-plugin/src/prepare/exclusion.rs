@@ -50,7 +50,7 @@ impl Excluded {
     }
 }
 
-/// Returns what a tenant of `namespace` may know of another attachment.
+/// Returns what a tenant of `namespace` may know about another attachment.
 fn named(other: &Owner, namespace: &str) -> String {
     let Owner { pod, claim, device, .. } = other;
     if pod.namespace == namespace {

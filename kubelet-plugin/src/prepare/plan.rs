@@ -652,7 +652,7 @@ mod tests {
         let keeps = |inventory: &Inventory| keeps_segment(&made[0], &seg, inventory).is_ok();
         assert!(keeps(&inventory));
         let gone = Inventory { networks: [].into(), ..segmented("Node") };
-        assert!(keeps(&gone), "nobody else has it");
+        assert!(keeps(&gone), "no other attachment has it");
         let mut spec = inventory.networks[&seg].clone();
         let other = |spec: &ClaimNetworkSpec, rest: &Inventory| {
             let mut networks = rest.networks.clone();

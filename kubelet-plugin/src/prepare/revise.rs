@@ -1,4 +1,4 @@
-//! Plans attachments anew before their ADD, where they may not have their addresses any more.
+//! Plans attachments again before their ADD, where they may not have their addresses any more.
 //!
 //! A plan is made once, and carried out again in each sandbox of its pod: after a reboot, or when a sandbox
 //! has died. Meanwhile the admin may have excluded its address, moved the range, or given the ClaimNetwork
@@ -48,21 +48,21 @@ pub(crate) struct Reviser<N> {
     pub(crate) node_name: String,
     /// What is set up on the node.
     pub(crate) node_networks: Readiness,
-    /// Plans claims anew, as soon as it is there.
+    /// Plans claims again, as soon as it is there.
     pub(crate) mender: Arc<Mender>,
 }
 
-/// Who plans a claim anew by what its ClaimNetwork says today.
+/// Plans a claim again by what its ClaimNetwork says today.
 pub(crate) type Mender = OnceLock<Weak<dyn Mend>>;
 
-/// Plans attachments anew that never were.
+/// Plans attachments again that were never made.
 pub(crate) trait Mend: Send + Sync {
     /// Returns the plan that the attachment would get today, if its ClaimNetwork has changed since and only
     /// plugins and addresses differ.
     fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>>;
 }
 
-/// What is known of the node.
+/// The facts about the node.
 struct NodeView {
     inventory: Arc<Inventory>,
     own: OwnBlocks,

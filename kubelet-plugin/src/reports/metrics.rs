@@ -102,7 +102,7 @@ impl NetworkMetrics {
         cause: Option<Cause>,
         took: Duration,
     ) {
-        // The DELs of a ClaimNetwork that is gone would make series that nobody removes.
+        // The DELs of a ClaimNetwork that is gone would make series that are never removed.
         let mut network = network_of(plan).map(|name| name.to_string()).unwrap_or_default();
         if self.available.get(&NetworkLabels { network: network.clone() }).is_none() {
             network.clear();

@@ -67,7 +67,7 @@ enum Change<V> {
 impl<K: OfPods> PodStates<K> {
     /// Notes the state of a pod.
     pub(super) fn note(&self, pod_uid: &str, state: &PodState) {
-        // What a pod that ends still has, nobody needs to know.
+        // The devices of a pod that ends are of no interest.
         let change = match state.records.first() {
             Some(record) if !state.closing => {
                 let Some(value) = K::value(state) else { return };
@@ -119,7 +119,7 @@ impl<K: OfPods> PodWriter<K> {
         (PodStates(sender), writer)
     }
 
-    /// Writes until nobody notes anything any more.
+    /// Writes until all senders of changes are gone.
     pub(crate) async fn run(mut self) {
         let mut writes = JoinSet::new();
         loop {

@@ -109,7 +109,7 @@ impl Waker {
     }
 
     fn tell(&self, event: Event) {
-        // Nobody listens where waking is switched off.
+        // Where waking is switched off, there is no receiver.
         let _ = self.0.send(event);
     }
 }

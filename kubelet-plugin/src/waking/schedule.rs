@@ -195,7 +195,7 @@ impl Schedule {
         }
     }
 
-    /// Notes that a claim that has been released is that of a pod which nobody reports.
+    /// Notes that a claim that has been released is that of a pod that is not reported.
     pub(super) fn next_of_claim(&mut self, pod: ObjectRef, now: Instant) {
         self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Released, now + FORGOTTEN));
     }
@@ -369,7 +369,7 @@ mod tests {
         let unnamed = || SeenPod { claims: BTreeSet::new(), ..seen("a") };
         schedule.seen(unnamed(), false, now);
         schedule.registered(now);
-        assert_eq!(run(&mut schedule, now), [], "nobody knows whose claims they are");
+        assert_eq!(run(&mut schedule, now), [], "it is unknown whose claims they are");
         schedule.seen(seen("a"), false, now);
         schedule.seen(unnamed(), false, now);
         assert_eq!(schedule.due(now + SILENCE)[0].claims, seen("a").claims);
@@ -448,7 +448,7 @@ mod tests {
     fn a_registration_wakes_all_pods_that_wait_without_a_recent_prepare() {
         let mut schedule = Schedule::new();
         let now = Instant::now() + Duration::from_secs(60);
-        // As after a reboot: the journal has it, and the kubelet starts it anew.
+        // As after a reboot: the journal has it, and the kubelet starts it again.
         schedule.seen(seen("prepared"), true, now);
         schedule.seen(SeenPod { waits: false, ..seen("running") }, true, now);
         schedule.seen(seen("asked"), false, now);

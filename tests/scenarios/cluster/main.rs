@@ -200,7 +200,7 @@ fn main() -> ExitCode {
             a_bridge_is_made_for_the_first_pod_and_goes_after_the_last,
             a_link_that_is_in_the_way_is_named_and_stays,
             two_networks_with_one_interface_are_refused_by_name,
-            what_is_set_up_is_made_anew_when_its_link_is_gone_and_no_pod_is_on_it,
+            a_setup_is_made_again_when_its_link_is_gone_and_no_pod_is_on_it,
             an_agent_that_is_killed_sets_a_network_up_once_and_takes_it_down,
             a_node_has_an_address_of_its_own_by_which_pods_reach_it,
             the_parent_needs_little_memory,

@@ -80,7 +80,7 @@ pub fn a_network_with_addresses_of_whereabouts_is_not_accepted(test: &Test<'_>) 
         let words = ["spec.cni.plugins[0].ipam.type", "whereabouts", "spec.addresses or an AddressPool"];
         condition["status"] == "False" && words.iter().all(|word| message.contains(word))
     })?;
-    // Whoever writes it learns of it at once.
+    // The user who writes it gets the warning at once.
     let mut object = network(&test.name("b"), "macvlan", "eth1", "10.77.0.0/24");
     with_whereabouts(&mut object);
     let warned = ["create", "--dry-run=server", "--warnings-as-errors", "-f", "-"];

@@ -62,7 +62,7 @@ pub fn an_interface_that_is_lost_comes_back_with_its_addresses(test: &Test<'_>) 
         test.ping("p", "other", "net1")?;
         let repairs = "netclaim_repairs_total{outcome=\"Ok\"} 1";
         ensure!(test.cluster.ask_agent("/metrics")?.contains(repairs), "there is no {repairs}");
-        // In another sandbox it asks for no address that somebody else may have by then.
+        // In another sandbox it asks for no address that another pod may have by then.
         test.replace_sandbox("p")?;
         eventually(60, "the new sandbox has the interface", || test.interface("p", "net1").map(drop))
     })

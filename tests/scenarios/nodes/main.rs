@@ -102,7 +102,7 @@ fn main() -> ExitCode {
                 slices_return_after_a_node_has_registered_again,
                 claims_of_a_lost_node_serve_pods_on_other_nodes,
                 the_next_controller_reports_the_status_of_networks,
-                a_controller_makes_its_lease_anew_when_somebody_has_deleted_it,
+                a_controller_makes_its_lease_again_when_it_was_deleted,
                 a_second_controller_takes_over_from_a_leader_that_hangs,
                 labels_of_a_cluster_wide_network_go_soon_after_the_agent,
                 pods_start_on_all_nodes_during_an_update,
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
                 an_etcd_restored_with_bumped_revisions_gives_no_address_to_two_pods,
                 addresses_of_pods_stay_taken_when_the_state_directory_is_lost,
                 a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone,
-                nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice,
+                nodes_that_are_set_up_again_and_a_cloned_cluster_give_no_address_twice,
                 a_node_object_that_was_deleted_by_mistake_costs_no_address,
                 a_node_that_is_cut_off_and_deleted_hands_out_no_address,
                 a_renamed_node_gives_no_address_to_two_pods;

@@ -76,7 +76,7 @@ impl<'a> Page<'a> {
     }
 
     /// The commands by which the reader checks the result, each once: so many, so that no command is left out
-    /// that somebody adds.
+    /// that are added.
     pub fn checks<const COUNT: usize>(&self) -> Result<[String; COUNT]> {
         let (_, section) =
             self.text.split_once("\n## How to check\n").context("nothing says how to check")?;

@@ -471,7 +471,7 @@ impl Node {
             .collect();
         for (name, uid, index) in deleting {
             let has_pods = self.blocks.get(&name).is_some_and(|block| !block.used.is_empty());
-            ensure!(!has_pods, "{name} is being deleted, and has pods: nobody asked for that");
+            ensure!(!has_pods, "{name} is being deleted, and has pods: no one asked for that");
             let path = format!("/metadata/finalizers/{index}");
             let patch = serde_json::from_value(json!([
                 {"op": "test", "path": "/metadata/uid", "value": uid},

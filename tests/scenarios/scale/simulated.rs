@@ -87,7 +87,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     scheduling.measure("pods with a claim among those", "among", Some(&of(1)), &mut report).await?;
 
     let publishing = timeout(PUBLISHING, Fleet::publish(&client, &nodes, Uses::Macvlan)).await;
-    publishing.with_context(|| format!("not published anew within {} s", PUBLISHING.as_secs()))??;
+    publishing.with_context(|| format!("not published again within {} s", PUBLISHING.as_secs()))??;
     scheduling.measure("the same, without counters", "uncounted", Some(&of(2)), &mut report).await?;
     // The goals are 60 s and 300 MiB; a busy machine or a debug build may take twice as much.
     ensure!(resync < TIMEOUT / 2, "a resync takes {resync:?}");

@@ -1,4 +1,4 @@
-//! What a node costs that has much: ClaimNetworks that nobody uses now, and attachments that rest.
+//! What a node costs that has much: ClaimNetworks that are not used now, and attachments that rest.
 
 use std::time::Duration;
 

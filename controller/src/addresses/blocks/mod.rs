@@ -10,7 +10,7 @@
 //! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches;
 //! a block counts as taken from the moment it is asked for.
 //!
-//! * [`view::View`] is what is known of the cluster, and says what is to be done.
+//! * [`view::View`] is the known state of the cluster, and says what is to be done.
 //! * [`requests::Requests`] are those that wait, run or have failed.
 //! * [`timers::Timers`] say when to plan, and when to look for leases whose holder is gone.
 
@@ -116,7 +116,7 @@ pub(crate) async fn run(
                 state.timers.plan_soon();
             }
             ended = state.requests.ended() => {
-                // An action that panics is a bug; the next plan makes it anew.
+                // An action that panics is a bug; the next plan makes it again.
                 if let Some((action, result)) = ended {
                     state.finish(&action, result);
                 }
@@ -201,7 +201,7 @@ impl State {
         let next = plan.next;
         self.carry_out(plan, begin);
         let unseen = self.view.blocks.any_pending().then(|| begin + RETRY_DELAY);
-        // Without a shortage, nobody needs to know which pods wait.
+        // Without a shortage, it does not matter which pods wait.
         let until = until.filter(|_| self.is_short);
         let next = [next, unseen, self.requests.next(), self.view.next(), until];
         next.into_iter().flatten().for_each(|next| self.timers.plan_at(next));
@@ -369,7 +369,7 @@ impl State {
         }
     }
 
-    /// Confirms leases of claims that exist, frees those that no node uses, and deletes those that nobody
+    /// Confirms leases of claims that exist, frees those that no node uses, and deletes those that no pod
     /// holds.
     fn collect(&mut self, claims: &Claims) {
         self.timers.begin_collect();
@@ -619,7 +619,7 @@ mod tests {
         state.view.apply_block(Ok(watcher::Event::InitDone), Instant::now());
         state.view.apply_lease(Ok(watcher::Event::InitDone), Instant::now());
         scarce(&mut state);
-        // Another block is free now, and nobody has looked who has its addresses.
+        // Another block is free now, and no survey has looked who has its addresses.
         let wider: AddressPoolSpec = serde_json::from_value(
             json!({"ranges": [{"subnet": "10.20.0.0/28"}], "blockSize": {"ipv4": 30}}),
         )
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_lease_said_before_the_controller_saw_it_stays() {
+    async fn a_lease_from_before_the_controller_keeps_what_it_said() {
         let (mut state, claims) = (state(), claims::tests::listed(&[]));
         let watcher::Event::Apply(object) = lease("none", Some("a"), false) else { unreachable!() };
         state.view.leases.apply(watcher::Event::InitApply(object), Instant::now());
@@ -722,7 +722,7 @@ mod tests {
         state.requests.push(Action::Create(serde_json::from_value(spec).unwrap()));
         state.requests.start();
         assert_eq!(state.requests.leases.running.len(), LEASE_ACTIONS);
-        // Nobody answers the requests, and all are given up.
+        // The requests are not answered, and all are given up.
         let mut unanswered = Vec::new();
         let mut seen = Vec::new();
         while seen.last().is_none_or(|path: &String| !path.ends_with("addressblocks")) {

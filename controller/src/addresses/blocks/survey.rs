@@ -148,7 +148,7 @@ impl Survey {
             }
         }
         let missing = demand.pools.iter().filter_map(|(key, spec)| {
-            // Without a ClaimNetwork, nobody gets an address.
+            // Without a ClaimNetwork, no pod gets an address.
             let pool = Pool::of(spec, networks.remove(key)?);
             (self.digest(key, demand) != Some(pool.digest)).then(|| (key.clone(), pool))
         });
@@ -408,7 +408,7 @@ impl Task {
         self.pools.iter().filter(needs_it).filter_map(lease).collect()
     }
 
-    /// Reads all claims, and makes a lease for each address that they have of the pools and that nobody
+    /// Reads all claims, and makes a lease for each address that they have of the pools and that no one
     /// knows.
     ///
     /// # Errors
@@ -565,7 +565,7 @@ mod tests {
         let draw = || Draw::From { pool: plant.clone(), nodes: BTreeSet::new(), selected: BTreeSet::new() };
         let mut shared = Demand::default();
         shared.pools.insert(plant.clone(), pool(json!({"ranges": [{"subnet": "10.20.0.0/24"}]})));
-        assert!(survey.missing(&shared).is_empty(), "nobody draws from it");
+        assert!(survey.missing(&shared).is_empty(), "no ClaimNetwork draws from it");
         shared.networks.insert(name("a"), draw());
         survey.pass(&shared);
         shared.networks.insert(name("b"), draw());
@@ -599,7 +599,7 @@ mod tests {
         let mut demand = demand(json!([{"subnet": "10.20.0.0/24"}]));
         let key = PoolKey::Network(name("storage"));
         survey.observe(&demand, start);
-        assert_eq!(survey.due(&key), start + SETTLE, "nobody knows since when it is so");
+        assert_eq!(survey.due(&key), start + SETTLE, "it is unknown since when it is so");
         let storage = demand.networks.remove(&name("storage")).unwrap();
         survey.observe(&demand, now);
         demand.networks.insert(name("storage"), storage.clone());
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_nobody_knows_gets_a_lease_in_each_pool_that_has_it() {
+    fn an_unknown_address_gets_a_lease_in_each_pool_that_has_it() {
         let demand = demand(json!([{"subnet": "10.20.0.0/24"}]));
         let (mut blocks, mut leases) = (Blocks::default(), Leases::default());
         let object = |kind: &str, name: &str, spec: Value| {

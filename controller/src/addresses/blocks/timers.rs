@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Changes are gathered for this long before blocks are planned anew.
+/// Changes are gathered for this long before blocks are planned again.
 pub(super) const GATHER_DELAY: Duration = Duration::from_millis(100);
 
 /// Planning takes at most this part of the time: one in so many.

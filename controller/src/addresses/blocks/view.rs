@@ -1,5 +1,5 @@
-//! What is known of the cluster: the blocks and leases that the watches have shown, what needs addresses, and
-//! what has been found out about both. It makes no request.
+//! The known state of the cluster: the blocks and leases that the watches have shown, what needs addresses,
+//! and what has been found out about both. It makes no request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Synced {
     leases: bool,
 }
 
-/// What is known of the cluster.
+/// The known state of the cluster.
 #[derive(Debug, Clone)]
 pub(super) struct View {
     pub(super) blocks: Blocks,
@@ -196,7 +196,7 @@ impl View {
     }
 
     /// Returns what is to be done about leases: some are confirmed, those that no node uses are freed, and
-    /// those that nobody holds are deleted.
+    /// those without a holder are deleted.
     pub(super) fn due(&mut self, claims: &Claims, now: Instant) -> Vec<Action> {
         let forged = self.judge(claims, now);
         let all = self.leases.all().iter();
@@ -254,7 +254,7 @@ impl View {
                 HolderKind::ResourceClaim => claims.standing(&lease.holder.uid, node, since, UNPROVEN, now),
                 HolderKind::Pod => Standing::Proven,
             };
-            // The watch of claims began, or began anew, too late to tell.
+            // The watch of claims began, or began again, too late to tell.
             let is_over = standing == Standing::Unknown && claims.is_listed_since(since + UNPROVEN);
             Some((name.clone(), since, if is_over { Standing::Proven } else { standing }))
         });

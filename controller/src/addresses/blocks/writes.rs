@@ -199,7 +199,7 @@ impl Writes {
         overtaken(&[404, 409, 422], patched)
     }
 
-    /// Says that a lease holds its address whoever hands it out, and that it stays until no node uses it.
+    /// Says that a lease holds its address for any claim, and that it stays until no node uses it.
     pub(super) async fn confirm(&self, lease: &LeaseRef) -> kube::Result<Done> {
         let Some(found) = self.leases.get_opt(&lease.name).await? else { return Ok(Done::Overtaken) };
         let metadata = found.metadata;
@@ -523,7 +523,7 @@ mod tests {
         let lease = lease();
         let of_pod = Holder { kind: HolderKind::Pod, ..holder() };
         assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Overtaken, "a node uses it");
-        assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Overtaken, "nobody deleted it");
+        assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Overtaken, "it was not deleted");
         assert_eq!(
             writes.release_lease(&lease, Some(&of_pod)).await.unwrap(),
             Done::Overtaken,

@@ -12,7 +12,7 @@
 //!   the same.
 //! * A finalizer is removed only of a block whose Node object is gone for the safety time, and no block is
 //!   deleted without one.
-//! * What nobody asked for is not deleted: a ClaimNetwork or AddressPool that is invalid keeps its blocks.
+//! * Nothing is deleted without a request: a ClaimNetwork or AddressPool that is invalid keeps its blocks.
 //! * The work grows with the blocks that exist, never with the addresses of a pool.
 
 mod free;
@@ -158,13 +158,13 @@ pub(crate) struct Plan {
     pub(crate) delete: Vec<Removal>,
     /// Blocks whose finalizer is to be removed, after they are deleted.
     pub(crate) release: Vec<Removal>,
-    /// Blocks that somebody took the finalizer off, which is to be put back: without it, their nodes do not
+    /// Blocks whose finalizer was removed, which is to be put back: without it, their nodes do not
     /// use them.
     pub(crate) hold: Vec<BlockRef>,
     pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
     /// Whether there are addresses for each accepted ClaimNetwork that draws some.
     pub(crate) supply: BTreeMap<NetworkName, Supply>,
-    /// Blocks that go but still have holders, and what else somebody has of addresses that are not its
+    /// Blocks that go but still have holders, and other holders of addresses that are not its
     /// ClaimNetwork's any more.
     pub(crate) leaving: Vec<Leaving>,
     /// Nodes with blocks or leases whose Node object is gone for the safety time.
@@ -310,14 +310,14 @@ impl Leasing {
         now: Instant,
         plan: &mut Plan,
     ) {
-        // A node needs no block from which nobody gets an address.
-        let (has_usable, nobody) = (spec.has_usable(), BTreeSet::new());
+        // A node needs no block from which no pod gets an address.
+        let (has_usable, no_nodes) = (spec.has_usable(), BTreeSet::new());
         let networks: BTreeMap<&NetworkName, &BTreeSet<String>> = world
             .networks
             .iter()
             .filter_map(|(name, draw)| match draw {
                 Draw::From { pool, nodes, .. } if pool == key => {
-                    Some((name, if has_usable { nodes } else { &nobody }))
+                    Some((name, if has_usable { nodes } else { &no_nodes }))
                 }
                 _ => None,
             })
@@ -463,7 +463,7 @@ fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
 
 /// Makes addresses count as taken in every pool that has them, if somebody still has them who may get no more
 /// of them: their ClaimNetwork is gone or draws from another pool now, or their own pool does not have all of
-/// them any more, or nobody knows what it has. Leases of other ClaimNetworks count in their own pool. The
+/// them any more, or its content is unknown. Leases of other ClaimNetworks count in their own pool. The
 /// ranges of two pools may be the same, such as when they move from a ClaimNetwork to an AddressPool, or on
 /// two links. So what other ClaimNetworks may still hand out does not count.
 fn keep_apart(

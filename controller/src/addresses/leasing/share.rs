@@ -80,7 +80,7 @@ pub(super) struct ShortNode<'a> {
 pub(super) enum Rank {
     /// A pod waits for a node without a free address.
     Awaited,
-    /// Nobody waits for a node without a block.
+    /// No pod waits for a node without a block.
     First,
     More,
 }
@@ -95,7 +95,7 @@ impl<'a> Share<'a> {
     ) -> Self {
         let mut holdings: BTreeMap<(&NetworkName, &str), Holding<'a>> = BTreeMap::new();
         for (network, nodes) in networks {
-            // Without its Node object, nobody would clean up after the node.
+            // Without its Node object, nothing would clean up after the node.
             for node in nodes.iter().filter(|node| world.nodes.contains(*node)) {
                 holdings.entry((*network, node)).or_default().is_due = true;
             }

@@ -117,7 +117,7 @@ fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &Exist
         Some(Draw::Nothing) => Some(Why::OtherPool),
         Some(Draw::From { pool, .. }) if pool != key => Some(Why::OtherPool),
         Some(Draw::From { .. }) if spec.name() != held.name => Some(Why::OtherName),
-        // Without an accepted AddressPool, nobody knows its ranges.
+        // Without an accepted AddressPool, its ranges are unknown.
         Some(Draw::From { .. }) => match usable? {
             usable if usable.reserves(spec) => Some(Why::Reserved),
             usable if usable.count(spec) == 0 => Some(Why::OutOfRange),
@@ -171,7 +171,7 @@ pub(super) fn leaving(name: &str, block: &Block, why: Option<&Why>) -> Leaving {
     }
 }
 
-/// Describes an address that somebody holds and that is not its ClaimNetwork's any more, if that `is_lost`.
+/// Describes an address that has a holder and is not its ClaimNetwork's any more, if that `is_lost`.
 pub(super) fn leaving_lease(held: &HeldAddress, is_lost: bool, awaited_by: BTreeSet<PoolKey>) -> Leaving {
     let HeldAddress { pool, network, address, holder } = held;
     let name = lease_name(pool, Leased::Address(*address));

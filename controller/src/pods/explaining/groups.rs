@@ -44,7 +44,7 @@ pub(super) struct PodGroup {
     pub(super) spec: Arc<str>,
 }
 
-/// What is known of a group.
+/// The state of a group.
 #[derive(Debug)]
 struct Members {
     /// By UID.
@@ -516,7 +516,7 @@ mod tests {
         for second in (200..3190).step_by(10) {
             assert!(!is_reported(&mut pods, second, "down"), "after {second} s");
         }
-        assert!(is_reported(&mut pods, 3490, "down"), "an hour later nobody would see it");
+        assert!(is_reported(&mut pods, 3490, "down"), "an hour later it would not be seen");
     }
 
     #[test]
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_tolerations_change_is_judged_anew() {
+    fn a_pod_whose_tolerations_change_is_judged_again() {
         let (mut pods, start) = (Pods::default(), Instant::now());
         pods.apply(&waits("a"), start);
         judge(&mut pods, &cause("full"), start + JUDGE_DELAY);

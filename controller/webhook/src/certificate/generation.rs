@@ -6,7 +6,7 @@
 //!   all CAs are trusted  │ only its own is trusted                 │ the next one is made
 //! ```
 //!
-//! * The key of a CA signs one certificate and is forgotten, so that nobody can steal it.
+//! * The key of a CA signs one certificate and is forgotten, so that it cannot be stolen.
 //! * Emptying the Secret revokes what was in it, after the overlap.
 
 use std::collections::BTreeMap;

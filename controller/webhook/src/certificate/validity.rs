@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_has_no_validity() {
+    fn a_text_that_is_not_a_certificate_has_no_validity() {
         for bytes in [&b""[..], b"0\x03\x02\x01\x01", &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], &[0x30; 4096]] {
             assert!(Validity::of(&CertificateDer::from(bytes)).is_err());
         }

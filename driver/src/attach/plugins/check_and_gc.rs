@@ -65,7 +65,7 @@ impl CniPlugins {
                 let of_type = list.plugins().map(PluginConf::plugin_type);
                 let found_by = of_type.enumerate().filter(|(_, plugin)| *plugin == error.plugin());
                 let is_of_first = found_by.map(|(index, _)| index).eq([0]);
-                // What passes by itself is no damage.
+                // What passes by itself is not damage.
                 let is_of_interface = is_of_first && error.retry() != Retry::Later;
                 Checked::Failed(Finding { message: error_chain(&error), is_of_interface })
             }
@@ -78,7 +78,7 @@ impl CniPlugins {
     /// then.
     ///
     /// The cache has other programs' attachments, and ours, whose truth is the journal. One of ours that is
-    /// in the cache alone counts as long as its namespace is there (somebody may have removed the journal's
+    /// in the cache alone counts as long as its namespace is there (an admin may have removed the journal's
     /// file), and is forgotten then.
     ///
     /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that

@@ -325,8 +325,8 @@ impl CniPlugins {
         }))
     }
 
-    /// Whether the pod has not got the interface, and the host has the link that was moved for it, or nobody:
-    /// a pod can remove a virtual one.
+    /// Whether the pod has not got the interface, and the host has the link that was moved for it, or it is
+    /// gone: a pod can remove a virtual one.
     async fn is_out(
         &self,
         netns: &Path,
@@ -396,7 +396,7 @@ fn fault(error: &cni::Error) -> DelFault {
 
 /// The argument that names a pod's sandbox, as other Kubernetes runtimes give it.
 const OF_A_POD: &str = "K8S_POD_INFRA_CONTAINER_ID";
-/// The link that every network namespace has, and that nobody can delete.
+/// The link that every network namespace has, and that cannot be deleted.
 const LOOPBACK: &str = "lo";
 /// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
 const LINK_MOVER: &str = "host-device";

@@ -113,7 +113,7 @@ pub(in crate::links) struct Route {
     pub(in crate::links) to: IpNet,
     /// The links that it leads through; none if the kernel hides them.
     pub(in crate::links) links: Vec<u32>,
-    /// It has no other links, and is no part of a group of nexthops.
+    /// It has no other links, and is not a part of a group of nexthops.
     pub(in crate::links) is_through_one_link: bool,
     /// The node's address that packets get as their source.
     pub(in crate::links) source: Option<IpAddr>,

@@ -4,7 +4,7 @@
 //!   devices of the link have counters.
 //! * Else, a link has one use at a time: what claims hold comes before ClaimNetworks, and ClaimNetworks
 //!   before bare links. A ClaimNetwork that what is held excludes is tainted, so that people see why it gets
-//!   no pods. Other devices are left out: nobody could use them anyway.
+//!   no pods. Other devices are left out: no pod could use them anyway.
 //!
 //! Counters come and go with what is offered, not with pods: a pool with counters has one slice more, and is
 //! of no use to the scheduler between the two writes that change the number of its slices.
@@ -95,7 +95,7 @@ fn is_held(candidate: &Candidate, held: &[&HeldDevice]) -> bool {
     held.iter().any(|held| held.device.as_ref() == Some(&candidate.device.name))
 }
 
-/// Of the devices that nobody holds and what is held excludes, taints ClaimNetworks and leaves out others.
+/// Taints ClaimNetworks, and leaves out other devices, that no claim holds and that held devices exclude.
 fn withhold(candidates: &mut Vec<Candidate>, held: &[&HeldDevice]) {
     candidates.retain_mut(|candidate| {
         let excludes = |held: &&&HeldDevice| held.usage().excludes(candidate.usage());
@@ -109,7 +109,7 @@ fn withhold(candidates: &mut Vec<Candidate>, held: &[&HeldDevice]) {
 
 /// Keeps devices that do not exclude each other, where no counters keep them apart.
 fn keep_together(candidates: &mut Vec<Candidate>, held: &[&HeldDevice]) {
-    // Nobody gets these now, and people see why.
+    // No pod gets these now, and people see why.
     let is_tainted = |candidate: &Candidate| {
         candidate.unhealthy.iter().any(|unhealthy| unhealthy.reason == Reason::LinkInUse)
     };
