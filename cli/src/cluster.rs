@@ -76,7 +76,7 @@ pub enum ReadError {
     },
 }
 
-/// What the API server says instead of doing what it was asked for, or why it cannot be asked.
+/// The API server's refusal of a request, or why it cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// It has answered.

@@ -1,5 +1,5 @@
-//! What is kept of objects of which a big cluster has tens of thousands. The rest of a page is freed before
-//! the next one comes.
+//! The parts that are kept of objects that a big cluster has by tens of thousands. The rest of a page is
+//! freed before the next one comes.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};

@@ -345,7 +345,7 @@ async fn changed_if_any<K>(
     }
 }
 
-/// What the cluster has, as far as it is derived from changes one by one.
+/// The state of the cluster, as far as it is derived from changes one by one.
 struct ClusterView {
     networks: Kind<Acceptance>,
     address_pools: Kind<PoolAcceptance>,

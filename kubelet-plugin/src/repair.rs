@@ -30,7 +30,7 @@ const REPAIR_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
 label_values! {
-    /// What became of a repair.
+    /// The outcome of a repair.
     pub(crate) enum RepairOutcome {
         /// The attachment is as it should be.
         Ok = "Ok",

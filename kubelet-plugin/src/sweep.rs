@@ -68,7 +68,7 @@ struct SweepLabels {
 #[derive(Clone)]
 pub(crate) struct SweepMetrics {
     sweeps: Family<SweepLabels, Counter>,
-    /// Addresses of sandboxes that live, of which the journal knows nothing.
+    /// Addresses of live sandboxes that the journal does not know.
     pub(crate) forgotten: Gauge,
 }
 

@@ -79,13 +79,13 @@ pub struct AddressLeaseSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
-    /// What it is.
+    /// The kind of holder.
     pub kind: HolderKind,
     /// Its namespace.
     pub namespace: ObjectName,
     /// Its name.
     pub name: ObjectName,
-    /// Its UID; not set for a pod of which another program knew only the name.
+    /// Its UID; not set for a pod that another program knew only by name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64), regex(pattern = "^[0-9A-Za-z-]*$"))]
     pub uid: String,

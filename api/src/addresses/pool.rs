@@ -236,7 +236,7 @@ pub struct AddressPoolStatus {
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
 }
 
-/// How many attachments the addresses of a ClaimNetwork or pool allow. Of two families, the one with fewer
+/// How many attachments the addresses of a ClaimNetwork or pool allow. With two families, the one with fewer
 /// addresses counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -259,7 +259,7 @@ pub struct AddressTotals {
     pub surveyed: Option<i64>,
 }
 
-/// What a pool is named by in the names of its blocks and leases.
+/// The name of a pool in the names of its blocks and leases.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PoolKey {
     /// The ranges of a ClaimNetwork.

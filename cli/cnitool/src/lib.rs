@@ -133,7 +133,7 @@ pub struct Target {
     pub netns: PathBuf,
 }
 
-/// What the command says to people.
+/// Messages of the command for people.
 struct Messages<'a> {
     program: &'a str,
     err: &'a mut (dyn Write + Send),

@@ -396,7 +396,7 @@ fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_forbidden())
 }
 
-/// Lines of events, of which the newest ones are kept.
+/// Lines of events; the newest ones are kept.
 #[derive(Debug, Default)]
 struct Newest {
     lines: Vec<(Timestamp, String)>,

@@ -28,7 +28,7 @@ const POLICY: Duration = Duration::from_secs(2);
 
 const TEMPLATES: Kind = Kind::new("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates");
 
-/// What a translation makes, in the order in which it can be applied.
+/// The objects of a translation, in the order in which they can be applied.
 pub(super) const WRITTEN: [Kind; 4] = [
     Kind::new("netclaim.dev/v1alpha1", "AddressPool", "addresspools"),
     read::NETWORKS,

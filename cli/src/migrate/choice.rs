@@ -13,7 +13,7 @@ use netclaim_api::labels::{LabelOperator, LabelRequirement, LabelSelector};
 use super::input::Nad;
 use super::nad_name::NadName;
 
-/// What a user has chosen.
+/// The choice of a user.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Choice {
     /// The namespace that is translated; all of them without one.

@@ -34,7 +34,7 @@ pub(super) enum HandedOver {
     All,
 }
 
-/// What the ClaimNetworks get that replace NetworkAttachmentDefinitions with whereabouts.
+/// The addresses of ClaimNetworks that replace NetworkAttachmentDefinitions with whereabouts.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
     /// Their addresses, or why they get none, with fields relative to the `ipam` object.
@@ -314,7 +314,7 @@ impl Handover {
         self.pools.extend(pool.pool.map(|shared| (shared.name, shared.spec)));
     }
 
-    /// Adds what a pool of whereabouts becomes, of which a part is handed over.
+    /// Adds what a pool of whereabouts becomes, a part of which is handed over.
     fn add(&mut self, mut pool: PoolTakeover) {
         self.notes.extend(std::mem::take(&mut pool.notes).into_iter().map(note));
         let nads: Vec<NadName> = pool.networks.iter().map(|network| nad_of(&network.nad)).collect();

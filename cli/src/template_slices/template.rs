@@ -23,7 +23,7 @@ use super::read::{Cluster, Network};
 /// What stands for the node's name. It is not a name, so that no API server accepts a slice with it.
 pub(super) const NODE: &str = "${NODE_NAME}";
 
-/// What a template of a node needs.
+/// The input for a template of a node.
 #[derive(Debug, Default)]
 pub(super) struct Template {
     /// Its one pool; `None` if all ClaimNetworks have the scope `Cluster`.

@@ -31,7 +31,7 @@ const OPERATIONAL: [&str; 12] = [
 /// The longest piece of a configuration in a message, in bytes.
 const QUOTED: usize = 120;
 
-/// What an `ipam` object of type `whereabouts` says (`IPAMConfig` in whereabouts' `pkg/types/types.go`).
+/// An `ipam` object of type `whereabouts` (`IPAMConfig` in whereabouts' `pkg/types/types.go`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ipam {
     /// `network_name`: equal ranges of different names are kept apart. Empty by default.
@@ -48,11 +48,11 @@ pub struct Ipam {
     pub has_node_slices: bool,
     /// `enable_overlapping_ranges`: no address is handed out twice by different ranges of one network name.
     pub guards_overlaps: bool,
-    /// What the object says and netclaim drops.
+    /// Parts of the object that netclaim drops.
     pub dropped: Vec<Invalid>,
 }
 
-/// A range of which a pod gets one address.
+/// A range from which a pod gets one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
     /// The subnet, without host bits.

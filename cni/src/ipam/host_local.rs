@@ -632,7 +632,7 @@ mod tests {
                         let _ = fs::create_dir(&dir);
                         let file = dir.join(format!("10.0.0.{ip}"));
                         if !file.exists() {
-                            // Of other lengths: an inode may be used again within a tick.
+                            // With other lengths: an inode may be used again within a tick.
                             fs::write(file, "c".repeat(container.into())).unwrap();
                         }
                     }

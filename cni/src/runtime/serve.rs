@@ -174,7 +174,7 @@ struct Served {
     log: Log,
 }
 
-/// What the daemon reads of a configuration.
+/// The part of a configuration that the daemon reads.
 #[derive(Deserialize)]
 struct Named {
     name: ListName,

@@ -33,7 +33,7 @@ pub(crate) struct Choice<'a> {
     pub(crate) stops: BTreeMap<usize, Cause>,
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Yes,
@@ -104,7 +104,7 @@ struct Search<'s, 'a> {
     served: Option<Taken>,
 }
 
-/// What the search has taken so far.
+/// The devices that the search has taken so far.
 #[derive(Clone, Default)]
 struct Taken {
     /// Devices that are not shared, with the claims that have them.
@@ -227,7 +227,7 @@ impl<'s> Search<'s, '_> {
         })
     }
 
-    /// Returns the capacities of which the requests have taken more than is free.
+    /// Returns the capacities that the requests exceed.
     fn lacks(&self) -> Vec<Lack> {
         let taken = self.served.iter().flat_map(|taken| &taken.capacities);
         let lacks = taken.filter_map(|((index, name), wanted)| {

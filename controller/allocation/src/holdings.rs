@@ -61,7 +61,8 @@ impl fmt::Display for Holder {
 #[derive(Debug, Clone)]
 pub(crate) struct HeldShare {
     pub(crate) holder: Holder,
-    /// What a share takes of each capacity, in billionths, if that can be read; `None` is the whole device.
+    /// The amounts of each capacity that a share takes, in billionths, if that can be read; `None` is the
+    /// whole device.
     pub(crate) share: Option<BTreeMap<String, Option<i128>>>,
 }
 

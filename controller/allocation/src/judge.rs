@@ -63,7 +63,7 @@ pub enum Answer {
     Yes,
 }
 
-/// What a node can serve.
+/// A node's verdict.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeVerdict {
@@ -77,7 +77,7 @@ pub struct NodeVerdict {
     pub together: Option<Cause>,
 }
 
-/// What a node has for a request.
+/// A node's verdict on a request.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestVerdict {
@@ -92,7 +92,7 @@ pub struct RequestVerdict {
 }
 
 impl RequestVerdict {
-    /// Whether something could serve the request of which that is not known.
+    /// Whether some device, whose answer is unknown, could serve the request.
     fn has_unknown(&self) -> bool {
         let of_devices = self.devices.iter().flat_map(|device| &device.causes);
         let mut causes = self.reasons.iter().map(|reason| &reason.cause).chain(of_devices);
@@ -336,7 +336,7 @@ impl Question {
         verdict
     }
 
-    /// Judges a request with its alternatives, of which one is enough.
+    /// Judges a request with its alternatives; one of them is enough.
     fn alternatives<'r>(
         &self,
         alternatives: &'r Alternatives,
@@ -493,7 +493,7 @@ fn plugin(request: &Request, node: KnownNode<'_>) -> Option<Result<(), RequestVe
     }
 }
 
-/// What a node has for a request with its alternatives.
+/// A node's verdict on a request with its alternatives.
 struct Judged<'r> {
     answer: Answer,
     choices: Vec<Choice<'r>>,

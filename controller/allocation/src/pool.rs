@@ -36,7 +36,7 @@ pub(crate) struct Pool<'a> {
     pub(crate) members: Vec<(DeviceId, &'a Device)>,
 }
 
-/// What a node offers.
+/// The devices that a node offers.
 #[derive(Default)]
 pub(crate) struct Pools<'a> {
     pub(crate) pools: Vec<Pool<'a>>,

@@ -144,7 +144,7 @@ impl Compiler {
     }
 }
 
-/// One entry of a claim's requests: the alternatives that it names, of which one is enough.
+/// One entry of a claim's requests: the alternatives that it names; one of them is enough.
 pub(crate) type Alternatives = Vec<Request>;
 
 /// Reads the requests of a claim.
@@ -217,7 +217,7 @@ fn alternatives(
     exactly.chain(alternatives).map(|asked| asked.request(classes, compiler)).collect()
 }
 
-/// What a request and an alternative have in common.
+/// The fields that a request and an alternative have in common.
 struct RequestParts<'a> {
     name: RequestName,
     class: &'a str,

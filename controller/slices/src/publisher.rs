@@ -54,7 +54,7 @@ pub struct PublishStatus {
     pub revision: Revision,
     /// By name: the pools of that revision, and those being withdrawn.
     pub pools: BTreeMap<String, PoolStatus>,
-    /// What the API server stores; `None` until it was probed.
+    /// The fields that the API server stores; `None` until it was probed.
     pub server: Option<ServerFeatures>,
 }
 

@@ -97,7 +97,7 @@ impl Offer {
     }
 }
 
-/// What an accepted ClaimNetwork asks of nodes.
+/// The requirements of an accepted ClaimNetwork on nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NodeAsk {
     /// Its nodes; `None` for all.
@@ -138,7 +138,7 @@ pub(crate) struct Published {
     slices: BTreeMap<String, Offer>,
     /// Names of the slices of each node.
     agents: BTreeMap<String, BTreeSet<String>>,
-    /// What the accepted ClaimNetworks ask for.
+    /// The requirements of the accepted ClaimNetworks.
     wanted: BTreeMap<NetworkName, NodeAsk>,
     networks: BTreeMap<NetworkName, NetworkNodes>,
     /// ClaimNetworks of the cluster, with each node that has the label of one.

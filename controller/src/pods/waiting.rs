@@ -89,7 +89,7 @@ struct Required {
     node_selector_terms: Vec<Term>,
 }
 
-/// What a node must meet, all of it.
+/// The requirements that a node must meet, all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Term {
@@ -141,7 +141,7 @@ pub(crate) struct Unschedulable {
     pub(crate) name: String,
     /// The names of its claims, by the names that it has for them.
     pub(crate) claims: BTreeMap<String, String>,
-    /// What it says of its claims and of nodes: a part of its spec, as JSON.
+    /// Its claims and its requirements on nodes: a part of its spec, as JSON.
     pub(crate) spec: String,
 }
 

@@ -18,7 +18,7 @@ use crate::selectors::{Budget, Selectors, is_capacity_name, known_capacities};
 pub(crate) enum Of {
     /// A claim.
     Claim,
-    /// A template, of which each pod gets a claim.
+    /// A template, from which each pod gets a claim.
     Template,
 }
 
@@ -340,7 +340,7 @@ fn same_names(requests: &[Vec<DeviceAsk<'_>>], configs: &[Config], review: &mut 
         .iter()
         .map(|alternatives| alternatives.iter().map(|asked| interface_name(asked, configs)).collect())
         .collect();
-    // The first request of which an alternative has the name.
+    // The first request with an alternative of this name.
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
     let mut reported: BTreeSet<usize> = BTreeSet::new();
     for (index, names) in named.iter().enumerate() {

@@ -269,7 +269,7 @@ fn shown(warnings: &[Invalid]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What the API server sends for an object of this kind.
+    /// The request of the API server for an object of this kind.
     fn request(operation: &str, kind: &str, object: &Value, old: &Value) -> Value {
         json!({
             "apiVersion": API_VERSION,

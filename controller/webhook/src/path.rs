@@ -35,7 +35,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Time until the next look when another writer was faster, such as another replica.
 const LOST: Duration = Duration::from_secs(1);
 
-/// What a path begins with.
+/// The prefix of a path.
 const PREFIX: &str = "/review/";
 /// Random bytes of a path.
 const RANDOM: usize = 32;

@@ -293,7 +293,7 @@ mod tests {
         format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
     }
 
-    /// What the API server sends for an object that is none of netclaim's.
+    /// The request of the API server for an object that is not netclaim's.
     fn review() -> String {
         let request = json!({"uid": "1", "kind": {"group": "resource.k8s.io", "kind": "ResourceClaim"},
             "operation": "CREATE", "object": {"spec": {}}});

@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     },
 }
 
-/// What a removal is about.
+/// The subject of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part<'a> {
     Vlan,

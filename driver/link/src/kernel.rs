@@ -75,7 +75,7 @@ impl Link {
     }
 }
 
-/// What the plugin makes.
+/// The links that the plugin makes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum New {
     Bridge,

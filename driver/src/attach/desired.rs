@@ -101,7 +101,7 @@ impl PodDesired {
         self.closing = !self.released.is_empty();
     }
 
-    /// Forgets the releases of which no record is left.
+    /// Forgets the releases that have no record any more.
     pub fn forget_released<O: Owner>(&mut self, records: &[Record<O>]) {
         self.released.retain(|group| records.iter().any(|record| record.plan.owner.group() == group));
     }
@@ -488,7 +488,7 @@ mod tests {
                 && !desired.is_released(record.plan.owner.group())
         }
 
-        /// The records of which a DEL is due: those that are not kept, and all finalizers as soon as one
+        /// The records whose DEL is due: those that are not kept, and all finalizers as soon as one
         /// attachment is not.
         fn due(&self) -> Vec<&String> {
             let is_kept = |key: &String, sandbox: &String| {

@@ -108,7 +108,7 @@ impl Unreadable {
     }
 }
 
-/// What an agent finds when it starts.
+/// The records that an agent finds when it starts.
 #[derive(Debug)]
 pub struct Loaded<O> {
     /// Every record that can be read.

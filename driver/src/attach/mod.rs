@@ -84,7 +84,7 @@ impl Failure {
     /// reported.
     pub const MAX_MESSAGE: usize = 16 << 10;
 
-    /// A failure with this message. Of a longer one the beginning is kept.
+    /// A failure with this message. A long one is cut at its end.
     pub fn new(message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE));
@@ -114,7 +114,7 @@ pub struct AddFailure {
 }
 
 impl AddFailure {
-    /// An ADD of which no plugin ran.
+    /// An ADD that ran no plugin.
     pub fn not_begun(failure: Failure) -> Self {
         Self { failure, last_good: None, stopped: Some(Stopped::AT_ONCE) }
     }
@@ -310,7 +310,7 @@ pub trait Attach: Send + Sync + 'static {
         std::future::ready(false)
     }
 
-    /// Returns the networks of which something is kept on disk beside the journal, by name.
+    /// Returns the networks that have something on disk beside the journal, by name.
     fn networks_on_disk(&self) -> impl Future<Output = BTreeMap<ListName, Spec>> + Send {
         std::future::ready(BTreeMap::new())
     }
@@ -374,7 +374,7 @@ pub trait Observer: Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// Whether what breaks of the plan's network is made again. Of such an attachment the journal notes that
+    /// Whether what breaks of the plan's network is made again. For such an attachment the journal notes that
     /// a CHECK has succeeded.
     fn is_repaired(&self, _plan: &Plan<Self::Owner>) -> bool {
         false

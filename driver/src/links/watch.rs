@@ -44,7 +44,7 @@ pub struct LinkWatch {
     table: Option<Table>,
     /// The read that goes on, if the caller was cancelled meanwhile.
     reading: Option<JoinHandle<Result<Read, Error>>>,
-    /// When to apply the messages, of which the buffer has the first ones.
+    /// When to apply the messages; the buffer has the first ones.
     due: Option<Instant>,
     refresh: Instant,
     dumps: u64,

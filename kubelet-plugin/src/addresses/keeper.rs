@@ -54,20 +54,20 @@ pub(crate) struct BlockKeeper {
     pub(crate) plan_lock: Arc<PlanLock>,
     /// The gauges of addresses.
     pub(crate) metrics: AddressMetrics,
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// How long a block must be empty before it is given back.
     pub(crate) idle_after: Duration,
 }
 
-/// What attachments have of one block.
+/// The use of one block by attachments.
 #[derive(Debug, Default)]
 struct Use {
     plans: u64,
     pods: BTreeSet<String>,
 }
 
-/// What one attachment has.
+/// The blocks of one attachment.
 struct HeldBlocks {
     network: String,
     /// Name of the CNI network, under which `host-local` keeps its leases.
@@ -76,7 +76,7 @@ struct HeldBlocks {
     pod: String,
 }
 
-/// What is remembered from one look to the next.
+/// The state between two looks.
 #[derive(Default)]
 struct Memory {
     histories: BTreeMap<(NetworkName, Family), UseHistory>,

@@ -28,7 +28,7 @@ const MAX_HOST_BITS: u8 = 16;
 /// Addresses that others than the node's attachments hold of each ClaimNetwork, from `host-local`'s files.
 pub type ForeignAddresses = BTreeMap<NetworkName, BTreeSet<IpAddr>>;
 
-/// What is kept from one choice to the next.
+/// The state between two choices.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Book {
     /// UIDs of blocks that the node has given back, which no new plan may name.
@@ -58,10 +58,10 @@ impl Book {
 /// known of addresses meanwhile.
 pub type PlanLock = tokio::sync::Mutex<Book>;
 
-/// What the node has given away of its blocks.
+/// The addresses of its blocks that the node has given away.
 #[derive(Debug, Clone, Default)]
 pub struct TakenAddresses {
-    /// What attachments have of each ClaimNetwork.
+    /// The addresses of attachments, by ClaimNetwork.
     attachments: BTreeMap<String, Taken>,
     foreign: ForeignAddresses,
     book: Book,
@@ -188,7 +188,7 @@ fn one_of_each(pool: &AddressPoolSpec, chosen: &[Choice]) -> Value {
     pool.host_local(&spans)
 }
 
-/// What the node has of a ClaimNetwork now.
+/// The current pool and blocks of a ClaimNetwork on the node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now<'a> {
     /// Its name.
@@ -203,7 +203,7 @@ pub(crate) struct Now<'a> {
     pub(crate) node: &'a str,
 }
 
-/// Returns the plan by which to attach now, if it is another one than `plan`, of which nothing is attached or
+/// Returns the plan by which to attach now, if it is another one than `plan`, which is not attached or
 /// owed. Others have what is `taken`. A pod keeps its address over a new sandbox as long as the address is
 /// usable, also one of a block that goes.
 ///

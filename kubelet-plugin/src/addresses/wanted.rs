@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// How long the number of attachments must stay the same before it is reported, if it differs much from the
 /// last report.
 const SETTLED: Duration = Duration::from_secs(3600);
-/// The same for a block of which nothing was reported yet.
+/// The same for a block without a report.
 const FIRST: Duration = Duration::from_secs(60);
 /// The same for every difference, while addresses are scarce: an empty block goes to a node that needs it.
 const SCARCE: Duration = Duration::from_secs(10);
@@ -32,13 +32,13 @@ pub struct BlockNow {
     pub usable: u64,
     /// Addresses that attachments have or are about to get.
     pub used: u64,
-    /// What the object says of these.
+    /// The number of these in the object's status.
     pub reported_used: Option<i64>,
-    /// What the object says that the node wants.
+    /// The number that the node wants, in the object's status.
     pub reported_wanted: Option<i64>,
 }
 
-/// What to write.
+/// The writes that are due.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     /// The status of blocks, by name.
@@ -58,7 +58,7 @@ pub struct Report {
     pub wanted: Option<u64>,
 }
 
-/// What is remembered of one family of a ClaimNetwork.
+/// The history of one family of a ClaimNetwork: how its addresses were used.
 #[derive(Debug, Clone, Hash)]
 pub struct UseHistory {
     /// How long a block must be empty, or `wanted` too high, before that is acted upon.

@@ -105,7 +105,7 @@ struct RunLabels {
 pub(crate) struct PluginRuns(Family<RunLabels, Histogram>);
 
 impl PluginRuns {
-    /// What is measured. The other verbs are not on a pod's path, and would triple the series.
+    /// The verbs that are measured. The other verbs are not on a pod's path, and would triple the series.
     const VERBS: [Verb; 2] = [Verb::Add, Verb::Del];
 
     fn new(registry: &mut Registry) -> Self {

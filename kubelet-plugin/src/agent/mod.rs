@@ -63,7 +63,7 @@ use crate::waking::{self, Observed, Patcher, Waker, Waking};
 /// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What most parts of the agent share.
+/// Values that most parts of the agent share.
 pub(crate) struct Agent {
     pub(crate) args: Args,
     client: Client,

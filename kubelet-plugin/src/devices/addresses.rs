@@ -32,7 +32,7 @@ pub(crate) struct Users<'a> {
     /// The addresses of ClaimNetworks that share them with other nodes.
     pub(crate) leased: &'a BTreeMap<NetworkName, NodeAddresses>,
     pub(crate) held: &'a [HeldDevice],
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: &'a Reservations,
 }
 

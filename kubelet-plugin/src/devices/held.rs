@@ -325,7 +325,7 @@ fn candidate(name: &str, held: &HeldDevice, inventory: &Inventory) -> Candidate 
     }
 }
 
-/// Returns a ClaimNetwork that names this link and has no other one. Of a link that is away nothing but its
+/// Returns a ClaimNetwork that names this link and has no other one. Of an absent link nothing but its
 /// name can be selected.
 fn waiting_network<'a>(link: &IfName, inventory: &'a Inventory) -> Option<&'a NetworkName> {
     let names =

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::held::HeldDevice;
 use crate::pods::owner::Plan;
 
-/// What plans hold, as far as they have been seen.
+/// The devices that plans hold, as far as the plans have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     /// By where the plan is in memory. That it is kept here makes sure that no other plan comes there.

@@ -21,7 +21,7 @@ use super::{offer, settling};
 use crate::dra::DeviceHealth;
 use crate::inventory::{Inventory, NodeAddresses, Uplink, selects};
 
-/// What the pool is made from.
+/// The input of the pool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sources<'a> {
     /// The Node object's name.
@@ -311,7 +311,7 @@ mod tests {
         .expect("a network")
     }
 
-    /// Of a node that has all its links, in a cluster whose scheduler counts.
+    /// The pool of a node that has all its links, in a cluster whose scheduler counts.
     fn sources<'a>(
         inventory: &'a Arc<Inventory>,
         unavailable: &'a Unavailable,

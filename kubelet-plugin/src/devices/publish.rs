@@ -42,9 +42,9 @@ const GATHER_DELAY: Duration = Duration::from_millis(100);
 /// Interval of looks for links of other programs in network namespaces of their own.
 const FOREIGN_USE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the devices are made of, as it changes.
+/// The input of the devices, as it changes.
 pub(crate) struct Inputs {
-    /// What the node has; `None` until it is known.
+    /// The node's inventory; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// ClaimNetworks whose plugins cannot serve an ADD now.
     pub(crate) unavailable: watch::Receiver<Arc<Unavailable>>,
@@ -64,7 +64,7 @@ pub(crate) struct Devices {
     pub(crate) metrics: PoolMetrics,
     /// Events on the Node.
     pub(crate) events: Events,
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// Why nothing can be published; `None` while something can.
     pub(crate) obstacle: watch::Sender<Option<String>>,
@@ -251,7 +251,7 @@ impl Devices {
     }
 }
 
-/// Makes devices unhealthy of which attachments fail their CHECK. New pods can have them, and what a plugin
+/// Makes devices unhealthy whose attachments fail their CHECK. New pods can have them, and what a plugin
 /// says of one pod is in the status of its claim only: pods of other namespaces may share the device.
 fn note_failed_checks(health: &mut [DeviceHealth], failed: &BTreeMap<String, usize>) {
     for DeviceHealth { device, unhealthy, .. } in health {

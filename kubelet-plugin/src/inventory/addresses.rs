@@ -121,7 +121,7 @@ impl Block {
     }
 }
 
-/// Returns the addresses of each ClaimNetwork that has any. Of the `scarce` ones no block is free; `pools`
+/// Returns the addresses of each ClaimNetwork that has any. The `scarce` ones have no free block; `pools`
 /// are the valid AddressPools.
 pub(crate) fn addresses(
     networks: &BTreeMap<NetworkName, ClaimNetworkSpec>,

@@ -83,7 +83,7 @@ impl Facts for Provided {
     }
 }
 
-/// What a program on the node states about a ClaimNetwork.
+/// The facts that a program on the node states about a ClaimNetwork.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NetworkFacts {
     /// How much the node can hand out at most.

@@ -32,9 +32,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of looks at a directory that cannot be watched.
 const UNWATCHED_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What a file states.
+/// The content of a file of facts.
 pub(crate) trait Facts: Clone + PartialEq + Send + Sync + Sized + 'static {
-    /// What the file is about, and named after.
+    /// The subject of the file, which has its name.
     type Subject: FromStr<Err: Error + Send + Sync + 'static> + Ord + Clone + Send + Sync + 'static;
 
     /// Reads the text of a file.
@@ -149,7 +149,7 @@ struct ReadFiles<T: Facts> {
 }
 
 impl<T: Facts> FactsDir<T> {
-    /// The facts in `dir`, of which none has been read.
+    /// The facts in `dir`, without having read one.
     pub(crate) fn new(dir: &Path) -> Self {
         let stated = BTreeMap::new().into();
         Self {

@@ -224,7 +224,7 @@ fn offer(
     Some(offer)
 }
 
-/// What policies select links by.
+/// The properties by which policies select links.
 struct OwnedFacts<'a> {
     link: &'a Link,
     names: Vec<&'a str>,

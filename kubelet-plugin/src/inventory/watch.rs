@@ -54,7 +54,7 @@ pub(crate) struct NodeWatch {
     /// Events on the Node.
     pub(crate) events: Events,
     pub(crate) links: Links,
-    /// What programs on the node state about links and ClaimNetworks.
+    /// The facts of programs on the node about links and ClaimNetworks.
     pub(crate) facts: NodeFacts,
     /// The node's blocks of addresses.
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
@@ -295,7 +295,7 @@ fn decoded<K: Resource<DynamicType = ()> + DeserializeOwned>(object: DynamicObje
     object.try_parse::<K>().inspect_err(log).ok()
 }
 
-/// What an agent reads of an AddressPool.
+/// The part of an AddressPool that an agent reads.
 #[derive(Debug, Clone, PartialEq)]
 struct KnownPool {
     version: Version,
@@ -340,7 +340,7 @@ impl Version {
     }
 }
 
-/// What an agent reads of a ClaimNetwork.
+/// The part of a ClaimNetwork that an agent reads.
 #[derive(Debug, Clone, PartialEq)]
 struct KnownNetwork {
     version: Version,
@@ -374,7 +374,7 @@ fn networks_for(
     valid.filter(|(_, spec)| selects_node(spec.node_selector.as_ref(), labels)).collect()
 }
 
-/// Returns the ClaimNetworks of which no block of addresses is free for a node that needs one.
+/// Returns the ClaimNetworks that have no free block of addresses for a node that needs one.
 fn scarce(networks: &BTreeMap<String, KnownNetwork>) -> BTreeSet<NetworkName> {
     let scarce = networks.iter().filter(|(_, network)| network.is_scarce);
     scarce.filter_map(|(name, _)| name.parse().ok()).collect()

@@ -39,7 +39,7 @@ pub(crate) enum Change {
     Absent,
 }
 
-/// What is known by the kubelet of the node's pods with claims.
+/// The node's pods with claims, as the kubelet reports them.
 #[derive(Debug, Default)]
 pub(crate) struct KnownPods(Mutex<HashMap<String, KnownPod>>);
 

@@ -41,7 +41,7 @@ struct Container {
     restart_policy: Option<String>,
 }
 
-/// An object of which only its presence counts.
+/// An object; only its presence counts.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Anything {}
 

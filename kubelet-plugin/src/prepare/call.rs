@@ -91,7 +91,7 @@ pub(crate) enum PrepareError {
     /// It cannot be journalled.
     #[error(transparent)]
     Journal(Failure),
-    /// What its earlier pod had is still there.
+    /// The networks of its earlier pod are still there.
     #[error("ResourceClaim {claim}")]
     Release { claim: ObjectRef, source: Failure },
     /// Its earlier pod runs.
@@ -111,18 +111,18 @@ pub(crate) enum PrepareError {
     Late { node: String },
 }
 
-/// What the API server says for the plans of a claim, as far as they need it.
+/// The facts from the API server that the plans of a claim need.
 #[derive(Default)]
 struct Facts {
     labels: Labels,
-    /// What stays with `eth0` beside an attachment that has the pod's default route.
+    /// The prefixes that stay with `eth0` beside an attachment that has the pod's default route.
     kept: Vec<IpNet>,
 }
 
 static UNKNOWN: Facts =
     Facts { labels: Labels { namespace: BTreeMap::new(), pod: BTreeMap::new() }, kept: Vec::new() };
 
-/// What a Prepare needs of the CNI plugins.
+/// The part of the CNI plugins that a Prepare needs.
 pub(crate) trait Plugins: Attach {
     /// Looks whether a configuration can be carried out, and settles what its plugins decide.
     fn settle(&self, list: &NetworkList) -> impl Future<Output = Result<NetworkList, Failure>> + Send;
@@ -147,7 +147,7 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) cluster_cidrs: Vec<IpNet>,
     /// Who knows the names of CDI devices.
     pub(crate) gate: Arc<GateKeeper>,
-    /// What the node has; `None` until it is known.
+    /// The node's inventory; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Looks whether a plan can be carried out.
     pub(crate) plugins: Arc<N>,
@@ -168,7 +168,7 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) metrics: CallMetrics,
     /// The traces of claims.
     pub(crate) spans: Arc<Spans>,
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// Hears of pods that wait for what others have.
     pub(crate) waker: Waker,
@@ -176,7 +176,7 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) mended: Mutex<HashMap<(String, u32), ClaimNetworkSpec>>,
 }
 
-/// What another pod has that excludes a plan, and why that is refused if it stays.
+/// A plan of another pod that excludes a plan, and the refusal if it stays.
 struct Obstacle {
     plan: Plan,
     refusal: Excluded,
@@ -393,7 +393,7 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(self.attacher.plans_of(&claim.uid).first().is_some_and(|plan| plan.owner.pod.uid != from))
     }
 
-    /// Prepares a claim of which the plans `known` are journalled.
+    /// Prepares a claim whose plans `known` are journalled.
     async fn prepare_from(
         &self,
         claim: &ClaimRef,
@@ -628,7 +628,7 @@ impl<N: Plugins> NodeAgent<N> {
         understand(&text_of(self.client.clone(), claim.clone()).await?, &claim.uid)
     }
 
-    /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be
+    /// Returns the node's inventory. Where the claim is `new`, it is waited until `deadline` for its devices to be
     /// offered: a link that another pod had is on its way back, or a ClaimNetwork is new.
     async fn inventory_with(
         &self,
@@ -780,8 +780,8 @@ impl<N: Plugins> NodeAgent<N> {
         None
     }
 
-    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones. What
-    /// is journalled of it stays, except for the attachment `anew`.
+    /// Returns the plans that the claim would get if it were journalled now. Others hold the `foreign`
+    /// addresses. What is journalled of it stays, except for the attachment `anew`.
     fn plan(
         &self,
         claim: &Claim,
@@ -865,7 +865,7 @@ impl<N: Plugins> NodeAgent<N> {
             |other: &Plan| plans.iter().any(|plan| exclusion::obstacle(plan, [other].into_iter()).is_some());
         let others = self.attacher.plans(|other| excludes(other).then(|| other.clone()));
         let others: Vec<Plan> = others.into_iter().flatten().collect();
-        // Of the claim itself only what comes before: the other way round it would be said twice.
+        // From the claim itself only what comes before: the other way round it would be said twice.
         let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
             let others = others.iter().filter(|other| other.owner.claim.uid != plan.owner.claim.uid);
             Some((plan, exclusion::obstacle(plan, others.chain(plans.iter().take(index)))?))
@@ -946,7 +946,7 @@ fn settled_as(now: &[Plan], made: &[Plan], settled: &[Plan]) -> Option<Vec<Plan>
     now.iter().zip(made).zip(settled).map(one).collect()
 }
 
-/// What the API server says of an object, within the time that one answer may take.
+/// Returns the API server's answer about an object, within the time that one answer may take.
 async fn answer<T>(
     request: impl Future<Output = kube::Result<T>>,
     object: impl Fn() -> String,

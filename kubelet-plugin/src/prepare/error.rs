@@ -5,7 +5,7 @@ use netclaim_api::Invalid;
 use crate::addresses::error::AddressError;
 use crate::pods::owner::ObjectRef;
 
-/// What to do with a claim of another node.
+/// The advice for a claim of another node.
 const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeName), or delete every pod of the claim \
                          for the claim to be allocated again";
 

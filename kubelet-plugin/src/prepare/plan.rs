@@ -23,7 +23,7 @@ use crate::devices;
 use crate::inventory::Inventory;
 use crate::pods::owner::{OnLink, Owner, Plan, Segment};
 
-/// What is journalled already.
+/// Names, ids, links and plans that are journalled already.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Taken {
     /// Plans of this very claim and pod, which stay as they are.
@@ -391,7 +391,7 @@ mod tests {
         list["plugins"][0].take()
     }
 
-    /// What the user reads.
+    /// The text for the user.
     fn refusal<T: std::fmt::Debug>(result: Result<T, PlanError>) -> String {
         error_chain(&result.expect_err("refused"))
     }

@@ -35,18 +35,18 @@ const FIRST_WORD: Duration = Duration::from_secs(10);
 pub(crate) struct Reviser<N> {
     /// What is journalled. The attacher has the reviser, by its observer.
     pub(crate) attacher: Weak<Attacher<N, GateKeeper>>,
-    /// What the node has.
+    /// The node's inventory.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
     /// Excludes other choices of addresses.
     pub(crate) plan_lock: Arc<PlanLock>,
     /// Addresses that claims ask for.
     pub(crate) leases: Arc<Leases>,
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// The Node object's name.
     pub(crate) node_name: String,
-    /// What is set up on the node.
+    /// The ClaimNetworks that are set up on the node.
     pub(crate) node_networks: Readiness,
     /// Plans claims again, as soon as it is there.
     pub(crate) mender: Arc<Mender>,

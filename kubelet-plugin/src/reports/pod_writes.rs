@@ -25,7 +25,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Writes at once: one pod whose write hangs must not hold up the others.
 const AT_ONCE: usize = 8;
 
-/// What is kept of pods.
+/// The values that are kept of pods.
 pub(crate) trait OfPods: Send + Sync + 'static {
     type Value: Clone + PartialEq + Send + Sync + 'static;
 
@@ -47,7 +47,7 @@ pub(crate) trait OfPods: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Written, WriteError>> + Send;
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
     /// The pod has the value.
@@ -80,7 +80,7 @@ impl<K: OfPods> PodStates<K> {
     }
 }
 
-/// What a pod is to have.
+/// The value that a pod is to have.
 struct PodValue<V> {
     pod: ObjectRef,
     value: V,
@@ -237,7 +237,7 @@ impl WriteError {
     }
 }
 
-/// What a write to a pod has come to.
+/// The outcome of a write to a pod.
 pub(super) fn written(result: Result<(), kube::Error>) -> Result<Written, WriteError> {
     match result {
         Ok(()) => Ok(Written::Done),

@@ -62,7 +62,7 @@ pub(crate) struct Spans {
     claims: Mutex<HashMap<String, Claim>>,
 }
 
-/// What is remembered of a claim's trace.
+/// The remembered part of a claim's trace.
 #[derive(Debug, Default)]
 struct Claim {
     /// The kubelet's last call.

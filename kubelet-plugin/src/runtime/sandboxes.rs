@@ -17,7 +17,7 @@ const HOST_NETWORK: &str = "the pod uses the node's network (hostNetwork: true),
 /// From one inspection to the next of a sandbox that cannot be inspected.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What an inspection finds.
+/// The result of an inspection.
 #[derive(Debug)]
 pub(crate) enum Inspection {
     /// The sandbox lives; its network namespace is held open.

@@ -13,7 +13,7 @@ label_values! {
         Registered = "Registered",
         /// A claim of the pod has been released by its earlier pod.
         Released = "Released",
-        /// The node has got addresses, of which a claim of the pod was refused one.
+        /// The node has got addresses, after a claim of the pod was refused one.
         Supplied = "Supplied",
         /// The kubelet has the pod, and asks for no claim of it.
         NotPrepared = "NotPrepared",
@@ -23,7 +23,7 @@ label_values! {
 }
 
 label_values! {
-    /// What came of it.
+    /// The outcome of a wake.
     pub(crate) enum WakeOutcome {
         /// The kubelet was told to look at the pod.
         Ok = "Ok",

@@ -37,7 +37,7 @@ use crate::pods::{Change, NodePods, SeenPod};
 /// starts needs a moment.
 const KUBELET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What happened to claims and pods.
+/// An event of claims and pods.
 #[derive(Debug)]
 enum Event {
     Asked(Vec<ClaimName>),
@@ -103,7 +103,7 @@ impl Waker {
         self.tell(Event::Blocked(pod, (by.namespace.clone(), by.name.clone())));
     }
 
-    /// The node has got addresses, for lack of which a claim of the pod was refused.
+    /// The node has got addresses, after a claim of the pod was refused for lack of them.
     pub(crate) fn supplied(&self, pod: ObjectRef) {
         self.tell(Event::Supplied(pod));
     }
@@ -165,8 +165,8 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
             if pending.is_there() {
                 match source {
                     Source::Kubelet if !pending.registered => pending.apply(&mut schedule, now),
-                    // Of a pod that was there before this agent, the kubelet does not report the names of all
-                    // claims.
+                    // For a pod that was there before this agent, the kubelet does not report the names of
+                    // all claims.
                     Source::Kubelet | Source::ApiServer => {
                         for Released { claim, holder } in pending.released.clone() {
                             let patcher = Arc::clone(&patcher);

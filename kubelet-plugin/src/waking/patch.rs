@@ -19,7 +19,7 @@ const FORBIDDEN: u16 = 403;
 /// Those that say that the pod is gone, or another one has its name.
 const GONE: [u16; 3] = [404, 409, 422];
 
-/// What became of a wake.
+/// The outcome of a wake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The annotation is written.

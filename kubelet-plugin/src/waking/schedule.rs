@@ -258,7 +258,7 @@ impl Schedule {
             if cause != WakeCause::Attached {
                 claims.clone_from(&known.seen.claims);
             }
-            // Of four digits at most. The kubelet reports the change a little later.
+            // At most four digits. The kubelet reports the change a little later.
             known.seen.retry = known.seen.retry % 9999 + 1;
             known.seen.retry
         });

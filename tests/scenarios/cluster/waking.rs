@@ -77,7 +77,7 @@ pub fn a_pod_starts_as_soon_as_its_agent_and_parent_are_back(test: &Test<'_>) ->
 
 /// Pods of a burst.
 const BURST: usize = 20;
-/// Bursts, of which one is enough in which a read was refused.
+/// Bursts; one in which a read was refused is enough.
 const BURSTS: usize = 8;
 
 pub fn pods_whose_claims_the_kubelet_may_not_read_yet_are_woken(test: &Test<'_>) -> Result<()> {

@@ -66,7 +66,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// The anchors of a page. Of equal headings, the second has `-1` at its end.
+/// The anchors of a page. The second of two equal headings has `-1` at its end.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let headings = prose(page).filter(|line| line.starts_with('#'));

@@ -102,7 +102,7 @@ pub fn a_cluster_wide_network_is_scheduled_beside_its_claims() -> Result<()> {
     })
 }
 
-/// Measures nodes with plain exclusive devices, of which half are in use.
+/// Measures nodes with plain exclusive devices, half of them in use.
 pub fn exclusive_devices_are_scheduled() -> Result<()> {
     on_cluster("exclusive", async |cluster, count| {
         let mut report = Report::new("exclusive")?;

@@ -1,6 +1,6 @@
 //! What becomes of a pod's network when something dies, stops or restarts: the same faults for each peer.
 //!
-//! netclaim's agent and its parent are killed together, and the kubelet starts them again. Of a peer, whose
+//! netclaim's agent and its parent are killed together, and the kubelet starts them again. For a peer, whose
 //! daemon is a process of the benchmark, the benchmark does that: after [`AWAY`], or at once while the pod
 //! runs.
 

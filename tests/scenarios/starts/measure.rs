@@ -205,7 +205,7 @@ struct Costs {
     programs: u64,
     rss: u64,
     anonymous: u64,
-    /// Of the runtime's cgroup.
+    /// CPU of the runtime's cgroup.
     runtime: u64,
     containerd: u64,
     kubelet: u64,

@@ -259,7 +259,7 @@ pub(super) mod tests {
         Claims::new(Client::new(service, "default"))
     }
 
-    /// Claims by UID and node, of which the list is complete.
+    /// Claims by UID and node whose list is complete.
     pub(crate) fn listed(allocated: &[(&str, &str)]) -> Claims {
         let mut claims = empty();
         claims.apply(Init, Instant::now());

@@ -137,7 +137,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What the loop works with. Only [`Requests`] asks the API server, and only [`View`] knows what there is.
+/// The state of the loop. Only [`Requests`] asks the API server, and only [`View`] knows what there is.
 struct State {
     client: Client,
     driver: String,
@@ -152,7 +152,7 @@ struct State {
     is_short: bool,
     /// The survey under way: one at a time.
     surveying: JoinSet<kube::Result<Surveyed>>,
-    /// Blocks of ClaimNetworks that are gone, of which a warning is logged.
+    /// Blocks of ClaimNetworks that are gone; a warning about them is logged.
     warned: BTreeSet<String>,
 }
 

@@ -57,7 +57,7 @@ const DIGEST_BITS: u32 = 53;
 pub(super) struct Survey {
     /// The digests of the pools that were looked through by this leader.
     done: BTreeMap<PoolKey, i64>,
-    /// Pools of which two pods had one address. A lease is of one of them, so that another look is due when
+    /// Pools in which two pods had one address. A lease is of one of them, so that another look is due when
     /// it is gone.
     shared: BTreeSet<PoolKey>,
     /// What ClaimNetworks draw from; `None` before that is known.
@@ -84,7 +84,7 @@ pub(super) struct Pool {
 #[derive(Debug, Clone)]
 pub(super) struct Task {
     pub(super) pools: BTreeMap<PoolKey, Pool>,
-    /// What the blocks and leases of all pools have.
+    /// The addresses of the blocks and leases of all pools.
     known: KnownAddresses,
 }
 
@@ -94,16 +94,16 @@ struct KnownAddresses {
     blocks: BTreeMap<PoolKey, Vec<AddressBlockSpec>>,
     /// The UID of the pod that holds each lease, if it is a pod.
     leases: BTreeMap<String, Option<String>>,
-    /// What the ClaimNetworks draw from.
+    /// The pools that the ClaimNetworks draw from.
     draws: BTreeMap<NetworkName, PoolKey>,
 }
 
-/// What a survey has found and written.
+/// The result of a survey.
 #[derive(Debug, Default)]
 pub(super) struct Surveyed {
     pub(super) pools: BTreeMap<PoolKey, i64>,
     pub(super) leases: BTreeMap<String, HeldAddress>,
-    /// Pools of which two pods have one address.
+    /// Pools in which two pods have one address.
     pub(super) shared: BTreeSet<PoolKey>,
 }
 

@@ -21,16 +21,16 @@ use crate::addresses::leasing::{Leasing, Plan, World};
 use crate::demand::{Demand, Needs, Waiting};
 use crate::objects::watches::Refused;
 
-/// How long no block is created of which the API server says that it exists, but the watch does not show it.
+/// How long a block is not created that exists for the API server but is not shown by the watch.
 const AVOID: Duration = Duration::from_secs(300);
 
-/// Holders of which no watch tells that are looked up at once.
+/// Holders that are looked up at once because no watch reports them.
 const LOOKUPS: usize = 5;
 
 /// How long a node may be said to use an address before the watch of claims shows why.
 pub(super) const UNPROVEN: Duration = Duration::from_secs(10);
 
-/// What a watch has shown.
+/// The objects of a watch.
 type Shown = Result<watcher::Event<DynamicObject>, Refused>;
 
 /// Which watches have seen a whole list.
@@ -213,7 +213,7 @@ impl View {
         actions
     }
 
-    /// Returns what is to be done about a lease. Of one that `is_forged`, a node is said to use the address
+    /// Returns what is to be done about a lease. If it `is_forged`, a node is said to use the address
     /// without the claim.
     fn due_of(&self, name: &str, lease: &Lease, is_forged: bool, claims: &Claims) -> Option<Action> {
         let reference = LeaseRef {
@@ -245,7 +245,7 @@ impl View {
         self.is_to_be_confirmed(lease, claims).then_some(Action::ConfirmLease(reference))
     }
 
-    /// Looks at what is said of nodes since the last list, and returns the leases of which a node is said to
+    /// Looks at what is said of nodes since the last list, and returns the leases that a node is said to
     /// use the address without the claim.
     fn judge(&mut self, claims: &Claims, now: Instant) -> BTreeSet<String> {
         let unproven = self.leases.all().iter().filter_map(|(name, lease)| {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{BlockRef, MOVE_DELAY, MOVE_INTERVAL, Phase, REST, World};
 
-/// What the API server does not store.
+/// The part of the state that the API server does not store.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Memory {
     /// Since when nodes with blocks or leases have had no Node object.

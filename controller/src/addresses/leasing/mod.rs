@@ -61,7 +61,7 @@ const LEFT: Duration = Duration::from_secs(600);
 /// Time between two rounds of moves of one pool: an agent needs some of it to give a block back.
 const MOVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time after which a round of moves is over of which a block did not come: its node may be away for long.
+/// Time after which a round of moves ends although a block did not come: its node may be away for long.
 const MOVE_DELAY: Duration = Duration::from_secs(20);
 
 /// Blocks that are being created at once, so that no number that an agent reports exhausts the memory.
@@ -70,7 +70,7 @@ const MAX_CREATES: usize = 1000;
 /// Time to the next plan after one that reached a limit.
 const NEXT_CREATES: Duration = Duration::from_secs(1);
 
-/// What the plan follows from.
+/// The input of the plan.
 pub(crate) struct World<'a> {
     /// All ClaimNetworks that exist.
     pub(crate) networks: &'a BTreeMap<NetworkName, Draw>,

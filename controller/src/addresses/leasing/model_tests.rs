@@ -59,7 +59,7 @@ struct Stored {
     wanted: Option<i64>,
 }
 
-/// What the API server stores.
+/// The objects that the API server stores.
 #[derive(Clone, Default)]
 struct Api {
     blocks: BTreeMap<String, Stored>,

@@ -33,7 +33,7 @@ pub(super) struct Share<'a> {
     queue: BTreeSet<ShortNode<'a>>,
 }
 
-/// What a node has for one ClaimNetwork.
+/// The blocks that a node has for one ClaimNetwork.
 #[derive(Default)]
 pub(super) struct Holding<'a> {
     pub(super) blocks: usize,

@@ -36,7 +36,7 @@ const REPEAT: Duration = Duration::from_secs(3000);
 /// may have thousands.
 const EVENTS: usize = 20;
 
-/// What the pods of a group have in common.
+/// The properties that the pods of a group have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PodGroup {
     pub(super) namespace: String,
@@ -81,7 +81,7 @@ pub(super) struct Pods {
     to_report: Queue,
 }
 
-/// What a judgement has found.
+/// The result of a judgement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
     /// Why the pods wait.

@@ -264,7 +264,7 @@ impl Explainer {
     }
 }
 
-/// What the scheduler works with, at one moment.
+/// The scheduler's input at one moment.
 struct Snapshot {
     offers: Offers,
     nodes: Vec<Node>,

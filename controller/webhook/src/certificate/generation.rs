@@ -35,7 +35,7 @@ const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 /// certificate.
 pub(super) const OVERLAP: SignedDuration = SignedDuration::from_mins(10);
 
-/// What a Secret has.
+/// The content of a Secret.
 pub(super) type Data = BTreeMap<String, ByteString>;
 
 /// A certificate with the CAs that clients have to trust.

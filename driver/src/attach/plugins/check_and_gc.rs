@@ -143,7 +143,7 @@ impl CniPlugins {
         }
     }
 
-    /// Returns the networks of ours of which the node still has something: an attachment in the cache, or an
+    /// Returns our networks that still have something on the node: an attachment in the cache, or an
     /// address.
     pub(super) async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
         let cache = self.cache.clone();
@@ -208,7 +208,7 @@ fn kept(cached: Vec<Cached>, data_dir: &Path) -> BTreeMap<ListName, Spec> {
     kept
 }
 
-/// Returns a network of which nothing is known but an address: its IPAM plugin alone. The plugin finds what
+/// Returns a network that is known only by an address: its IPAM plugin alone. The plugin finds what
 /// belongs to a container whatever the range.
 fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation) -> Option<Spec> {
     let length = if matches!(reservation.ip, IpAddr::V4(_)) { 24 } else { 64 };
@@ -226,7 +226,7 @@ fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation
     })
 }
 
-/// Whether `known` is the cache's alone: an agent's, of which the journal knows nothing and whose namespace
+/// Whether `known` is the cache's alone: an agent's that the journal does not know and whose namespace
 /// is gone.
 fn is_left_over(known: &Cached, journalled: &[ValidAttachment], is_gone: impl Fn(&Path) -> bool) -> bool {
     let Attachment { container_id, netns, args, .. } = &known.attachment;

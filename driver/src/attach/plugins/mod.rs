@@ -54,7 +54,7 @@ enum Place {
 /// (`pkg/skel` of the reference implementation).
 const HOST_NAMESPACE: (&str, &str) = ("CNI_NETNS_OVERRIDE", "1");
 
-/// Networks of which no ADD begins, and why.
+/// Networks whose ADDs do not begin, and why.
 type Withheld = BTreeMap<ListName, String>;
 
 /// How often the DEL of leases of unknown sandboxes has failed.
@@ -436,7 +436,7 @@ fn text(plugin: &PluginConf, key: &str) -> Option<String> {
     serde_json::from_str(plugin.get(key).map(RawValue::get)?).ok()
 }
 
-/// What an attachment looks like from inside the pod.
+/// An attachment as it is seen inside the pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
     /// Hardware address of the interface.

@@ -21,7 +21,7 @@ const NOT_AVAILABLE: u64 = 50;
 /// (specification, section 2, "STATUS").
 const LIMITED: u64 = 51;
 
-/// What the plugins of a network say of it.
+/// The answer of a network's plugins to STATUS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
     /// They would serve an ADD, or have no way to say.

@@ -207,7 +207,7 @@ pub(super) fn link(message: &[u8]) -> Option<Link> {
         }
     }
     link.pci_bus_id = device.filter(|_| bus.as_deref() == Some("pci"));
-    // Of a pair each end has the other one there, which says nothing of what is below it.
+    // Each end of a pair has the other one there, which says nothing of what is below it.
     link.parent_elsewhere &= !link.is_of_pair();
     if link.parent_elsewhere || link.is_of_pair() {
         // In another namespace, the index is of that one: another link may have it in this one.

@@ -202,7 +202,7 @@ impl Availability {
     }
 }
 
-/// Adds what else is known. Of two reasons the worse one stays.
+/// Adds other known reasons. The worse of two reasons stays.
 fn add<'a>(unavailable: &mut Unavailable, known: impl Iterator<Item = (&'a NetworkName, &'a Unhealthy)>) {
     for (name, unhealthy) in known {
         if unavailable.get(name).is_none_or(|before| unhealthy.reason < before.reason) {

@@ -45,7 +45,7 @@ impl Shares {
     }
 }
 
-/// What is given away of one uplink, by use; `None` are uses that exclude nothing.
+/// The bandwidth of one uplink that is given away, by use; `None` are uses that exclude nothing.
 struct Ledger {
     total: u64,
     given: BTreeMap<Option<LinkUse>, u64>,

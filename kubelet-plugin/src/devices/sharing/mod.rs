@@ -27,7 +27,7 @@ pub(super) use bandwidth::Shares;
 pub(super) use exclusion::keep_apart;
 pub(crate) use segments::{segments, space};
 
-/// What each device gets of the link that it shares.
+/// The part of its shared link that each device gets.
 #[derive(Debug, Default)]
 pub(super) struct Amounts {
     /// Bandwidth of ClaimNetworks, and of links by themselves.
