@@ -45,7 +45,7 @@ const RANDOM: usize = 32;
 pub(crate) struct SecretPath(Arc<watch::Sender<Option<String>>>);
 
 impl SecretPath {
-    /// Returns whether there is no path yet, so that nobody is answered.
+    /// Returns whether there is no path yet, so that no client is answered.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_none()
     }

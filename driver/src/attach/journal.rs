@@ -368,7 +368,7 @@ impl<O: Owner> Journal<O> {
     }
 
     fn move_file(&self, path: &Path) -> Result<(), Error> {
-        // Whoever can read it no more, or not yet, finds it where it is.
+        // An agent that cannot read it any more, or not yet, finds it where it is.
         let Some(record) = fs::read(path).ok().and_then(|bytes| decode::<O>(&bytes).ok()) else {
             return Ok(());
         };

@@ -84,7 +84,7 @@ pub struct NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Whether the node gets no more addresses for now: none are free, or nobody knows of any.
+    /// Whether the node gets no more addresses for now: none are free, or none is known.
     pub fn is_short(&self) -> bool {
         self.is_scarce || self.is_stale || self.pool.is_none()
     }

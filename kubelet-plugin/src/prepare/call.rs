@@ -628,8 +628,8 @@ impl<N: Plugins> NodeAgent<N> {
         understand(&text_of(self.client.clone(), claim.clone()).await?, &claim.uid)
     }
 
-    /// Returns the node's inventory. Where the claim is `new`, it is waited until `deadline` for its devices to be
-    /// offered: a link that another pod had is on its way back, or a ClaimNetwork is new.
+    /// Returns the node's inventory. Where the claim is `new`, it is waited until `deadline` for its devices
+    /// to be offered: a link that another pod had is on its way back, or a ClaimNetwork is new.
     async fn inventory_with(
         &self,
         claim: &Claim,

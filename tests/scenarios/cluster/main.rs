@@ -241,7 +241,7 @@ fn main() -> ExitCode {
             an_interface_that_is_lost_comes_back_with_its_addresses,
             an_agent_that_is_killed_in_a_repair_gives_the_pod_its_addresses_back,
             a_repair_that_does_not_help_costs_one_pod,
-            what_was_set_up_on_the_node_is_made_again_before_its_pods,
+            a_setup_of_the_node_is_made_again_before_its_pods,
             a_default_route_leads_by_the_claimed_network_and_the_cluster_stays_with_eth0,
             finalizers_of_two_claims_run_after_both_attachments,
             a_deleted_pod_is_released_without_the_kubelet,

@@ -137,7 +137,7 @@ pub fn a_repair_that_does_not_help_costs_one_pod(test: &Test<'_>) -> Result<()> 
     fs::remove_file(&calls).context("cannot remove the notes")
 }
 
-pub fn what_was_set_up_on_the_node_is_made_again_before_its_pods(test: &Test<'_>) -> Result<()> {
+pub fn a_setup_of_the_node_is_made_again_before_its_pods(test: &Test<'_>) -> Result<()> {
     let _link = Plugged::new(test, "eth88")?;
     let network = test.network_on("eth88", "a", |network| {
         repaired(network);

@@ -168,7 +168,7 @@ fn a_heading_has_the_anchor_that_readers_link_to() {
 const SPEAKING: [&str; 10] =
     ["api", "cli", "cni", "controller", "deploy", "docs", "driver", "kubelet-plugin", "process", "tests"];
 
-/// Names of our kinds that kubectl also finds without a group, and that other groups may have, too. Nobody
+/// Names of our kinds that kubectl also finds without a group, and that other groups may have, too. No one
 /// else has ClaimNetworks.
 const SHORT: [&str; 12] = [
     "uplinkpolicy",

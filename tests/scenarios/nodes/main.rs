@@ -91,7 +91,7 @@ fn main() -> ExitCode {
                 pods_start_without_the_controller_while_blocks_last,
                 a_controller_that_dies_while_it_leases_hands_out_nothing_twice,
                 a_leader_with_an_old_view_gives_no_address_twice,
-                what_came_and_went_without_a_controller_gives_no_address_twice,
+                changes_without_a_controller_give_no_address_twice,
                 agents_and_a_controller_that_die_between_two_writes_leave_nothing,
                 a_node_that_offers_nothing_has_no_slice,
                 a_range_is_used_up_to_its_last_address_and_no_pod_waits_on_a_node,

@@ -461,11 +461,11 @@ fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
     pools
 }
 
-/// Makes addresses count as taken in every pool that has them, if somebody still has them who may get no more
-/// of them: their ClaimNetwork is gone or draws from another pool now, or their own pool does not have all of
-/// them any more, or its content is unknown. Leases of other ClaimNetworks count in their own pool. The
-/// ranges of two pools may be the same, such as when they move from a ClaimNetwork to an AddressPool, or on
-/// two links. So what other ClaimNetworks may still hand out does not count.
+/// Makes addresses count as taken in every pool that has them, if a holder still has them that may get no
+/// more of them: their ClaimNetwork is gone or draws from another pool now, or their own pool does not have
+/// all of them any more, or its content is unknown. Leases of other ClaimNetworks count in their own pool.
+/// The ranges of two pools may be the same, such as when they move from a ClaimNetwork to an AddressPool, or
+/// on two links. So what other ClaimNetworks may still hand out does not count.
 fn keep_apart(
     world: &World<'_>,
     usable: &BTreeMap<&PoolKey, Usable>,

@@ -23,8 +23,8 @@ use crate::attach::record::Sandbox;
 use crate::attach::{Checked, Failure, Finding};
 use crate::links::Netns;
 
-/// What the names of our networks begin with, unless an admin chose another name: what is kept under those is
-/// nobody else's.
+/// The prefix of the names of our networks, unless an admin chose another name. No other program keeps
+/// anything under these names.
 const OURS: &str = "netclaim-";
 
 /// How old a reservation without a container must be: the plugin writes a file as soon as it has created it.
