@@ -232,7 +232,7 @@ fn settings_that_exclude_each_other_are_found() {
             "warning /hwaddr: `hwaddr` has no effect beside `device`",
         ),
         (json!({"type": "vlan", "vlanId": 1, "ipam": {"type": "dhcp"}}), "error : `master` is missing"),
-        (json!({"type": "dummy"}), "error : `ipam` is missing, and `dummy` does not go without"),
+        (json!({"type": "dummy"}), "error : `ipam` is missing, which `dummy` requires"),
         (
             json!({"type": "dummy", "ipam": {"type": "bridge"}}),
             "error /ipam/type: `bridge` gives no addresses",
