@@ -63,7 +63,7 @@ pub struct Args {
 
     /// Name of the webhook's Service, of the Secret with its certificate and of the
     /// ValidatingWebhookConfiguration, in which the controller keeps the webhook's path, which cannot
-    /// guess, and its CA bundle
+    /// be guessed, and its CA bundle
     #[arg(long, env = "NETCLAIM_WEBHOOK_NAME", default_value = "netclaim-webhook")]
     pub webhook_name: String,
 

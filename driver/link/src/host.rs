@@ -121,8 +121,8 @@ pub(crate) fn del(kernel: &mut Kernel, owner: &Owner, part: Part<'_>) -> Result<
     remove(kernel, &owner.network, &|other| other == owner, part)
 }
 
-/// Removes what those attachments of a network have that are gone by `is_gone`, and its bridges without a
-/// port.
+/// Removes the links of those attachments of a network that are gone by `is_gone`, and its bridges without
+/// a port.
 pub(crate) fn remove(
     kernel: &mut Kernel,
     network: &str,

@@ -170,7 +170,7 @@ struct Offer {
 }
 
 /// Returns the ways in which pods may use a link that no policy withholds: no ways where only ClaimNetworks
-/// of its bridge can, `None` where neither can.
+/// of its bridge can, `None` where no pod can.
 fn offer(
     link: &Link,
     class: Result<(), NotUplink>,

@@ -21,7 +21,7 @@ use super::seen::SeenPod;
 const WATCH: &str = "/v1alpha1.Pods/WatchPods";
 /// Delay before the next attempt after a stream has ended: a kubelet that starts refuses for a moment.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// The same while there is not a socket: an update of the kubelet creates one.
+/// The same while there is no socket: an update of the kubelet creates one.
 const ABSENT_DELAY: Duration = Duration::from_secs(5);
 
 /// A change of the node's pods with claims.

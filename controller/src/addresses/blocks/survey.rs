@@ -408,8 +408,7 @@ impl Task {
         self.pools.iter().filter(needs_it).filter_map(lease).collect()
     }
 
-    /// Reads all claims, and makes a lease for each address that they have of the pools and that no one
-    /// knows.
+    /// Reads all claims, and makes a lease for each unknown address that they have of the pools.
     ///
     /// # Errors
     /// A request failed. What was made stays, and is found again.
