@@ -176,7 +176,7 @@ fn the_check_finds_wrong_metrics_labels_and_values() {
     assert_eq!(of("netclaim_gate_wait_duration_seconds"), "unknown: netclaim_gate_wait_duration_seconds");
     assert_eq!(of("netclaim_claims"), "unknown: netclaim_claims");
     assert_eq!(of(r#"netclaim_claims_total{network="a"}"#), "no label network");
-    assert_eq!(of(r#"netclaim_claims_total{outcome=~"Ok|Failed"}"#), "result is never Failed");
+    assert_eq!(of(r#"netclaim_claims_total{outcome=~"Ok|Failed"}"#), "outcome is never Failed");
     assert_eq!(of("sum by (phase) (netclaim_dels_failing)"), "unknown: phase");
 }
 
