@@ -222,7 +222,7 @@ release: tools ## The files of a release in OUT (target/release-files), for amd6
 	deploy/release/build.sh $(or $(OUT),target/release-files) $(or $(REGISTRY),$(error make release REGISTRY=ghcr.io/OWNER))
 
 .PHONY: generate
-generate: tools ## CRDs, schemas, protocol code, the plugins' keys, the reference, outcomes of migrations and the manifests anew (needs Go)
+generate: tools ## Regenerates CRDs, schemas, protocol code, the plugins' keys, the reference, outcomes of migrations and the manifests (needs Go)
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-api --features crd --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test plugin_keys -- --include-ignored
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cni --test generated

@@ -21,7 +21,7 @@ pub struct AttachmentConfig {
     /// alphabetical order of the ResourceClaims' names, and in a claim in the order of its requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<IfName>,
-    /// Addresses of the interface. Of a ClaimNetwork with `addresses`, they are in its `reserved` part,
+    /// Addresses of the interface. For a ClaimNetwork with `addresses`, they are in its `reserved` part,
     /// without a prefix length, such as `10.20.0.5`. Otherwise plugins get them as they are, as the CNI
     /// capability `ips`, such as `10.20.0.5/24`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -42,7 +42,7 @@ pub struct AttachmentConfig {
     /// Ports of the node that lead to the pod. Plugins get them as the CNI capability `portMappings`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<PortMapping>,
-    /// The pod's default route leads by this network, for the families of which the network gives an address
+    /// The pod's default route leads by this network, for the families in which the network gives an address
     /// and a gateway. `eth0` stays for pods, Services and the node, and for answers to what came by it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub default_route: bool,
@@ -129,7 +129,7 @@ impl Protocol {
 const NOT_IN_ARGS: [char; 3] = ['=', ';', '\0'];
 const UNWRITABLE: &str = "CNI_ARGS cannot carry \"=\" or \";\" in a name or value, nor an empty name";
 
-/// Returns why nobody may pass a CNI_ARG of this name.
+/// Returns why a CNI_ARG of this name must not be passed.
 pub(crate) fn arg_name_problem(name: &str) -> Option<&'static str> {
     match name {
         "IgnoreUnknown" => Some("is the driver's to say: plugins trust it"),

@@ -27,7 +27,7 @@ impl ValueType {
     }
 }
 
-/// What the reference says of an attribute.
+/// An attribute's text in the reference.
 #[derive(Debug, Clone, Copy)]
 pub struct Attribute {
     /// Its name, without the driver's domain.
@@ -54,7 +54,7 @@ impl Attribute {
     }
 }
 
-/// What the reference says of a capacity.
+/// A capacity's text in the reference.
 #[derive(Debug, Clone, Copy)]
 pub struct Capacity {
     /// Its name; that of [`SEGMENT_ID`] stands for all names of [`segment`].
@@ -172,7 +172,7 @@ capacities! {
     ///
     /// 1 or more
     INTERFACES = "interfaces",
-    /// Segmentation ids, of which the node chooses one.
+    /// Segmentation ids; the node chooses one of them.
     ///
     /// ClaimNetworks that hand out segmentation ids
     ///

@@ -90,7 +90,7 @@ pub(crate) fn is_older(version: &Value, oldest: SpecVersion) -> bool {
 /// What is wrong with a plugin's type that a claim would choose.
 pub(crate) const WRITTEN_OUT: &str = "must be written out: which plugins run decides what the nodes publish";
 
-/// What the CNI specification permits and no chain of a ClaimNetwork may have.
+/// Returns the problems of parts that CNI permits and that no chain of a ClaimNetwork may have.
 pub(crate) fn chain_problems(list: &Map<String, Value>) -> Vec<Invalid> {
     let mut problems = Vec::new();
     match list.get("plugins") {
@@ -152,7 +152,7 @@ fn may_be_whereabouts(text: &str, allow: &Allow) -> bool {
     may_be(text, WHEREABOUTS, allow)
 }
 
-/// Whether `text` is `value`, or a placeholder of whose values this is one.
+/// Whether `text` is `value`, or a placeholder that can have this value.
 pub(crate) fn may_be(text: &str, value: &str, allow: &Allow) -> bool {
     match parse(text).as_deref() {
         Ok([Part::Placeholder(name)]) => {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_problems_the_first_are_listed_and_the_others_counted() {
+    fn a_long_list_of_problems_names_the_first_and_counts_the_others() {
         let problems = |n| (0..n).map(|i| Invalid::new(format!("f{i}"), "is bad")).collect::<Vec<_>>();
         assert_eq!(Invalid::list(&problems(2)), "f0: is bad; f1: is bad");
         assert!(Invalid::list(&problems(8)).ends_with("f7: is bad"));

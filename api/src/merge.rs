@@ -299,7 +299,7 @@ impl Template {
             return Err(Invalid::new(owner, Invalid::new(*field, PASSTHRU_CHOSEN).to_string()));
         }
         resolved.entry("name").or_insert_with(|| Value::String(name.to_owned()));
-        // A text of which the claim chooses a part is known only now.
+        // A text is known only now if the claim chooses a part of it.
         let whereabouts = whereabouts_problems(&resolved, &Allow::default());
         if !whereabouts.is_empty() {
             let whereabouts: Vec<Invalid> =
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_that_nobody_takes_is_refused() {
+    fn a_capability_that_no_plugin_takes_is_refused() {
         let error =
             merge(Base::Uplink(LinkUse::Nic), &[layer(Author::Class, json!({"ips": ["10.0.0.1"]}))], None);
         assert!(

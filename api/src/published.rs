@@ -57,7 +57,7 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// Returns a capacity that every claim of the device takes and of which nothing is left.
+    /// Returns a capacity that every claim of the device takes and that is used up.
     pub fn exhausted(&self) -> Option<&'static str> {
         let none = |amount: Option<Quantity>| amount.is_some_and(|amount| amount.value() == 0);
         match &self.segments {
@@ -75,7 +75,7 @@ impl Amounts {
 pub enum Segments {
     /// The number of ids; the node chooses.
     Counted(u64),
-    /// The ids of which a claim chooses one.
+    /// The ids from which a claim chooses one.
     Listed(Vec<u32>),
 }
 
@@ -142,7 +142,7 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
 #[derive(Debug, Clone, Copy)]
 struct Least {
     amount: u64,
-    /// What a claim takes that requests nothing.
+    /// The amount for a claim that requests nothing.
     default: u64,
 }
 
@@ -160,7 +160,7 @@ fn capacity(amount: Quantity, least: Least, shared: bool) -> DeviceCapacity {
 /// More interfaces than the pods of a node can have.
 const INTERFACES_OF_A_NODE: u64 = 4096;
 
-/// Gives a shared device that counts nothing a capacity of which every claim takes one, so that the scheduler
+/// Gives a shared device that counts nothing a capacity that every claim takes one of, so that the scheduler
 /// has a record of its claims.
 pub fn record_claims(device: &mut Device) {
     let counted = [attributes::ADDRESSES, attributes::INTERFACES, attributes::SEGMENTS];
@@ -332,7 +332,7 @@ mod tests {
         let with_policy = device.capacity.iter().flatten().filter(|(_, c)| c.request_policy.is_some());
         assert_eq!(with_policy.map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["bandwidth"]);
         let plenty = Amounts { bandwidth: zero, segments: Some(Segments::Counted(1)), ..Amounts::default() };
-        assert_eq!(plenty.exhausted(), None, "nobody has to take bandwidth");
+        assert_eq!(plenty.exhausted(), None, "no claim has to take bandwidth");
     }
 
     #[test]

@@ -222,7 +222,7 @@ reasons! {
         /// The agent has given up a DEL, or a link of the host has not come back as it was. Something may be
         /// left on the node.
         ///
-        /// Remove what the message names. The agent keeps looking for a link, and gives it to nobody until it
+        /// Remove what the message names. The agent keeps looking for a link, and gives it to no pod until it
         /// is as it was. See [NetclaimDetachGivenUp](../runbooks.md#netclaimdetachgivenup) and
         /// [NetclaimStrayLink](../runbooks.md#netclaimstraylink).
         NetworkDetachGivenUp,

@@ -124,7 +124,7 @@ impl Segmentation {
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();
         if self.ids.is_empty() {
-            problems.push(Invalid::new("ids", "is empty: nobody could use the network"));
+            problems.push(Invalid::new("ids", "is empty: no pod could use the network"));
         }
         if let Some(many) = Invalid::too_many("ids", self.ids.len(), MAX_RANGES) {
             return vec![many];

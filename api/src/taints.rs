@@ -27,7 +27,7 @@ use crate::{one_line, shorten};
 /// Longest message in bytes: the kubelet cuts longer ones anywhere (`ResourceHealthMessageMaxLength`).
 const MAX_MESSAGE: usize = 1024;
 
-/// Why a device is tainted. Of two reasons the lesser one is worse: what running pods suffer from, too.
+/// Why a device is tainted. The lesser of two reasons is worse: what running pods suffer from, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "see the table in the module's description")]
 pub enum Reason {

@@ -40,7 +40,7 @@ pub const NODE_LABELS: &str = "node.labels.";
 /// Placeholders that end with the name of an attribute that is declared of the uplink.
 pub const UPLINK_ATTRIBUTES: &str = "uplink.attributes.";
 
-/// Returns what is known of a placeholder that netclaim itself fills; `None` if there is no such placeholder.
+/// Returns the facts about a placeholder that netclaim itself fills; `None` if there is no such placeholder.
 pub fn place(name: &str) -> Option<PlaceholderValue> {
     if let Some(key) = name.strip_prefix(NODE_LABELS) {
         return is_label_key(key).then_some(PlaceholderValue::Text);
@@ -56,7 +56,7 @@ pub fn place(name: &str) -> Option<PlaceholderValue> {
     })
 }
 
-/// Returns what is known of a placeholder if claims may set the parameters of `allow`.
+/// Returns the facts about a placeholder if claims may set the parameters of `allow`.
 pub(crate) fn place_with(name: &str, allow: &Allow) -> Result<PlaceholderValue, UnknownPlaceholder> {
     let parameter = || allow.parameters.get(name.strip_prefix("parameters.")?).map(ParameterRule::place);
     place(name).or_else(parameter).ok_or_else(|| {

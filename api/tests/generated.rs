@@ -1,4 +1,4 @@
-//! The committed CRD and JSON schemas are what the types say. `make generate` writes them anew.
+//! The committed CRD and JSON schemas are what the types say. `make generate` writes them again.
 #![allow(missing_docs, clippy::expect_used, reason = "tests")]
 
 use std::path::Path;

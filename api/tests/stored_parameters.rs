@@ -1,4 +1,4 @@
-//! Classes and claims keep the opaque parameters that somebody wrote once, as long as the objects exist: the
+//! Classes and claims keep the opaque parameters as they were written, as long as the objects exist: the
 //! API server stores them as they are. The `parameters` of each file in `stored/` are such a text. They are
 //! read for ever and mean the same: a later version adds files, and may give another spelling to `means`, but
 //! changes no `parameters` (decision 20).

@@ -76,7 +76,7 @@ pub enum ReadError {
     },
 }
 
-/// What the API server says instead of doing what it was asked for, or why it cannot be asked.
+/// The API server's refusal of a request, or why it cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// It has answered.
@@ -330,7 +330,7 @@ mod tests {
     use crate::mock::{api_server, status};
 
     #[test]
-    fn somebody_is_impersonated_with_their_groups() {
+    fn a_user_is_impersonated_with_their_groups() {
         let connection = |user: Option<&str>, groups: &[&str]| Connection {
             user: user.map(str::to_owned),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),

@@ -6,7 +6,8 @@ use netclaim_cni::refuse_duplicate_keys;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The deepest nesting of a document. Deeper ones are nobody's objects, and would need a larger stack.
+/// The deepest nesting of a document. Deeper ones are not objects of Kubernetes, and would need a larger
+/// stack.
 const MAX_DEPTH: usize = 64;
 
 /// Returns the documents of a text. Repeated keys are refused, because readers disagree on which one counts.
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_with_its_line() {
+    fn an_unreadable_document_is_named_with_its_line() {
         for (text, line) in [
             ("a: 1\nb: [", "line 2"),
             ("a: 1\nb:\n  c: 1\n  c: 2\n", "line 4"),

@@ -11,7 +11,7 @@ use crate::documents;
 /// The extensions of the files that count in a directory.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// What a file has.
+/// The content of a file.
 #[derive(Debug)]
 pub(crate) struct File {
     /// How it was named.

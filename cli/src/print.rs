@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-/// Says why a command has failed. If standard error is closed, nobody wants to know.
+/// Says why a command has failed. If standard error is closed, no one reads it.
 pub(crate) fn failed(err: &mut (dyn Write + Send), error: impl Display) -> ExitCode {
     let _ = writeln!(err, "netclaimctl: {error}");
     ExitCode::FAILURE

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_is_no_url_is_said_without_its_password() {
+    fn a_proxy_that_is_not_a_url_is_named_without_its_password() {
         let error = proxy(&"https://cluster".parse().unwrap(), Some("http://me:hunter2@a b"), |_| None);
         let error = netclaim_cni::error_chain(&error.unwrap_err());
         assert!(error.starts_with("proxy-url of the kubeconfig is not the URL"), "{error}");

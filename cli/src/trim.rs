@@ -1,5 +1,5 @@
-//! What is kept of objects of which a big cluster has tens of thousands. The rest of a page is freed before
-//! the next one comes.
+//! The parts that are kept of objects that a big cluster has by tens of thousands. The rest of a page is
+//! freed before the next one comes.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_claim_its_devices_of_netclaim_and_its_pods_are_kept() {
+    fn a_claim_keeps_its_devices_of_netclaim_and_its_pods() {
         let kept = held(claim(&["netclaim.dev", "gpu.example.com"])).unwrap();
         let expected = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
             "metadata": {"namespace": "shop", "name": "web"},
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_node_its_images_and_conditions_are_not_kept_but_what_device_plugins_have() {
+    fn a_node_keeps_the_resources_of_device_plugins_but_not_its_images_and_conditions() {
         let info = json!({"kubeletVersion": "v1.37.1", "containerRuntimeVersion": "", "architecture": "", "bootID": "",
             "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""});
         let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"rack": "1"},

@@ -121,7 +121,7 @@ fn check_and_del_use_the_configuration_and_arguments_of_add() {
     }
     assert_eq!(node.ok(&["attachments"]).lines().count(), 1);
 
-    // What nothing is known of is deleted by today's configuration, and cannot be checked.
+    // An unknown attachment is deleted by today's configuration, and cannot be checked.
     node.ok(&["del", "net", "a"]);
     assert_eq!(input(&node.calls()[0])["generation"], 2);
     assert_eq!(node.fails(&["check", "net", "a"]).0["code"], 3);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_equal_keys_the_later_value_counts() {
+    fn the_later_of_two_equal_keys_counts() {
         let object: Object = serde_json::from_str(r#"{"a":1,"b":2,"a":3}"#).unwrap();
         assert_eq!(serde_json::to_string(&object).unwrap(), r#"{"a":3,"b":2}"#);
     }

@@ -25,7 +25,7 @@
 //! * [`Attachments`] is what most programs want: a runtime with a cache.
 //! * [`Runtime`] runs chains of plugins in the specification's order.
 //! * [`Cache`] keeps what DEL and CHECK need, in libcni's format.
-//! * [`Error`] is a failed call, with what is known of its effect.
+//! * [`Error`] is a failed call, with its known effect.
 //! * [`RunObserver`] hears how long each plugin ran and how it ended.
 //! * [`BinChanges`] reports when the installed plugins may have changed.
 //!

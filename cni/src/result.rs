@@ -408,7 +408,7 @@ impl CniResult {
         Ok(object)
     }
 
-    /// The first address of a family with the routes of that family, of which only destination and next hop
+    /// The first address of a family with the routes of that family, in which only destination and next hop
     /// exist in the old shape.
     fn one_ip(&self, v4: bool) -> Option<OneIp> {
         let ip = self.0.ips.iter().find(|ip| is_v4(ip) == v4)?;

@@ -1,5 +1,5 @@
 //! A runtime that remembers, with shell scripts as plugins: what is on disk when, who waits for whom, and
-//! what is known of single plugins.
+//! what single plugins are known to do.
 
 // The lints know tests by their attribute only, not the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -239,7 +239,7 @@ async fn a_del_goes_on_past_a_plugin_that_made_nothing_by_what_is_remembered() {
 }
 
 #[tokio::test]
-async fn an_add_that_made_nothing_can_be_repeated_and_its_failing_del_is_no_error() {
+async fn an_add_that_made_nothing_can_be_repeated_and_its_failing_del_is_not_an_error() {
     let host = Host::with(&["a"]);
     host.on_call("a", "ADD", r#"echo '{"code": 50, "msg": "away", "effectState": "none"}'; exit 1"#);
     host.on_call("a", "DEL", r#"echo '{"code": 11, "msg": "away"}'; exit 1"#);
@@ -309,7 +309,7 @@ async fn nothing_runs_when_it_cannot_be_remembered() {
 }
 
 #[tokio::test]
-async fn of_several_versions_del_uses_the_one_that_add_used() {
+async fn del_uses_the_version_that_add_used() {
     let host = Host::with(&["a"]);
     host.on_call(
         "a",

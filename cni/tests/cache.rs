@@ -140,7 +140,7 @@ fn attachments_whose_file_names_are_equal_are_not_taken_for_each_other() {
 }
 
 #[test]
-fn files_that_are_no_entries_are_named_and_do_not_hide_the_others() {
+fn files_that_are_not_entries_are_named_and_do_not_hide_the_others() {
     let wrong_kind = LIBCNI.replace("cniCacheV1", "cniCacheV2");
     let other_name = LIBCNI.replace(r#""networkName":"net""#, r#""networkName":"other""#);
     let (dir, cache) = with_file("{\"kind\":");
@@ -159,7 +159,7 @@ fn files_that_are_no_entries_are_named_and_do_not_hide_the_others() {
     };
     assert_eq!(unusable.iter().map(problem).collect::<Vec<_>>(), ["json", "network", "kind"]);
     assert!(load(&cache, &cached("net", "c1")).is_err());
-    // A file that is of no use is no obstacle.
+    // A useless file does no harm.
     cache.store(&cached("net", "c1")).unwrap();
     assert!(load(&cache, &cached("net", "c1")).unwrap().is_some());
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const LONG: Duration = Duration::from_secs(30);
 /// Long enough for a script to begin on a busy machine.
 const SHORT: Duration = Duration::from_secs(1);
-/// Less than the plugins would take if nobody stopped them, and more than a busy machine needs.
+/// Less than the plugins would take if they were not stopped, and more than a busy machine needs.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A directory of plugins and a place where they leave traces.
@@ -370,7 +370,7 @@ async fn huge_output_is_drained_and_refused() {
 }
 
 #[tokio::test]
-async fn of_a_long_standard_error_the_end_is_kept() {
+async fn a_long_standard_error_keeps_its_end() {
     let plugins =
         Plugins::new().with("p", "head -c 1000000 /dev/zero | tr '\\0' a >&2; echo end >&2; exit 1");
     let error = plugins.failure(LONG).await;

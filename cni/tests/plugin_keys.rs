@@ -1,5 +1,5 @@
 //! The committed keys of the reference plugins are those of the release that the tests run. `make generate`
-//! writes them anew; what they are compared with is in `src/validate/plugins.rs`.
+//! writes them again; what they are compared with is in `src/validate/plugins.rs`.
 #![allow(missing_docs, clippy::expect_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};

@@ -331,7 +331,7 @@ fn a_ptp_link_has_a_route_to_it_on_the_host() {
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
 fn a_tap_is_a_tap() {
     on_a_host(&[], async |host| {
-        // One that is somebody's the plugin makes in another way, and forgets the address there.
+        // The plugin makes a tap with an owner in another way, and forgets the address there.
         for (owner, has_mac) in [(json!({}), true), (json!({"owner": 0, "group": 0}), false)] {
             let mut conf = json!({"type": "tap", "multiQueue": true, "ipam": host.subnet("10.8.11.0/24"), "capabilities": {"mac": true}});
             conf.as_object_mut().unwrap().extend(owner.as_object().unwrap().clone());

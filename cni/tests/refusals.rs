@@ -284,7 +284,7 @@ fn every_error_is_what_the_plugin_refuses() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_configuration_that_a_plugin_takes_is_no_error() {
+fn a_configuration_that_a_plugin_takes_is_not_an_error() {
     let ipam = json!({"type": "static", "addresses": [{"address": "10.9.0.5/24", "gateway": "10.8.0.1"}]});
     let veth = json!({"type": "bridge", "bridge": "br9", "mtu": -1, "ipMasqBackend": "ebtables"});
     let taken = [

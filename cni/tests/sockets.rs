@@ -184,7 +184,7 @@ async fn a_chain_is_deleted_the_way_it_was_added_while_its_daemon_comes_and_goes
 }
 
 #[tokio::test]
-async fn what_a_program_added_is_deleted_by_the_program_although_it_is_a_daemon_now() {
+async fn a_program_deletes_its_attachment_although_the_plugin_is_a_daemon_now() {
     let world = World::new().on_host("q", NOTES).in_container("q", NOTES);
     let list = world.programs().settle(&network(&["q"])).await.unwrap();
     assert!(list.sockets().is_none());
@@ -196,7 +196,7 @@ async fn what_a_program_added_is_deleted_by_the_program_although_it_is_a_daemon_
 }
 
 #[tokio::test]
-async fn what_a_daemon_added_is_deleted_by_it_although_it_is_a_program_now() {
+async fn a_daemon_deletes_its_attachment_although_the_plugin_is_a_program_now() {
     let world = World::new().on_host("q", NOTES).in_container("q", NOTES);
     let _daemon = world.daemon(&["q"]).await;
     let list = world.settled(&["q"]).await;
@@ -373,7 +373,7 @@ async fn a_socket_that_refuses_or_hangs_is_a_failure_and_no_program_runs() {
 }
 
 #[tokio::test]
-async fn what_others_could_have_put_there_is_refused_with_its_place() {
+async fn a_socket_that_others_could_have_made_is_refused_with_its_place() {
     let world = World::new().on_host("q", NOTES);
     let says = async |at: &Path, problem: &str| {
         let error = failed_add(&world, LONG).await;
@@ -386,7 +386,7 @@ async fn what_others_could_have_put_there_is_refused_with_its_place() {
     };
     let socket = world.socket("q");
     fs::write(&socket, "").unwrap();
-    says(&socket, "is no socket").await;
+    says(&socket, "is not a socket").await;
     fs::remove_file(&socket).unwrap();
     let _listener = UnixListener::bind(&socket).unwrap();
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -446,7 +446,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_waits_for_is_killed_before_the_next_of_its_attachment() {
+async fn an_abandoned_call_is_killed_before_the_next_of_its_attachment() {
     for by_deadline in [false, true] {
         let world = World::new().in_container("q", HANGS);
         let _daemon = world.daemon(&["q"]).await;

@@ -186,7 +186,7 @@ async fn measured(what: &str, mut call: impl AsyncFnMut()) {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN; prints figures"]
-fn what_a_call_by_socket_costs_beside_a_process() {
+fn a_call_by_socket_is_measured_beside_a_process() {
     on_a_host(&[], async |host| {
         own_mounts();
         let dirs = tempfile::tempdir().unwrap();

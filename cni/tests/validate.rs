@@ -108,7 +108,7 @@ fn all_problems_are_reported_at_once() {
 }
 
 #[test]
-fn text_that_is_no_object_is_one_finding() {
+fn text_that_is_not_an_object_is_one_finding() {
     for (text, problem) in
         [("", "is not JSON: EOF"), ("[]", "must be an object, not a list"), ("{} x", "is not JSON: trailing")]
     {
@@ -184,7 +184,7 @@ fn a_single_configuration_is_read_and_called_deprecated() {
 }
 
 #[test]
-fn capabilities_that_nobody_takes_are_named() {
+fn capabilities_that_no_plugin_takes_are_named() {
     assert_eq!(
         of_plugin(
             &json!({"type": "bridge", "capabilities": {"mac": true, "ips": true, "portMappings": true, "dns": false},
@@ -232,7 +232,7 @@ fn settings_that_exclude_each_other_are_found() {
             "warning /hwaddr: `hwaddr` has no effect beside `device`",
         ),
         (json!({"type": "vlan", "vlanId": 1, "ipam": {"type": "dhcp"}}), "error : `master` is missing"),
-        (json!({"type": "dummy"}), "error : `ipam` is missing, and `dummy` does not go without"),
+        (json!({"type": "dummy"}), "error : `ipam` is missing, which `dummy` requires"),
         (
             json!({"type": "dummy", "ipam": {"type": "bridge"}}),
             "error /ipam/type: `bridge` gives no addresses",
@@ -488,7 +488,7 @@ fn ranges_must_lie_in_their_subnets_and_apart() {
 }
 
 #[test]
-fn of_many_findings_the_first_of_each_severity_are_kept() {
+fn a_long_report_keeps_the_first_findings_of_each_severity() {
     let unread = |n: usize| (format!("key{n}"), json!(0));
     let mut plugin = json!({"type": "dummy", "ipam": {"type": "static", "addresses": vec![json!({}); 1000]}});
     plugin.as_object_mut().unwrap().extend((0..1000).map(unread));
@@ -673,7 +673,7 @@ fn a_fault_in_a_replaced_value_is_only_a_warning() {
 }
 
 #[test]
-fn of_a_plugin_that_is_not_known_only_the_protocol_is_judged() {
+fn an_unknown_plugin_is_judged_by_the_protocol_only() {
     let plugin = json!({"type": "theirs", "mtu": "x", "runtimeConfig": {}, "cni.dev/x": 1, "args": {"cni": {"ips": []}},
         "ipam": {"type": "host-local", "subnet": "10.0.0.0/24", "routes": [{"dst": "::/0", "gw": "10.0.0.1"}]}});
     assert_eq!(

@@ -62,8 +62,8 @@ pub struct Args {
     pub webhook_address: Option<SocketAddr>,
 
     /// Name of the webhook's Service, of the Secret with its certificate and of the
-    /// ValidatingWebhookConfiguration, in which the controller keeps the webhook's path, which nobody can
-    /// guess, and its CA bundle
+    /// ValidatingWebhookConfiguration, in which the controller keeps the webhook's path, which cannot
+    /// be guessed, and its CA bundle
     #[arg(long, env = "NETCLAIM_WEBHOOK_NAME", default_value = "netclaim-webhook")]
     pub webhook_name: String,
 

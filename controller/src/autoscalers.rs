@@ -24,7 +24,7 @@ const KARPENTER: &str = "karpenter.sh";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time between looks until the API server has answered once.
-const FIRST_ANSWER: Duration = Duration::from_secs(5);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where to look for autoscalers, and how often.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub(crate) struct Lookout {
     pub(crate) period: Option<Duration>,
 }
 
-/// The autoscalers that the API server knows of.
+/// The autoscalers that the API server knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Autoscalers {
     /// Namespace of the cluster autoscaler's status, if there is one.
@@ -77,7 +77,7 @@ pub(crate) async fn run(client: Client, lookout: Lookout, found: watch::Sender<A
         return std::future::pending().await;
     };
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), &lookout.namespace);
-    let (mut status, mut group) = (Question::default(), Question::default());
+    let (mut status, mut group) = (Presence::default(), Presence::default());
     let mut last = None;
     loop {
         let has_status = async {
@@ -92,7 +92,7 @@ pub(crate) async fn run(client: Client, lookout: Lookout, found: watch::Sender<A
         };
         let (Some(has_status), Some(karpenter)) = tokio::join!(has_status, has_group) else {
             // Without an answer, the warnings of before stay in the status, which waits for the first look.
-            sleep(FIRST_ANSWER.min(period)).await;
+            sleep(FIRST_ANSWER_TIMEOUT.min(period)).await;
             continue;
         };
         let cluster_autoscaler = has_status.then(|| lookout.namespace.clone());
@@ -112,14 +112,14 @@ pub(crate) async fn run(client: Client, lookout: Lookout, found: watch::Sender<A
 
 /// Something that the API server is asked again and again.
 #[derive(Debug, Default)]
-struct Question {
+struct Presence {
     /// The last answer; `None` before the first.
     is_there: Option<bool>,
     /// The log says that there is no answer.
     is_reported: bool,
 }
 
-impl Question {
+impl Presence {
     /// Asks whether something is there. Without the right to know, it is not; without an answer, what was
     /// known before stands.
     async fn ask(&mut self, look: impl Future<Output = kube::Result<bool>>, what: &str) -> Option<bool> {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_changes_between_two_looks_is_sent() {
+    async fn a_change_between_two_looks_is_sent() {
         let (service, mut requests) = mock::pair();
         let (sender, mut found) = watch::channel(Autoscalers::default());
         let lookout = Lookout { namespace: "kube-system".into(), period: Some(Duration::from_secs(300)) };
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_never_looks_knows_at_once() {
+    async fn a_controller_that_never_looks_knows_at_once() {
         let (service, _requests) = mock::pair::<Request<Body>, Response<Body>>();
         let (sender, mut found) = watch::channel(both());
         let lookout = Lookout { namespace: "kube-system".into(), period: None };

@@ -53,7 +53,7 @@ impl Demand {
     }
 }
 
-/// What a ClaimNetwork draws addresses from.
+/// The source of a ClaimNetwork's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Draw {
     /// Unknown, because the ClaimNetwork is not accepted: it keeps the blocks that it has.

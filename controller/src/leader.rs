@@ -34,7 +34,7 @@ const READ_INTERVAL: Duration = Duration::from_secs(4);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time between a failed request and the next try.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How long a lease that does not exist is waited for. Manifests and chart bring it, and their installation
 /// fails if it appears between their look and their write.
@@ -92,7 +92,7 @@ impl Candidate {
         let api: Api<Lease> = Api::namespaced(client, &namespace);
         let installed = async {
             while let Ok(None) = api.get_opt(&name).await {
-                sleep(RETRY).await;
+                sleep(RETRY_DELAY).await;
             }
         };
         // Without it, the lease is made below.
@@ -110,7 +110,7 @@ impl Candidate {
                     );
                 }
             }
-            sleep(RETRY).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 
@@ -136,15 +136,15 @@ impl Candidate {
                     if self.holder() != Some(&self.identity) {
                         return LostLease::TakenOver;
                     }
-                    // Somebody labelled the lease, or an earlier renewal succeeded after all.
+                    // Another program labelled the lease, or an earlier renewal succeeded after all.
                     break;
                 }
                 warn(&error, "cannot renew the lease");
                 // Another try must end before the lease expires.
-                if self.since.elapsed() + RETRY + REQUEST_TIMEOUT > LEASE_DURATION {
+                if self.since.elapsed() + RETRY_DELAY + REQUEST_TIMEOUT > LEASE_DURATION {
                     return LostLease::NotRenewed(error);
                 }
-                sleep(RETRY).await;
+                sleep(RETRY_DELAY).await;
             }
         }
     }
@@ -360,7 +360,11 @@ mod tests {
         assert_eq!(server.0.lock().unwrap().lease.as_ref().unwrap()["metadata"]["labels"], json!({"a": "b"}));
         let (begin, alone) = (Instant::now(), Server::default());
         alone.candidate("me").await.elected().await;
-        assert!((INSTALLATION..INSTALLATION + RETRY).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+        assert!(
+            (INSTALLATION..INSTALLATION + RETRY_DELAY).contains(&begin.elapsed()),
+            "{:?}",
+            begin.elapsed()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -385,13 +389,13 @@ mod tests {
         let mut leader = server.candidate("me").await;
         leader.elected().await;
         assert!(timeout(10 * LEASE_DURATION, leader.lost()).await.is_err(), "lost a lease that it renews");
-        // A label takes the lease from nobody.
+        // A label takes the lease from no replica.
         let mut lease = server.0.lock().unwrap().lease.clone().unwrap();
         lease["metadata"]["labels"] = json!({"a": "b"});
         server.put(lease);
         assert!(timeout(10 * LEASE_DURATION, leader.lost()).await.is_err(), "lost a lease that it renews");
         server.held_by("other", FUTURE);
-        let lost = timeout(RENEW_INTERVAL + RETRY, leader.lost()).await;
+        let lost = timeout(RENEW_INTERVAL + RETRY_DELAY, leader.lost()).await;
         assert!(matches!(lost, Ok(LostLease::TakenOver)), "{lost:?}");
     }
 

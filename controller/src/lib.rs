@@ -66,7 +66,7 @@ pub fn metrics() -> Vec<netclaim_process::metrics::Description> {
 }
 
 /// How long a last write may take.
-const LAST_WRITE: Duration = Duration::from_secs(5);
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the controller ends.
 #[derive(Debug, Error)]
@@ -186,7 +186,7 @@ async fn control(
     };
     stop.cancel();
     if outcome.is_ok() {
-        let _ = timeout(LAST_WRITE, work).await;
+        let _ = timeout(LAST_WRITE_TIMEOUT, work).await;
         candidate.resign().await;
     }
     outcome

@@ -121,7 +121,7 @@ enum NotReady {
 }
 
 /// States of the addresses of a pool.
-pub(crate) const ADDRESS_STATES: [&str; 4] = ["size", "leased", "used", "free"];
+pub(crate) const ADDRESS_STATES: [&str; 4] = ["Size", "Leased", "Used", "Free"];
 
 impl Metrics {
     pub(crate) fn registry(&self) -> Registry {
@@ -172,7 +172,7 @@ impl Metrics {
         );
         registry.add(
             "pods_explained",
-            "Pods that wait for a node and were judged, by what came of it",
+            "Pods that wait for a node and were judged",
             [Label::one_of("outcome", Outcome::VALUES)],
             pods_explained,
         );

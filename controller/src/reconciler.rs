@@ -10,10 +10,11 @@
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
-//! After a change, at most every [`GATHER`], what depends on it is derived anew: the change of one node costs
-//! the same in a small and in a large cluster, but for the nodes of UplinkPolicies, which are counted anew:
-//! there are few policies, and a count looks at labels only. `schedule` says when a status may be written.
-//! What is correct is not written, so an idle cluster sees no writes. A restart loses no state that matters.
+//! After a change, at most every [`GATHER_DELAY`], what depends on it is derived again: the change of one
+//! node costs the same in a small and in a large cluster, but for the nodes of UplinkPolicies, which are
+//! counted again: there are few policies, and a count looks at labels only. `schedule` says when a status may
+//! be written. What is correct is not written, so an idle cluster sees no writes. A restart loses no state
+//! that matters.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -55,7 +56,7 @@ use crate::metrics::{self, Accepted, Addressing, Metrics};
 use crate::networks::abandoned_labels::AbandonedLabels;
 use crate::networks::cluster_pools;
 use crate::networks::nodes::NetworkNodes;
-use crate::networks::published::{self, Changes, DevicesOfSlice, Published, Wanted};
+use crate::networks::published::{self, Changes, DevicesOfSlice, NodeAsk, Published};
 use crate::networks::status::{Acceptance, Addresses};
 use crate::networks::warnings::Overlaps;
 use crate::objects::catalog::Catalog;
@@ -69,16 +70,16 @@ use crate::pods::{self, AwaitingAddresses};
 use crate::policies::PolicyAcceptance;
 
 /// Changes are gathered for this long: when a node starts, its slices come in a burst.
-const GATHER: Duration = Duration::from_millis(500);
+const GATHER_DELAY: Duration = Duration::from_millis(500);
 
 /// Changes of blocks are gathered for this long: nodes report all the time what they use.
-const LEASED_GATHER: Duration = Duration::from_secs(2);
+const LEASED_GATHER_DELAY: Duration = Duration::from_secs(2);
 
 /// Nodes whose labels are removed at once, before other changes are taken in.
 const NODES_AT_ONCE: usize = 50;
 
 /// Time between a failed write and the next try.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// What to publish as, and whose slices to read.
 #[derive(Debug, Clone)]
@@ -192,7 +193,7 @@ async fn watch(
         leased,
         revision: 0,
         stale: Stale::ALL,
-        known: Known::new(&client),
+        known: ClusterView::new(&client),
         abandoned: AbandonedLabels::default(),
     };
     let mut synced = Synced::default();
@@ -203,44 +204,44 @@ async fn watch(
         tokio::select! {
             () = changed(&mut policy_events, "uplink policies", &mut synced.policies) => {
                 stale.policies = true;
-                within(&mut due, GATHER);
+                within(&mut due, GATHER_DELAY);
             }
             () = changed(&mut network_events, "networks", &mut synced.networks) => {
                 stale.networks = true;
-                within(&mut due, GATHER);
+                within(&mut due, GATHER_DELAY);
             }
             () = changed_if_any(&mut pool_events, "address pools", &mut synced.pools) => {
                 stale.address_pools = true;
-                within(&mut due, GATHER);
+                within(&mut due, GATHER_DELAY);
             }
             event = next(&mut slice_events, "resource slices") => {
                 let is_first = first_list(&event, &mut synced.slices);
                 if known.published.apply(event) || is_first {
-                    within(&mut due, GATHER);
+                    within(&mut due, GATHER_DELAY);
                 }
             }
             () = changed(&mut rule_events, "device taint rules", &mut synced.rules) => {
                 let rules = rules.state().into_iter().map(Arc::unwrap_or_clone);
                 if known.published.rule(rules.collect()) {
                     stale.rules = true;
-                    within(&mut due, GATHER);
+                    within(&mut due, GATHER_DELAY);
                 }
             }
             event = next(&mut node_events, "nodes") => {
                 let is_first = first_list(&event, &mut synced.nodes);
                 if known.nodes.apply(event) || is_first {
-                    within(&mut due, GATHER);
+                    within(&mut due, GATHER_DELAY);
                 }
             }
             Ok(()) = news.changed() => {
                 stale.leased = true;
-                within(&mut due, LEASED_GATHER);
+                within(&mut due, LEASED_GATHER_DELAY);
             }
             Ok(()) = autoscalers.changed() => {
                 known.autoscalers = autoscalers.borrow_and_update().clone();
                 known.networks.mark_all(Cause::Spec);
                 synced.autoscalers = true;
-                within(&mut due, GATHER);
+                within(&mut due, GATHER_DELAY);
             }
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
@@ -344,8 +345,8 @@ async fn changed_if_any<K>(
     }
 }
 
-/// What the cluster has, as far as it is derived from changes one by one.
-struct Known {
+/// The state of the cluster, as far as it is derived from changes one by one.
+struct ClusterView {
     networks: Kind<Acceptance>,
     address_pools: Kind<PoolAcceptance>,
     policies: Kind<PolicyAcceptance>,
@@ -356,7 +357,7 @@ struct Known {
     autoscalers: Autoscalers,
 }
 
-impl Known {
+impl ClusterView {
     fn new(client: &Client) -> Self {
         Self {
             networks: Kind::new(client.clone()),
@@ -409,7 +410,7 @@ struct Reconciler {
     /// Revision last handed to the publisher.
     revision: Revision,
     stale: Stale,
-    known: Known,
+    known: ClusterView,
     /// Labels of ClaimNetworks on nodes whose agent is gone.
     abandoned: AbandonedLabels,
 }
@@ -425,9 +426,9 @@ impl Reconciler {
         self.take_in(networks, address_pools, policies);
         let done = self.remove_labels().await & self.write_statuses().await;
         if !done {
-            return Some(Instant::now() + RETRY);
+            return Some(Instant::now() + RETRY_DELAY);
         }
-        let Known { networks, address_pools, policies, .. } = &self.known;
+        let ClusterView { networks, address_pools, policies, .. } = &self.known;
         let next = [networks.next(), address_pools.next(), policies.next(), self.abandoned.next()];
         next.into_iter().flatten().min()
     }
@@ -456,7 +457,7 @@ impl Reconciler {
             self.take_in_specs();
         }
         for node in &changed_nodes {
-            let Known { networks, address_pools, nodes, published, overlaps, .. } = &mut self.known;
+            let ClusterView { networks, address_pools, nodes, published, overlaps, .. } = &mut self.known;
             let facts = nodes.all().get(node);
             published.label(node, facts.map(|facts| &facts.labels));
             let changed = overlaps.node(node, facts);
@@ -489,7 +490,7 @@ impl Reconciler {
 
     /// Derives what follows from the specs of all ClaimNetworks and AddressPools, one of which has changed.
     fn take_in_specs(&mut self) {
-        let Known { networks, address_pools, nodes, published, overlaps, .. } = &mut self.known;
+        let ClusterView { networks, address_pools, nodes, published, overlaps, .. } = &mut self.known;
         let networks = networks.catalog();
         *overlaps = Overlaps::of(networks, address_pools.catalog(), nodes.all());
         let wanted = accepted(networks).map(|(name, spec)| {
@@ -498,7 +499,7 @@ impl Reconciler {
                 Scope::Node => (spec.capacity.bandwidth, None),
                 Scope::Cluster => (None, Some(network_label(name))),
             };
-            (name.clone(), Wanted { node_selector, bandwidth, label })
+            (name.clone(), NodeAsk { node_selector, bandwidth, label })
         });
         published.want(wanted.collect(), nodes.all());
         let pools = networks.all().filter_map(|reviewed| {
@@ -556,8 +557,16 @@ impl Reconciler {
 
     /// Writes each status that is wrong, as far as it is due. Returns whether all writes succeeded.
     async fn write_statuses(&mut self) -> bool {
-        let Known { networks, address_pools, policies, nodes, published, overlaps, leased, autoscalers } =
-            &mut self.known;
+        let ClusterView {
+            networks,
+            address_pools,
+            policies,
+            nodes,
+            published,
+            overlaps,
+            leased,
+            autoscalers,
+        } = &mut self.known;
         let (events, writes) = (&self.events, &self.metrics.status_writes);
         let now = || Time(Timestamp::now());
         let of_network = |name: &str, network: &Acceptance| {
@@ -617,7 +626,7 @@ fn accepted(networks: &Catalog<Acceptance>) -> impl Iterator<Item = &(NetworkNam
 }
 
 /// Returns what the ClaimNetworks draw from, and the accepted pools.
-fn demand(known: &Known) -> Demand {
+fn demand(known: &ClusterView) -> Demand {
     let pools = known.address_pools.catalog().all().map(|reviewed| &reviewed.review);
     let pools = pools.filter_map(|pool| Some((&pool.name, pool.result.as_ref().ok()?)));
     let networks = known.networks.catalog().all().filter_map(|reviewed| match &reviewed.review.result {
@@ -634,7 +643,7 @@ fn demand(known: &Known) -> Demand {
 }
 
 /// Returns with which ranges and ClaimNetworks each pool was looked through last, as the statuses say.
-fn surveyed(known: &Known) -> BTreeMap<PoolKey, i64> {
+fn surveyed(known: &ClusterView) -> BTreeMap<PoolKey, i64> {
     let of_pools = known.address_pools.catalog().all().map(|reviewed| &reviewed.review);
     let of_pools = of_pools.filter_map(|pool| Some((PoolKey::Pool(pool.name.clone()), pool.surveyed()?)));
     let of_networks = known.networks.catalog().all().filter_map(|reviewed| {
@@ -644,7 +653,7 @@ fn surveyed(known: &Known) -> BTreeMap<PoolKey, i64> {
     of_pools.chain(of_networks).collect()
 }
 
-/// Returns what is known of the addresses of a ClaimNetwork.
+/// Returns the known numbers of addresses of a ClaimNetwork.
 fn addresses_of<'a>(acceptance: &Acceptance, leased: &'a Leased) -> Addresses<'a> {
     let Ok((name, spec)) = &acceptance.result else { return Addresses::default() };
     let totals = spec.addresses.as_ref().and_then(|addresses| leased.totals.get(&addresses.key(name)));
@@ -676,7 +685,7 @@ mod tests {
             labels_api: Api::all(client.clone()),
             demand: watch::channel(None).0,
             leased: watch::channel(Leased::default()).1,
-            known: Known::new(&client),
+            known: ClusterView::new(&client),
             events: Events::new(client, "pod-1".into()),
             metrics: Metrics::default(),
             publisher: handle,
@@ -913,7 +922,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_person_changes_is_written_while_a_link_flaps() {
+    async fn a_change_by_a_person_is_written_while_a_link_flaps() {
         let (mut reconciler, mut requests) = reconciler();
         let pools = none::<AddressPool>();
         let mut network = network(json!({"cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}));

@@ -39,7 +39,7 @@ const DEADLINE: Duration = Duration::from_secs(8);
 const SLACK: f64 = 6.0;
 
 /// How long the test waits for anything.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 const DAY: i64 = 24 * 3600;
 
@@ -151,7 +151,7 @@ impl Node {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        let waited = timeout(PATIENCE, called).await;
+        let waited = timeout(TIMEOUT, called).await;
         waited.unwrap_or_else(|_| panic!("no {times} {verb} of {container}: {:?}", self.calls(container)));
     }
 
@@ -167,7 +167,7 @@ async fn attached(agent: &Agent, pod: &str) {
         !state.records.is_empty()
             && state.records.iter().all(|record| matches!(record.phase, Phase::Attached { .. }))
     };
-    timeout(PATIENCE, state.wait_for(is)).await.expect("not attached").unwrap();
+    timeout(TIMEOUT, state.wait_for(is)).await.expect("not attached").unwrap();
 }
 
 /// Asserts that something took about that many seconds. A plugin takes time to start, too.
@@ -253,7 +253,7 @@ fn attachments_are_neither_lost_nor_repeated_nor_early_when_the_clock_is_set() {
         };
         let claims: Vec<_> = pods.iter().map(|pod| format!("{pod}-uid")).collect();
         let releases = join_all(claims.iter().map(|claim| agent.release(claim)));
-        let (released, ()) = timeout(PATIENCE, async { tokio::join!(releases, set_back) }).await.unwrap();
+        let (released, ()) = timeout(TIMEOUT, async { tokio::join!(releases, set_back) }).await.unwrap();
         assert_eq!(released, vec![Ok(()); pods.len()]);
 
         for pod in &pods {

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 const LONG: Duration = Duration::from_secs(30);
-/// How long somebody who is in the way is waited for.
+/// How long to wait for another process that is in the way.
 const SHORT: Duration = Duration::from_millis(300);
 /// Less than a plugin that hangs takes, and more than a busy machine needs.
 const SOON: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ fn spec(name: &str, plugin: &str) -> Spec {
     }
 }
 
-/// A DEL that nothing is known of.
+/// A DEL of an unknown attachment.
 fn del<'a>(netns: Option<&'a Path>, result: Option<&'a CniResult>) -> Del<'a> {
     Del { sandbox_id: "s1", netns, result, ..Del::default() }
 }
@@ -163,7 +163,7 @@ async fn an_address_stays_taken_until_the_plugin_that_cannot_delete_is_given_up(
 }
 
 #[tokio::test]
-async fn what_a_daemon_added_waits_for_the_daemon_and_is_given_up_late() {
+async fn an_attachment_of_a_daemon_waits_for_the_daemon_and_is_given_up_late() {
     let (node, mut spec) = (Node::new(), spec("n", "works"));
     let list = json!({"cniVersion": "1.1.0", "name": "n", "netclaim.dev/sockets": ["works"],
         "plugins": [{"type": "works"}]});

@@ -532,7 +532,7 @@ fn another_link_that_has_the_name_of_a_destroyed_one_stays_as_it_is() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn a_link_that_is_made_anew_after_a_killed_agents_del_stays_as_it_is() {
+fn a_link_that_is_made_again_after_a_killed_agents_del_stays_as_it_is() {
     with_up0_in_a_pod(async |mut pod| {
         // The killed agent only ran the plugin's DEL.
         let noted = pod.noted.take();

@@ -20,7 +20,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use plugin_host::{Host, LONG, Netns, on_a_host, run, show};
 
-/// A hardware address that nobody has any more.
+/// A hardware address that is not in use any more.
 const GONE: &str = "02:00:00:00:00:99";
 /// All nodes of a link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

@@ -208,7 +208,7 @@ impl Node {
         assert_eq!(self.calls("stays"), ["DEL", "ADD", "DEL"]);
         assert_eq!(agent.collect(&self.plan("stays").spec).await, Ok(0), "{}", self.name());
         assert_eq!(agent.illegal_moves(), 0);
-        // No half file of the journal is left, and none of the cache, which nobody syncs.
+        // No half file of the journal is left, and none of the cache, which is never synced.
         for folder in [self.dir().join("journal"), self.dir().join("cni/results"), self.of_boot()] {
             let left = fs::read_dir(folder).unwrap().next();
             assert!(left.is_none(), "{}: {left:?}", self.name());

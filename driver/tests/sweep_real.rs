@@ -52,7 +52,7 @@ fn sandbox(netns: &Netns) -> Sandbox {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn gc_releases_what_nobody_has_in_a_network_of_ours() {
+fn gc_releases_addresses_without_a_holder_in_a_network_of_ours() {
     on_a_host(&[], async |host| {
         let network = network(&host);
         for (name, more, collected) in [

@@ -316,7 +316,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
-    use crate::addresses::demand::IDLE;
+    use crate::addresses::wanted::IDLE;
 
     #[test]
     fn every_flag_has_an_environment_variable_named_like_it() {

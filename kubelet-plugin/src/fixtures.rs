@@ -39,7 +39,7 @@ pub(crate) async fn answer(server: &mut ApiServer, code: u16, body: &Value) -> (
     (head, serde_json::from_slice(&sent).ok())
 }
 
-/// Metrics that nobody reads.
+/// Metrics that are not read.
 pub(crate) fn network_metrics() -> NetworkMetrics {
     NetworkMetrics::new(&mut Registry::new("netclaim"))
 }

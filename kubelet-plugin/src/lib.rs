@@ -75,7 +75,7 @@ pub fn service(args: &Args) -> Service {
 /// Runs the agent, with traces if they are wanted. Without a parent, the process becomes the agent's parent.
 ///
 /// # Errors
-/// What could not be set up, or which part of the agent ended.
+/// The setup that failed, or the part of the agent that ended.
 pub fn run_agent(args: Args, traces: Option<Traces>) -> anyhow::Result<ExitCode> {
     if std::env::var_os(parent::STARTS).is_some() {
         return agent::run::start(args, traces);
@@ -88,7 +88,7 @@ pub fn run_agent(args: Args, traces: Option<Traces>) -> anyhow::Result<ExitCode>
 /// Runs the agent's parent, or reports whether it has registered with the kubelet.
 ///
 /// # Errors
-/// What could not be set up.
+/// The setup that failed.
 pub fn run_parent(args: &Args) -> anyhow::Result<ExitCode> {
     if args.is_started {
         return Ok(if args.started_note().exists() { ExitCode::SUCCESS } else { ExitCode::FAILURE });

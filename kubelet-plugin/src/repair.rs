@@ -30,8 +30,8 @@ const REPAIR_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
 label_values! {
-    /// What became of a repair.
-    pub(crate) enum RepairResult {
+    /// The outcome of a repair.
+    pub(crate) enum RepairOutcome {
         /// The attachment is as it should be.
         Ok = "Ok",
         /// It is not, so that no other one of its ClaimNetwork is repaired on the node.
@@ -43,7 +43,7 @@ label_values! {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RepairLabels {
-    result: RepairResult,
+    outcome: RepairOutcome,
 }
 
 /// Counts repairs.
@@ -55,15 +55,15 @@ impl RepairMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         Self(registry.add(
             "repairs",
-            "Attachments that were made again in their running pods (spec.repair), and those that are not any more",
-            [Label::one_of("result", RepairResult::VALUES)],
+            "Repairs of attachments in running pods (spec.repair)",
+            [Label::one_of("outcome", RepairOutcome::VALUES)],
             Family::default(),
         ))
     }
 
     /// Counts a repair.
-    pub(crate) fn count(&self, result: RepairResult) {
-        self.0.get_or_create(&RepairLabels { result }).inc();
+    pub(crate) fn count(&self, outcome: RepairOutcome) {
+        self.0.get_or_create(&RepairLabels { outcome }).inc();
     }
 }
 
@@ -146,11 +146,11 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
         if self.record(of).is_none() {
             // The pod ends.
         } else if is_whole {
-            self.metrics.count(RepairResult::Ok);
+            self.metrics.count(RepairOutcome::Ok);
             let note = format!("network {network}: made again in the running pod, because CHECK had failed");
             self.events.note_pod(&pod, PodEvent::NetworkRepaired, "Repair", note);
         } else {
-            self.metrics.count(RepairResult::Failed);
+            self.metrics.count(RepairOutcome::Failed);
             tracing::warn!(%pod, network, "the repair has not helped: others of the network wait for it");
             let note = format!(
                 "ClaimNetwork {network}: the repair of pod {pod} has not helped, so that no other pod here is repaired until it is as \
@@ -190,7 +190,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Repairer<N, O> {
     fn give_up(&self, of: &Attachment) {
         let Some(record) = self.record(of) else { return };
         let (pod, network) = names(&record);
-        self.metrics.count(RepairResult::GivenUp);
+        self.metrics.count(RepairOutcome::GivenUp);
         let found = record.check.map(|found| found.message).unwrap_or_default();
         let note = format!("network {network}: not made again, after {MOST} times within an hour: {found}");
         tracing::warn!(%pod, note, "a repair is given up");

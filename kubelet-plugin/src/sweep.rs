@@ -3,7 +3,7 @@
 //!
 //! * Each of the three does one thing at a time. `netclaim_driver::attach::sweep` schedules it.
 //! * GC leaves a network alone in which a sandbox that lives has an address, and the journal knows nothing of
-//!   it: somebody has removed the state directory, and the address would go to another pod.
+//!   it: the state directory was removed, and the address would go to another pod.
 //! * An idle node does not ask the API server: the agent only looks for pods whose sandbox is gone.
 //! * GC runs for networks that have had an attachment since the agent started, and for those of which an
 //!   earlier agent has left something on disk.
@@ -45,7 +45,7 @@ label_values! {
 }
 
 label_values! {
-    /// The result of a sweep for one network, attachment or claim.
+    /// The outcome of a sweep for one network, attachment or claim.
     pub(crate) enum SweepResult {
         /// Nothing is wrong, or the sweep has corrected it.
         Ok = "Ok",
@@ -61,14 +61,14 @@ label_values! {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SweepLabels {
     sweep: SweepKind,
-    result: SweepResult,
+    outcome: SweepResult,
 }
 
 /// Counts what sweeps do and find.
 #[derive(Clone)]
 pub(crate) struct SweepMetrics {
     sweeps: Family<SweepLabels, Counter>,
-    /// Addresses of sandboxes that live, of which the journal knows nothing.
+    /// Addresses of live sandboxes that the journal does not know.
     pub(crate) forgotten: Gauge,
 }
 
@@ -78,22 +78,22 @@ impl SweepMetrics {
         Self {
             sweeps: registry.add(
                 "sweeps",
-                "Networks collected, attachments checked, claims of pods that are gone released",
-                [Label::one_of("sweep", SweepKind::VALUES), Label::one_of("result", SweepResult::VALUES)],
+                "Networks collected (GC), attachments checked (CHECK), and claims of pods that are gone released",
+                [Label::one_of("sweep", SweepKind::VALUES), Label::one_of("outcome", SweepResult::VALUES)],
                 Family::default(),
             ),
             forgotten: registry.add(
                 "forgotten_addresses",
-                "Addresses of running pods of which the journal knows nothing, because somebody has removed the state directory",
+                "Addresses of running pods that the journal does not know, because the state directory was removed",
                 [],
                 Gauge::default(),
             ),
         }
     }
 
-    /// Counts and logs the result of a CHECK.
+    /// Counts and logs the outcome of a CHECK.
     pub(crate) fn checked(&self, pod: &str, key: &str, checked: Checked) {
-        let result = match checked {
+        let outcome = match checked {
             Checked::Fine => SweepResult::Ok,
             Checked::Failed(found) => {
                 tracing::warn!(pod.uid = pod, attachment = key, error = %found, "check failed");
@@ -104,12 +104,12 @@ impl SweepMetrics {
                 SweepResult::Skipped
             }
         };
-        self.count(SweepKind::Check, result);
+        self.count(SweepKind::Check, outcome);
     }
 
-    /// Counts the result of a sweep.
-    pub(crate) fn count(&self, sweep: SweepKind, result: SweepResult) {
-        self.sweeps.get_or_create(&SweepLabels { sweep, result }).inc();
+    /// Counts the outcome of a sweep.
+    pub(crate) fn count(&self, sweep: SweepKind, outcome: SweepResult) {
+        self.sweeps.get_or_create(&SweepLabels { sweep, outcome }).inc();
     }
 }
 
@@ -215,7 +215,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
             let addresses = found.iter().cloned().collect::<Vec<_>>().join(", ");
             tracing::error!(
                 %network, addresses,
-                "pods have addresses of which the journal knows nothing, so that no address of the network is collected: was the \
+                "pods have addresses that the journal does not know, so that no address of the network is collected: was the \
                  state directory removed? Delete these pods"
             );
         }
@@ -227,7 +227,7 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
 
     async fn check(&self) {
         let Some(mut schedule) = schedule(self.intervals.check) else { return };
-        // Nobody has looked while no agent ran.
+        // No agent has looked meanwhile.
         schedule.keep(&self.attached(), Instant::now(), fastrand::f64);
         schedule.hurry(FIRST_CHECK, Instant::now(), fastrand::f64);
         loop {
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_a_live_sandbox_that_the_journal_does_not_know_is_nobodys_leftover() {
+    fn an_address_of_a_live_sandbox_that_the_journal_does_not_know_is_not_a_leftover() {
         let reserved = |ip: &str, of: &str| Reservation {
             ip: ip.parse().expect("an address"),
             container_id: of.to_owned(),

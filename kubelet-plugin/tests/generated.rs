@@ -1,4 +1,4 @@
-//! The committed gRPC code is what the protocol files say. `make generate` writes it anew.
+//! The committed gRPC code is what the protocol files say. `make generate` writes it again.
 #![allow(missing_docs, clippy::expect_used, reason = "tests")]
 
 use std::fs;

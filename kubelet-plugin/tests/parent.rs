@@ -179,7 +179,7 @@ fn an_agent_that_takes_over_ends_the_plugins_of_one_that_was_killed_with_its_par
     other.lock().unwrap();
     let lock = other.metadata().unwrap();
     let mark = format!("NETCLAIM_JOURNAL={}:{}", lock.dev(), lock.ino());
-    // Left by a parent that was killed together with its agent: nobody's child.
+    // Left by a parent that was killed together with its agent: a child of no process.
     let mut plugin = Command::new("setsid");
     let plugin = plugin.args(["sh", "-c", "sleep 1000 & exec sleep 1000"]).env_clear();
     let (name, value) = mark.split_once('=').unwrap();

@@ -1,4 +1,4 @@
-//! Connections of clients that nobody vouches for, in tasks of their own and within a number.
+//! Connections of untrusted clients, in tasks of their own and within a number.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Time between failures to accept a connection, such as for lack of descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Serves each connection in a task of its own, until dropped. When there are `most`, a new connection ends
-/// the oldest one of the address that has the most, so that idle clients block nobody and one client does not
-/// end the connections of others.
+/// the oldest one of the address that has the most, so that idle clients do not block others and one client
+/// does not end the connections of others.
 pub async fn accept<C>(listener: TcpListener, most: usize, serve: impl Fn(TcpStream) -> C) -> Infallible
 where
     C: Future<Output = ()> + Send + 'static,
@@ -25,7 +25,7 @@ where
             Ok((stream, client)) => (stream, client.ip().to_canonical()),
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_RETRY).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };

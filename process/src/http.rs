@@ -1,8 +1,8 @@
 //! Metrics and probes over HTTP, for everybody who reaches the address.
 //!
 //! Clients share bounded descriptors ([`CONNECTIONS`]), time ([`LIFE`]) and memory ([`BUFFER`]). When there
-//! are too many connections, a new one ends the oldest of the client that has the most, so idle clients block
-//! nobody. A connection serves one request, so none has a reason to stay.
+//! are too many connections, a new one ends the oldest of the client that has the most, so idle clients
+//! do not block others. A connection serves one request, so none has a reason to stay.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn idle_connections_block_nobody() {
+    async fn idle_connections_block_no_client() {
         let (address, _server) = server().await;
         let mut idle = Vec::new();
         for _ in 0..300 {

@@ -68,12 +68,12 @@ pub(crate) fn client_within(config: Config, limits: TimeLimits) -> kube::Result<
     })
 }
 
-/// How long the API server may take to answer a request that nobody waits for longer.
-const ANSWER: Duration = Duration::from_secs(10);
+/// How long the API server may take to answer a request whose caller does not wait longer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a request has failed that was not answered.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {} s", ANSWER.as_secs())]
+#[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
 struct NoAnswer;
 
 /// Gives a request up that is not answered in time. kube waits for as long as the connection seems to live,
@@ -82,7 +82,7 @@ struct NoAnswer;
 /// # Errors
 /// Those of the request, and that there was no answer.
 pub async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
-    let answer = tokio::time::timeout(ANSWER, request).await;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, request).await;
     answer.unwrap_or_else(|_| Err(kube::Error::Service(Box::new(NoAnswer))))
 }
 

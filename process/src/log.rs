@@ -1,6 +1,6 @@
 //! The log: what is in it, and how a running program takes another filter.
 //!
-//! The filter may be in a file, which is read again and again. In a pod that is a mounted ConfigMap: nobody
+//! The filter may be in a file, which is read again and again. In a pod that is a mounted ConfigMap: no one
 //! needs a port, a signal or a right of the program for it.
 
 use std::io::{IsTerminal as _, stderr};
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_no_level_is_refused() {
+    fn a_word_that_is_not_a_level_is_refused() {
         for good in ["info", "DEBUG", "info,netclaim_driver=debug", "warn, kube=off", ""] {
             assert!(filter("", good).is_ok(), "{good}");
         }

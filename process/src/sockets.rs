@@ -103,7 +103,7 @@ mod tests {
             .map(|entry| entry.expect("an entry").file_name())
             .collect();
         left.sort();
-        // A regular file refuses connections too, and nobody needs it there.
+        // A regular file refuses connections too, and is not needed there.
         assert_eq!(left, ["a.sock", "other"]);
     }
 }

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_here_is_asked_of_kubectl() {
+    fn unknown_kinds_are_looked_up_by_kubectl() {
         for args in [
             ["clusterroles"].as_slice(),
             &["pods.metrics.k8s.io"],

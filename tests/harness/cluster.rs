@@ -33,7 +33,7 @@ pub struct Cluster {
     dir: PathBuf,
     kubectl: PathBuf,
     api: Api,
-    /// Of programs that run on a node: where kubectl, ctr and crictl are, and what they talk to.
+    /// For programs that run on a node: where kubectl, ctr and crictl are, and what they talk to.
     environment: BTreeMap<String, String>,
     /// By number. A reboot replaces one.
     nodes: RwLock<Vec<Arc<Node>>>,

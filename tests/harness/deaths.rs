@@ -105,7 +105,7 @@ impl Deaths {
         let before = known.illegal_moves.insert(container, illegal).unwrap_or_default();
         ensure!(
             illegal <= before,
-            "the state machine refused moves: netclaim_attachment_illegal_moves {illegal}"
+            "the state machine refused moves: netclaim_attachment_illegal_moves_total {illegal}"
         );
         Ok(())
     }
@@ -128,7 +128,11 @@ fn metrics(cluster: &Cluster, node: &Node) -> Result<(String, u64, u64)> {
         let line = line.with_context(|| format!("no {name} in {answer}"))?;
         line.trim().parse::<u64>().with_context(|| format!("{name} {line}"))
     };
-    Ok((container, value("netclaim_agent_restarts")?, value("netclaim_attachment_illegal_moves")?))
+    Ok((
+        container,
+        value("netclaim_agent_restarts_total")?,
+        value("netclaim_attachment_illegal_moves_total")?,
+    ))
 }
 
 /// Lines that report bugs in the logs of netclaim's pods on the node.

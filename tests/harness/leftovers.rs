@@ -147,7 +147,7 @@ impl Node {
             match fs::metadata(dir.join(&name)) {
                 Ok(file) if file.dev() != plain && in_use.contains(&file.ino()) => count += 1,
                 // A runtime that was killed may have created the file only, or have called no plugin yet.
-                // Then nobody else knows the namespace.
+                // Then no other process knows the namespace.
                 Ok(file) if file.dev() == plain || self.is_unused(&dir.join(&name))? => {
                     unused.insert(name);
                 }

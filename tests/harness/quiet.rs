@@ -14,8 +14,8 @@ pub(crate) fn lock_file() -> PathBuf {
     project("target/quiet.lock")
 }
 
-/// Waits until nobody measures, or to measure until no other scenario of any lane runs; holds for as long as
-/// the file is open. Who measures may wait until the other lanes have ended.
+/// Waits until no scenario measures, or to measure until no other scenario of any lane runs; holds for as
+/// long as the file is open. Who measures may wait until the other lanes have ended.
 pub(crate) fn turn(lock: &Path, measures: bool) -> Result<File> {
     let open = || -> std::io::Result<File> {
         let file = File::create(lock)?;
@@ -57,7 +57,7 @@ mod tests {
         let measures = measuring.join().unwrap();
         let other = thread::spawn(move || turn(&lock, false).map(drop));
         thread::sleep(Duration::from_millis(200));
-        assert!(!other.is_finished(), "somebody measures");
+        assert!(!other.is_finished(), "a scenario measures");
         drop(measures);
         other.join().unwrap().unwrap();
     }

@@ -185,7 +185,7 @@ fn forget_earlier_tests(cluster: &Cluster) -> Result<()> {
 struct Stage {
     cluster: Cluster,
     pools: NodePools,
-    /// Of scenarios that run alone.
+    /// For scenarios that run alone.
     turn: RwLock<()>,
 }
 

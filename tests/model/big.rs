@@ -223,7 +223,8 @@ impl Case {
             904..906 => Action::Unfinalize(block(random)?),
             906..926 => return self.edit(),
             926..930 => {
-                // People look that nobody has an address, and that everybody has seen that it is excluded.
+                // People check that no pod has an address, and that all programs have seen that it is
+                // excluded.
                 let excluded = self.wanted.excluded?;
                 let ip = IpAddr::from([10, 1, 0, excluded]);
                 if !world.has_seen_config() || world.used().contains(&ip) || excluded >= self.wanted.own_end {
@@ -236,7 +237,7 @@ impl Case {
         })
     }
 
-    /// One change of ClaimNetworks and AddressPools. Nobody gives a range to two ClaimNetworks.
+    /// One change of ClaimNetworks and AddressPools. No admin gives a range to two ClaimNetworks.
     fn edit(&mut self) -> Option<Action> {
         let random = &mut self.random;
         let mut wanted = self.wanted.clone();
@@ -338,7 +339,7 @@ impl Case {
 }
 
 #[test]
-fn no_address_is_in_two_pods_and_nobody_waits_for_ever() {
+fn no_address_is_in_two_pods_and_no_pod_waits_for_ever() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let seeds = match number("NETCLAIM_SEED") {
         Some(seed) => seed..seed + 1,

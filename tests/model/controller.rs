@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressLease, HolderKind, PoolKey};
-use netclaim_controller::door::{self, Answer, Request, Seen, Written};
+use netclaim_controller::door::{self, Request, Seen, WriteOutcome, Written};
 
 use crate::server::{Blocks, Config, Leases, Pods, Seconds, Server, claim_uid, holder};
 use crate::world::{SAFETY, instant};
@@ -152,7 +152,7 @@ impl Controller {
                 }
             }
         }
-        let answer = if is_lost { Answer::Failed } else { server.answer(&request, now) };
+        let answer = if is_lost { WriteOutcome::Failed } else { server.answer(&request, now) };
         self.door.finish(&request, answer, instant(now, self.rate));
         self.is_due = true;
     }

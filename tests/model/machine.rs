@@ -11,10 +11,10 @@ use netclaim_api::addresses::{
     AddressBlock, AddressBlockStatus, AddressLeaseSpec, BlockHolder, Family, HolderKind, MAX_WANTED, Span,
 };
 use netclaim_api::network::{ClaimNetworkSpec, conflist_name};
-use netclaim_kubelet_plugin::addresses::demand::{BlockNow, Demand, IDLE};
 use netclaim_kubelet_plugin::addresses::door::{
     self, Book, NodeAddresses, OwnBlock, OwnBlocks, Plan, TakenAddresses, blocks_of,
 };
+use netclaim_kubelet_plugin::addresses::wanted::{BlockNow, IDLE, UseHistory};
 use serde_json::Value;
 
 use crate::server::{Config, Pod, Seconds, Server, claim_uid, holder};
@@ -24,7 +24,7 @@ use crate::world::{SAFETY, instant};
 const WITHDRAWN: Seconds = 10;
 /// How long a lease may be without a plan.
 const UNPLANNED: Seconds = 60;
-/// How long a Prepare takes at most: then it begins anew.
+/// How long a Prepare takes at most: then it begins again.
 const PREPARE: Seconds = 35;
 
 /// A plan in the journal.
@@ -85,7 +85,7 @@ struct Memory {
     book: Book,
     withdrawn: BTreeMap<String, Seconds>,
     strangers: BTreeMap<String, Seconds>,
-    demands: BTreeMap<(NetworkName, Family), Demand>,
+    histories: BTreeMap<(NetworkName, Family), UseHistory>,
     /// Leases of this node, each with the time when it was taken, if no plan has named it since.
     leases: BTreeMap<String, Option<Seconds>>,
     /// Pods whose leases are taken, and which are to be journalled, each with the time when they were taken.
@@ -140,7 +140,7 @@ impl Machine {
     /// The watch of blocks shows what there is.
     pub fn hear(&mut self, server: &Server, now: Seconds) {
         self.memory.heard = now;
-        // A watch of before hears nothing of a restored etcd, but lists anew within half of the time after
+        // A watch of before hears nothing of a restored etcd, but lists again within half of the time after
         // which it is stale.
         let is_over = now - self.listed_at >= SAFETY / 2;
         if self.memory.own.known.is_none() || is_over || self.listed == server.restored {
@@ -271,8 +271,8 @@ impl Machine {
         self.plans.contains_key(&pod) && !self.attached.contains_key(&pod)
     }
 
-    /// The ADD of a planned attachment, whose plan is made anew if it has not its addresses any more. Without
-    /// the API server, too.
+    /// The ADD of a planned attachment, whose plan is made again if it has not its addresses any more.
+    /// Without the API server, too.
     pub fn add(&mut self, pod: Pod, now: Seconds) {
         let Some(record) = self.plans.get(&pod).filter(|_| !self.attached.contains_key(&pod)) else { return };
         // Without any word since the agent's start, it is carried out as it is.
@@ -457,7 +457,7 @@ impl Machine {
         now: Seconds,
     ) {
         let uses = self.uses();
-        self.memory.demands.retain(|(network, _), _| of_node.contains_key(network));
+        self.memory.histories.retain(|(network, _), _| of_node.contains_key(network));
         for (network, leased) in of_node {
             let Some(pool) = &leased.pool else { continue };
             let taken = self.foreign(network);
@@ -476,8 +476,8 @@ impl Machine {
                         })
                     })
                     .collect();
-                let demand = self.memory.demands.entry((network.clone(), family)).or_default();
-                let decision = demand.look(&blocks, leased.is_scarce, instant(now, self.rate));
+                let history = self.memory.histories.entry((network.clone(), family)).or_default();
+                let decision = history.look(&blocks, leased.is_scarce, instant(now, self.rate));
                 for (name, report) in decision.reports {
                     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
                     let wanted = report.wanted.map(|wanted| number(wanted).min(MAX_WANTED));
@@ -512,7 +512,7 @@ impl Hash for Machine {
         }
         let memory = &self.memory;
         (memory.config.version, memory.heard, &memory.book, &memory.withdrawn).hash(state);
-        (&memory.strangers, &memory.demands, &memory.leases, &memory.taken).hash(state);
+        (&memory.strangers, &memory.histories, &memory.leases, &memory.taken).hash(state);
         for (name, block) in memory.own.known.iter().flatten() {
             (name, &block.uid, block.is_deleting, block.is_retired, block.finalizer).hash(state);
             (block.status.used, block.status.wanted, block.status.holders.len()).hash(state);

@@ -7,7 +7,7 @@
 //! happen.
 //!
 //! * Invariant: no address is in two pods.
-//! * Promise: if nothing goes wrong any more, nobody waits while an address is free.
+//! * Promise: if nothing goes wrong any more, no pod waits while an address is free.
 //!
 //! `small` explores every order of events in small worlds, `big` takes random steps in big ones.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

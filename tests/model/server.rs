@@ -15,7 +15,7 @@ use netclaim_api::addresses::{
     AddressPoolSpec, BLOCK_FINALIZER, BlockSize, Holder, HolderKind, PoolKey,
 };
 use netclaim_api::network::ClaimNetworkSpec;
-use netclaim_controller::door::{Answer, Request};
+use netclaim_controller::door::{Request, WriteOutcome};
 
 pub type Seconds = u32;
 pub type Pod = u32;
@@ -87,29 +87,29 @@ impl Server {
     fn uid(&mut self, name: &str) -> String {
         let count = self.uids.entry(name.to_owned()).or_default();
         *count += 1;
-        // Whoever restores etcd does not restore the source of UIDs.
+        // Restoring etcd does not restore the source of UIDs.
         format!("{name}#{}.{count}", self.restored)
     }
 
     /// Answers a controller's request as [`netclaim_controller`]'s writes do.
-    pub fn answer(&mut self, request: &Request, now: Seconds) -> Answer {
+    pub fn answer(&mut self, request: &Request, now: Seconds) -> WriteOutcome {
         match request {
             Request::Record { pool, totals } => {
                 let size = *self.sizes.entry(pool.clone()).or_insert(totals.block_size);
-                Answer::Recorded(size)
+                WriteOutcome::Recorded(size)
             }
             Request::Create(spec) => {
                 let name = spec.name();
                 if self.blocks.contains_key(&name) {
-                    return Answer::Overtaken;
+                    return WriteOutcome::Overtaken;
                 }
                 self.create_block(name, spec.clone(), now);
-                Answer::Done
+                WriteOutcome::Done
             }
             Request::Delete { name, uid } => self.delete_block(name, Some(uid), now),
             Request::Release { name, uid, node } => {
                 if self.nodes.contains(node) {
-                    return Answer::Overtaken;
+                    return WriteOutcome::Overtaken;
                 }
                 self.remove_finalizer(name, Some(uid))
             }
@@ -118,12 +118,12 @@ impl Server {
                 let Some(block) = blocks.get_mut(name).filter(|block| {
                     is_it(&block.metadata, Some(uid)) && block.metadata.deletion_timestamp.is_none()
                 }) else {
-                    return Answer::Overtaken;
+                    return WriteOutcome::Overtaken;
                 };
                 Arc::make_mut(block).metadata.finalizers = Some(vec![BLOCK_FINALIZER.to_owned()]);
-                Answer::Done
+                WriteOutcome::Done
             }
-            Request::Survey => Answer::Done,
+            Request::Survey => WriteOutcome::Done,
         }
     }
 
@@ -138,10 +138,10 @@ impl Server {
         Arc::make_mut(&mut self.blocks).insert(name, Arc::new(AddressBlock { metadata, spec, status: None }));
     }
 
-    pub fn delete_block(&mut self, name: &str, uid: Option<&str>, now: Seconds) -> Answer {
+    pub fn delete_block(&mut self, name: &str, uid: Option<&str>, now: Seconds) -> WriteOutcome {
         let blocks = Arc::make_mut(&mut self.blocks);
         let Some(block) = blocks.get_mut(name).filter(|block| is_it(&block.metadata, uid)) else {
-            return Answer::Overtaken;
+            return WriteOutcome::Overtaken;
         };
         if has_finalizer(&block.metadata) {
             let deleted = time(now).unwrap_or(Time(Timestamp::UNIX_EPOCH));
@@ -149,20 +149,20 @@ impl Server {
         } else {
             blocks.remove(name);
         }
-        Answer::Done
+        WriteOutcome::Done
     }
 
-    pub fn remove_finalizer(&mut self, name: &str, uid: Option<&str>) -> Answer {
+    pub fn remove_finalizer(&mut self, name: &str, uid: Option<&str>) -> WriteOutcome {
         let blocks = Arc::make_mut(&mut self.blocks);
         let Some(block) = blocks.get_mut(name).filter(|block| is_it(&block.metadata, uid)) else {
-            return Answer::Overtaken;
+            return WriteOutcome::Overtaken;
         };
         if block.metadata.deletion_timestamp.is_some() {
             blocks.remove(name);
         } else {
             Arc::make_mut(block).metadata.finalizers = None;
         }
-        Answer::Done
+        WriteOutcome::Done
     }
 
     /// Writes the status of a block. Server-side apply by name: the next block of the name may get it.

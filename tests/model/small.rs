@@ -1,10 +1,10 @@
-//! Small worlds, of which every state is visited: breadth first, so that the trace to what is wrong is a
+//! Small worlds whose every state is visited: breadth first, so that the trace to what is wrong is a
 //! shortest one.
 //!
 //! Each world allows a few disturbances. Everything else may happen whenever it can, in every order. A world
 //! that has more states than [`STATES`] is explored to the depth that these reach; `NETCLAIM_STATES` is
-//! another number (`make test-model`). Of one that is said to be whole, every state is visited if that many
-//! are.
+//! another number (`make test-model`). In a world that is said to be whole, every state is visited if that
+//! many are.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -441,7 +441,7 @@ fn blocks_are_deleted_and_agents_die() {
 }
 
 #[test]
-fn somebody_takes_the_finalizer_off_a_block() {
+fn an_admin_takes_the_finalizer_off_a_block() {
     let world = || {
         let world = Small::new(red(), 1).settled().running(&[("red", 0)]).pods(&[("red", 1)]);
         world.left(|left| (left.finalizers, left.blocks, left.leads) = (1, 1, 1))

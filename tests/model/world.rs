@@ -62,7 +62,7 @@ pub enum Action {
     Tend(usize),
     Prepare(usize, Pod),
     Add(usize, Pod),
-    /// The pod's sandbox is made anew.
+    /// The pod gets a new sandbox.
     Sandbox(usize, Pod),
     /// The kubelet ends a pod that is deleted.
     End(usize, Pod),
@@ -131,7 +131,7 @@ impl fmt::Debug for Action {
             Self::Tend(m) => write!(f, "the agent of node{m} sees everything and keeps its blocks"),
             Self::Prepare(m, pod) => write!(f, "the agent of node{m} prepares pod {pod}"),
             Self::Add(m, pod) => write!(f, "ADD of pod {pod} on node{m}"),
-            Self::Sandbox(m, pod) => write!(f, "the sandbox of pod {pod} on node{m} is made anew"),
+            Self::Sandbox(m, pod) => write!(f, "pod {pod} on node{m} gets a new sandbox"),
             Self::End(m, pod) => write!(f, "pod {pod} ends on node{m}"),
             Self::Keep(m) => write!(f, "the agent of node{m} keeps its blocks"),
             Self::Crash(m) => write!(f, "the agent of node{m} dies"),
@@ -303,7 +303,7 @@ impl World {
                     machine.gone_since =
                         if self.server.nodes.contains(&machine.name) { None } else { Some(now) };
                 }
-                // The API server is another one: controllers begin anew.
+                // The API server is another one: controllers start again.
                 for controller in &mut self.controllers {
                     *controller = Controller::new(&self.server, 100, now);
                 }
@@ -404,7 +404,7 @@ impl World {
         self.check()
     }
 
-    /// The promise: nobody waits while an address is free that it could get.
+    /// The promise: no pod waits while an address is free that it could get.
     pub fn promise(&self) -> Result<(), String> {
         let (used, attached) = (self.used(), self.attached());
         for (pod, object) in self.server.pods.iter().filter(|(pod, _)| !attached.contains(pod)) {
@@ -466,7 +466,7 @@ impl World {
         Some((addresses.key(network).to_string(), pool))
     }
 
-    /// Returns an address of a family that the node has free, or a block that nobody uses.
+    /// Returns an address of a family that the node has free, or an unused block.
     fn free(
         &self,
         network: &NetworkName,

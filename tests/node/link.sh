@@ -1,5 +1,5 @@
 #!/bin/bash
-# link.sh DIR [--node NODE] down|up: takes the link between a node (node0) and the host down, as somebody who pulls the cable of eth0,
+# link.sh DIR [--node NODE] down|up: takes the link between a node (node0) and the host down, as if the cable of eth0 were pulled,
 # or up again. Without it the node reaches neither the API server nor pods of other nodes by eth0. Its programs and its uplinks go on.
 # The host has the API server's address on these links: with that of the only node, it is gone for everybody.
 set -euo pipefail

@@ -2,7 +2,7 @@
 # power.sh DIR [--node NODE] off|on: powers a node (node0) off or on.
 #   off  Kills every process of the node and its pods at once. Network namespaces, links, mounts, cgroups and memory (/run,
 #        /etc, /opt) are lost. The disks (/var/lib/*, /var/log, /etc/cni/net.d, /opt/cni/bin), the control plane and other
-#        nodes stay. The node stays off until somebody powers it on.
+#        nodes stay. The node stays off until it is powered on.
 #   on   Starts the node, then the runtime and the kubelet.
 # The kernel's boot id stays the same: it has no namespace.
 set -euo pipefail

@@ -1,4 +1,4 @@
-//! The reference is what the code says. `make generate` writes it anew. Alerts, dashboard and runbooks use
+//! The reference is what the code says. `make generate` writes it again. Alerts, dashboard and runbooks use
 //! only what it has.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 

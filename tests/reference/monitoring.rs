@@ -167,14 +167,16 @@ fn assert_right(whose: &str, expression: &str) {
 fn the_check_finds_wrong_metrics_labels_and_values() {
     let of = |expression| problems(expression).0.join(", ");
     assert_eq!(
-        of(r#"sum by (node, le) (rate(netclaim_gate_wait_seconds_bucket{outcome="Open"}[5m])) > 1e3"#),
+        of(
+            r#"sum by (node, le) (rate(netclaim_gate_wait_duration_seconds_bucket{outcome="Open"}[5m])) > 1e3"#
+        ),
         ""
     );
     assert_eq!(of(r#"up{job="netclaim-agent"} == 0"#), "");
-    assert_eq!(of("netclaim_gate_wait_seconds"), "unknown: netclaim_gate_wait_seconds");
+    assert_eq!(of("netclaim_gate_wait_duration_seconds"), "unknown: netclaim_gate_wait_duration_seconds");
     assert_eq!(of("netclaim_claims"), "unknown: netclaim_claims");
     assert_eq!(of(r#"netclaim_claims_total{network="a"}"#), "no label network");
-    assert_eq!(of(r#"netclaim_claims_total{result=~"Ok|Failed"}"#), "result is never Failed");
+    assert_eq!(of(r#"netclaim_claims_total{outcome=~"Ok|Failed"}"#), "outcome is never Failed");
     assert_eq!(of("sum by (phase) (netclaim_dels_failing)"), "unknown: phase");
 }
 

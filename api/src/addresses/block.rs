@@ -2,7 +2,7 @@
 //!
 //! The controller creates it; the name is the lock. The node's agent holds the finalizer [`BLOCK_FINALIZER`]:
 //! it hands out no address of a block that is being deleted, and removes the finalizer when no pod has one.
-//! Of a node that is gone, the controller removes it.
+//! When a node is gone, the controller removes it.
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ pub const MAX_BLOCK_RANGES: usize = 4096;
 /// The most addresses that a node may want: more than pods fit on one.
 pub const MAX_WANTED: i64 = 65536;
 
-/// What the node reports of a block.
+/// The node's report about a block.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AddressBlockStatus {

@@ -1,4 +1,4 @@
-//! `AddressLease`: one address that somebody has for as long as it lives.
+//! `AddressLease`: one address that a holder has for as long as it lives.
 //!
 //! The agent creates it when it prepares a claim that asks for an address; the name is the lock. It is the
 //! claim's until the claim is deleted, on whatever node its pod runs. The importer of whereabouts' pools
@@ -79,13 +79,13 @@ pub struct AddressLeaseSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
-    /// What it is.
+    /// The kind of holder.
     pub kind: HolderKind,
     /// Its namespace.
     pub namespace: ObjectName,
     /// Its name.
     pub name: ObjectName,
-    /// Its UID; not set for a pod of which another program knew only the name.
+    /// Its UID; not set for a pod that another program knew only by name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64), regex(pattern = "^[0-9A-Za-z-]*$"))]
     pub uid: String,

@@ -4,7 +4,7 @@
 //! ```text
 //!   ClaimNetwork.spec.addresses, or an AddressPool
 //!     subnet 10.20.0.0/24
-//!     ├── gateway, exclude            nobody's
+//!     ├── gateway, exclude            never handed out
 //!     ├── reserved                    one AddressLease for each address that a claim asks for
 //!     └── the rest, cut into blocks   one AddressBlock for each block that a node has
 //!           10.20.0.16/28 -> node a, from which the agent there hands out addresses

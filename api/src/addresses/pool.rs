@@ -236,7 +236,7 @@ pub struct AddressPoolStatus {
     pub conditions: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
 }
 
-/// How many attachments the addresses of a ClaimNetwork or pool allow. Of two families, the one with fewer
+/// How many attachments the addresses of a ClaimNetwork or pool allow. With two families, the one with fewer
 /// addresses counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -259,7 +259,7 @@ pub struct AddressTotals {
     pub surveyed: Option<i64>,
 }
 
-/// What a pool is named by in the names of its blocks and leases.
+/// The name of a pool in the names of its blocks and leases.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PoolKey {
     /// The ranges of a ClaimNetwork.
@@ -331,7 +331,7 @@ fn is_object_name(text: &str) -> bool {
 
 impl AddressRange {
     /// Returns the addresses of the range, those of the gateway and excluded ones too. The network's own
-    /// address and the broadcast address of an IPv4 subnet are nobody's, as with `host-local`.
+    /// address and the broadcast address of an IPv4 subnet are never handed out, as with `host-local`.
     fn span(&self) -> Option<Span> {
         let hosts = self.hosts()?;
         let first = self.range_start.unwrap_or_else(|| hosts.first()).to_canonical();
@@ -946,7 +946,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_serves_nobody_is_refused_by_its_own_field() {
+    fn a_pool_that_serves_no_pod_is_refused_by_its_own_field() {
         let of_gateway = json!({"ranges": [{"subnet": "10.30.0.0/30", "exclude": ["10.30.0.2"]}], "reserved": ["10.30.0.1"]});
         let advice = "claims cannot ask for one of each family: reserve fewer, or some of each family";
         assert_eq!(

@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_has_the_addresses_that_were_not_taken(
+        fn the_rest_has_the_addresses_that_were_not_taken(
             (a, b, c, d) in (0u8.., 0u8.., 0u8.., 0u8..)
         ) {
             let of = |a: u8, b: u8| {

@@ -34,7 +34,7 @@ pub(super) fn uplink_rules() -> Value {
     }])
 }
 
-/// For the capacity: amounts that nobody could take anything of, or that are none.
+/// For the capacity: amounts of which no pod could take anything, or that are not amounts.
 pub(super) fn capacity_rules() -> Value {
     json!([
         amount_rule("bandwidth", 0, "must be an amount such as 10G"),
@@ -47,7 +47,7 @@ pub(super) fn capacity_rules() -> Value {
 pub(super) fn scope_rules() -> Value {
     json!([{
         "rule": "self == oldSelf",
-        "message": "claims are allocated for the devices of one scope: delete the ClaimNetwork and create it anew",
+        "message": "claims are allocated for the devices of one scope: delete the ClaimNetwork and create it again",
     }])
 }
 
@@ -55,14 +55,14 @@ pub(super) fn scope_rules() -> Value {
 pub(super) fn node_rules() -> Value {
     json!([{
         "rule": "self == oldSelf",
-        "message": "nodes have set it up as it is: delete the ClaimNetwork and create it anew, or another one",
+        "message": "nodes have set it up as it is: delete the ClaimNetwork and create it again, or create another one",
     }])
 }
 
 pub(super) const ADDRESSES_COUNTED: &str = "is counted from spec.addresses: remove it";
 pub(super) const ADDRESSES_OF_CLUSTER: &str = "nodes lease these addresses, and the scheduler does not count those of \
     a node for a ClaimNetwork of scope Cluster: use scope Node, or an IPAM that all nodes share, such as dhcp";
-pub(super) const ONE_NAME: &str = "a name with placeholders does not go with spec.addresses, of which a node keeps one book: write one name, or remove it";
+pub(super) const ONE_NAME: &str = "a name with placeholders cannot be combined with spec.addresses, for which a node keeps one record: write one name, or remove it";
 pub(super) const EVERY_LINK: &str = "selects every link: name links, attributes, or both";
 pub(super) const IDS_OF_CLUSTER: &str =
     "ids are handed out by nodes, and a ClaimNetwork of scope Cluster is not: use scope Node";

@@ -1,7 +1,7 @@
 //! Routes to everywhere, which compete with the default route of the pod's own network.
 //!
-//! The reference plugins add a route beside one to the same destination. Of two IPv4 default routes the newer
-//! one wins. Of two IPv6 default routes the kernel makes one with two next hops. (Tried with plugins 1.9.1.)
+//! The reference plugins add a route beside one to the same destination. The newer of two IPv4 default routes
+//! wins. The kernel joins two IPv6 default routes into one with two next hops. (Tried with plugins 1.9.1.)
 
 use std::collections::BTreeSet;
 
@@ -91,7 +91,7 @@ impl ClaimNetworkSpec {
             let at = format!("spec.cni.plugins[{plugin}]");
             let routes = conf.get("ipam").and_then(|ipam| ipam.get("routes")).and_then(Value::as_array);
             for (route, conf) in routes.into_iter().flatten().enumerate() {
-                // Of another table, or of another metric, a route is none beside that of `eth0`.
+                // A route of another table or metric does not compete with that of `eth0`.
                 let is_apart = ["table", "priority"].iter().any(|key| conf.get(key).is_some());
                 let dst = conf.get("dst").and_then(Value::as_str).filter(|_| !is_apart);
                 let family = dst.and_then(to_everywhere);

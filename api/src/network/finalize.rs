@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_an_interface_or_has_addresses_is_refused() {
+    fn a_plugin_that_makes_an_interface_or_has_addresses_is_refused() {
         for plugin in [
             "macvlan",
             "ipvlan",

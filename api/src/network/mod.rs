@@ -109,7 +109,7 @@ pub struct ClaimNetworkSpec {
     /// What becomes of running pods on a node where the network fails.
     #[serde(default, skip_serializing_if = "OnFailure::is_default")]
     pub on_failure: OnFailure,
-    /// The addresses of the network, of which nodes lease blocks, so that no two pods of the cluster get one
+    /// The addresses of the network. Nodes lease blocks of them, so that no two pods of the cluster get one
     /// address. Use them in `cni` as `"ipam": "${addresses}"`; the first plugin gets them where no plugin has
     /// an `ipam`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub struct ClaimNetworkSpec {
     /// How much of the network claims can be granted.
     #[serde(default, skip_serializing_if = "NetworkCapacity::is_empty")]
     pub capacity: NetworkCapacity,
-    /// VLAN ids or VNIs, of which each attachment gets one. Use it in `cni` as `${segmentation.id}`.
+    /// VLAN ids or VNIs. Each attachment gets one of them. Use it in `cni` as `${segmentation.id}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segmentation: Option<Segmentation>,
     /// Attributes of the network's devices, which selectors and constraints of claims can use.
@@ -136,7 +136,7 @@ pub struct ClaimNetworkSpec {
     pub allow: Allow,
 }
 
-/// Labels of pods that plugins get as they are when the claim is prepared. Whoever makes the pod chooses
+/// Labels of pods that plugins get as they are when the claim is prepared. The author of the pod chooses
 /// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -21,7 +21,7 @@ use crate::{Allow, IfName, Invalid, NetworkName};
 /// The placeholder for the interface that is set up on the node.
 pub const NODE_INTERFACE: &str = "node.interfaceName";
 
-/// How long what nobody uses stays, in seconds: a CronJob does not make and remove a VLAN each minute.
+/// How long an unused setup stays, in seconds: a CronJob does not make and remove a VLAN each minute.
 const IDLE_SECONDS: u32 = 300;
 
 /// The longest that it can stay, in seconds: a week.
@@ -215,7 +215,7 @@ impl ClaimNetworkSpec {
         of_severity.map(|finding| Invalid::from(finding).within("cni")).collect()
     }
 
-    /// Returns what is known of a placeholder that has a value without a pod.
+    /// Returns the facts about a placeholder that has a value without a pod.
     fn place_on_node(&self, name: &str) -> Result<PlaceholderValue, UnknownPlaceholder> {
         let is_of_node = matches!(name, "network.name" | "node.name") || name.starts_with(NODE_LABELS);
         let is_of_uplink = name.starts_with("uplink.");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_on_a_node_is_refused_with_its_field() {
+    fn a_field_that_has_no_place_on_a_node_is_refused_by_name() {
         let of_plugin = |plugin: Value| problems(|node| node["cni"]["plugins"] = json!([plugin]));
         for (plugin, expected) in [
             (

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_check_or_takes_a_whole_link_is_refused() {
+    fn a_chain_without_check_or_with_a_whole_link_is_refused() {
         let plugin = json!({"type": "macvlan", "master": "${uplink.name}", "mode": "bridge"});
         for list in [
             json!({"cniVersion": "1.1.0", "disableCheck": true, "plugins": [plugin]}),

@@ -49,7 +49,7 @@ impl ClaimNetworkSpec {
             if amount == Some(Quantity::new(0)) {
                 problems.push(Invalid::new(
                     format!("spec.capacity.{name}"),
-                    "is 0: nobody could use the network",
+                    "is 0: no pod could use the network",
                 ));
             }
         }
@@ -153,7 +153,7 @@ impl ClaimNetworkSpec {
         Some(Invalid::new(format!("spec.cni.plugins[{index}].ipam"), problem))
     }
 
-    /// Addresses that cannot be handed out, or that nobody would get.
+    /// Addresses that cannot be handed out, or that no pod would get.
     fn address_problems(&self) -> Vec<Invalid> {
         let ipams: Vec<&Value> = self.plugins().filter_map(|plugin| plugin.get("ipam")).collect();
         let places = ipams.iter().filter(|ipam| ipam.as_str() == Some(ADDRESSES)).count();
@@ -170,7 +170,7 @@ impl ClaimNetworkSpec {
             problems.push(Invalid::new("spec.capacity.addresses", ADDRESSES_COUNTED));
         }
         let inline = addresses.inline().filter(|pool| pool.problems().is_empty());
-        problems.extend(inline.and_then(|pool| self.serves_nobody(&pool)));
+        problems.extend(inline.and_then(|pool| self.serves_no_pod(&pool)));
         if self.cni.get("name").and_then(Value::as_str).is_some_and(|name| name.contains("${")) {
             problems.push(Invalid::new("spec.cni.name", ONE_NAME));
         }
@@ -184,7 +184,7 @@ impl ClaimNetworkSpec {
     }
 
     /// Returns why no pod gets an address of the pool that the network draws from, if none does.
-    pub fn serves_nobody(&self, pool: &AddressPoolSpec) -> Option<Invalid> {
+    pub fn serves_no_pod(&self, pool: &AddressPoolSpec) -> Option<Invalid> {
         let problem = "is not set, and all addresses are reserved for claims that ask for them: set it, or reserve fewer";
         (self.allow.ips.is_none() && !pool.has_usable()).then(|| Invalid::new("spec.allow.ips", problem))
     }
@@ -214,7 +214,7 @@ impl ClaimNetworkSpec {
             .map(|finding| Invalid::from(finding).within("spec.cni"))
     }
 
-    /// Returns what is known of a placeholder.
+    /// Returns the facts about a placeholder.
     pub(super) fn place(&self, place: &str) -> Result<PlaceholderValue, UnknownPlaceholder> {
         match place.strip_prefix("uplink.").map(|_| &self.uplink) {
             Some(None) => Err(UnknownPlaceholder {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_there_is_too_much_nothing_else_is_looked_at() {
+    fn a_list_that_is_too_long_is_not_looked_at_further() {
         let found = problems_of(|spec| {
             spec["cni"]["plugins"] = vec![json!({"type": "a/b", "x": "${nope}"}); 300].into();
             spec["allow"]["parameters"] =
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_nobody_would_get_are_refused() {
+    fn addresses_that_no_pod_would_get_are_refused() {
         type Change = fn(&mut Value);
         let cases: [(Change, &str); 7] = [
             (

@@ -40,7 +40,7 @@ impl Format {
         }
     }
 
-    /// What is known of a text of this format before a claim sets it. A host name may be a word that the
+    /// The facts about a text of this format before a claim sets it. A host name may be a word that the
     /// plugin knows.
     pub(super) const fn place(self) -> PlaceholderValue {
         PlaceholderValue::Like { example: self.example(), stands_for_all: !matches!(self, Self::Hostname) }

@@ -254,7 +254,7 @@ impl ParameterRule {
         Ok(())
     }
 
-    /// What is known of the parameter's value before a claim sets it.
+    /// The facts about the parameter's value before a claim sets it.
     pub(crate) fn place(&self) -> PlaceholderValue {
         match self.item_type() {
             Some(r#type) => self.as_item(r#type).place(),
@@ -398,7 +398,7 @@ impl ItemRule {
         }
     }
 
-    /// What is known of a value that the rule allows.
+    /// The facts about a value that the rule allows.
     fn place(&self) -> PlaceholderValue {
         if !self.r#enum.is_empty() {
             let pattern = self.parse_pattern();

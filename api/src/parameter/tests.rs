@@ -194,7 +194,7 @@ fn a_value_that_is_very_long_is_refused_in_few_words() {
 }
 
 #[test]
-fn a_rule_tells_what_is_known_of_a_value() {
+fn a_rule_tells_the_facts_about_a_value() {
     let place = |schema| rule(schema).place();
     assert_eq!(place(json!({"type": "string", "pattern": "^a$"})), PlaceholderValue::Text);
     assert_eq!(place(json!({"type": "string", "pattern": "^a.$", "format": "mac"})), Format::Mac.place());

@@ -27,7 +27,7 @@ impl UplinkPolicySpec {
         if problems.is_empty() { Ok(stored) } else { Err(problems) }
     }
 
-    /// Reads the spec of a policy that somebody is about to write.
+    /// Reads the spec of a policy that a user is about to write.
     ///
     /// # Errors
     /// Everything that is wrong with it, unknown fields too.

@@ -133,14 +133,14 @@ pub struct Target {
     pub netns: PathBuf,
 }
 
-/// What the command says to people.
+/// Messages of the command for people.
 struct Messages<'a> {
     program: &'a str,
     err: &'a mut (dyn Write + Send),
 }
 
 impl Messages<'_> {
-    /// If standard error is closed, nobody wants to know.
+    /// If standard error is closed, no one reads it.
     fn say(&mut self, message: impl Display) {
         let _ = writeln!(self.err, "{}: {message}", self.program);
     }
@@ -190,7 +190,7 @@ pub async fn run(
     match performed {
         Some(Ok(code)) => code,
         Some(Err(failure)) => {
-            // If the output is closed, nobody reads the error.
+            // If the output is closed, no one reads the error.
             let _ = writeln!(out, "{:#}", failure.object());
             messages.say(error_chain(&failure));
             ExitCode::FAILURE

@@ -4,7 +4,8 @@
 //!   API server ── claims ──> attachments ── pods, slices: what claims do not say ──> a table, JSON or YAML
 //! ```
 //!
-//! It reads, with the rights of whoever runs it: to list the claims of a namespace is enough for the table.
+//! It reads, with the rights of the user who runs it: to list the claims of a namespace is enough for the
+//! table.
 
 mod attachment;
 mod read;

@@ -20,7 +20,7 @@ pub(super) struct Found {
     pub(super) namespace: Option<String>,
     /// By namespace, pod and interface.
     pub(super) attachments: Vec<Attachment>,
-    /// What the user may not read, and what is missing because of it.
+    /// The objects that the user may not read, and the parts that are missing because of it.
     pub(super) notes: Vec<String>,
 }
 
@@ -143,7 +143,7 @@ async fn nodes_of_pods(
     Ok(())
 }
 
-/// What a device says of its link, in the generation of its pool.
+/// The link of a device, in the generation of its pool.
 #[derive(Debug, Default)]
 struct Link {
     generation: i64,

@@ -39,7 +39,7 @@ const LOG_BYTES: usize = 8 << 20;
 const LOGS_BYTES: usize = 128 << 20;
 
 /// How long a log may say nothing before its end: a kubelet that hangs does not end its stream.
-const LOG_PATIENCE: Duration = Duration::from_secs(10);
+const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many logs are read at a time.
 const LOGS_AT_ONCE: usize = 8;
@@ -162,7 +162,7 @@ impl<'a, W: Write> Collector<'a, W> {
         self.objects(NODES, None, &everything, shown, |found| Some(node(&found))).await?;
         let subjects = self.claims().await?;
         self.events(&subjects).await?;
-        // Without anything else, the versions are no report.
+        // Without anything else, the versions are not a report.
         if !self.archive.is_empty() {
             let versions = versions(server, &pods);
             self.archive.add("versions.txt", "versions of netclaimctl, Kubernetes and netclaim", versions)?;
@@ -287,9 +287,9 @@ impl<'a, W: Write> Collector<'a, W> {
     async fn logs(&mut self, mut pods: Vec<OwnPod>) -> io::Result<()> {
         pods.sort_by_key(|pod| (!pod.is_controller, !pod.is_suspect));
         let api = Api::<Pod>::namespaced(self.client.clone(), self.namespace);
-        let wanted: Vec<Wanted> = pods.iter().flat_map(Wanted::of).collect();
+        let wanted: Vec<LogRef> = pods.iter().flat_map(LogRef::of).collect();
         let (since, mut left, mut without_room) = (self.since, LOGS_BYTES, wanted.len());
-        let read = |wanted: Wanted| {
+        let read = |wanted: LogRef| {
             let api = &api;
             async move {
                 let read = wanted.read(api, since).await;
@@ -326,7 +326,7 @@ impl<'a, W: Write> Collector<'a, W> {
 
 /// The log of a container.
 #[derive(Debug)]
-struct Wanted {
+struct LogRef {
     pod: String,
     container: String,
     /// Whether it is the one before the last restart.
@@ -340,11 +340,11 @@ enum LogError {
     Api(#[from] kube::Error),
     #[error("it breaks off")]
     Read(#[from] io::Error),
-    #[error("nothing has come for {} s", LOG_PATIENCE.as_secs())]
+    #[error("nothing has come for {} s", LOG_TIMEOUT.as_secs())]
     Late(#[from] Elapsed),
 }
 
-impl Wanted {
+impl LogRef {
     fn of(pod: &OwnPod) -> impl Iterator<Item = Self> {
         pod.containers.iter().flat_map(|(container, has_previous)| {
             let log = |previous| Self { pod: pod.name.clone(), container: container.clone(), previous };
@@ -373,7 +373,7 @@ impl Wanted {
             timestamps: true,
             ..LogParams::default()
         };
-        end_of(timeout(LOG_PATIENCE, api.log_stream(&self.pod, &params)).await??, LOG_BYTES).await
+        end_of(timeout(LOG_TIMEOUT, api.log_stream(&self.pod, &params)).await??, LOG_BYTES).await
     }
 }
 
@@ -381,7 +381,7 @@ impl Wanted {
 async fn end_of(mut stream: impl AsyncRead + Unpin, max: usize) -> Result<String, LogError> {
     let (mut bytes, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
-        let read = timeout(LOG_PATIENCE, stream.read(&mut part)).await??;
+        let read = timeout(LOG_TIMEOUT, stream.read(&mut part)).await??;
         if read == 0 {
             return Ok(String::from_utf8_lossy(&bytes).into_owned());
         }
@@ -396,7 +396,7 @@ fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_forbidden())
 }
 
-/// Lines of events, of which the newest ones are kept.
+/// Lines of events; the newest ones are kept.
 #[derive(Debug, Default)]
 struct Newest {
     lines: Vec<(Timestamp, String)>,
@@ -481,7 +481,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn of_a_long_log_the_end_is_kept() {
+    async fn a_long_log_keeps_its_end() {
         let lines: String = (0..100_000).map(|line| format!("{line}\n")).collect();
         let end = end_of(Cursor::new(&lines), 100).await.expect("reads");
         assert!(end.len() > 100 && end.len() < lines.len() && lines.ends_with(&end), "{}", end.len());
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_events_the_newest_are_kept() {
+    fn a_long_list_of_events_keeps_the_newest() {
         let mut newest = Newest::default();
         let count = i64::try_from(2 * EVENTS).expect("a count") + 10;
         for second in (0..count).rev() {

@@ -134,7 +134,7 @@ async fn report<W: Write>(
     let archive = Archive::new(out, Redaction::new()?, time);
     let server = match clients[0].apiserver_version().await {
         Ok(version) => Some(version.git_version),
-        // Whoever may not read the version may read other things.
+        // A user who may not read the version may read other things.
         Err(kube::Error::Api(_)) => None,
         Err(error) => return Err(Failure::Unreachable(error)),
     };

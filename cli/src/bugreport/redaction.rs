@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_secret_is_replaced_in_texts() {
+    fn texts_that_look_like_secrets_are_replaced() {
         let jwt = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2lnbmF0dXJl-_";
         let cases = [
             (
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays() {
+    fn a_text_that_is_not_a_secret_stays() {
         for harmless in [
             "automountServiceAccountToken: false",
             "tokenExpirationSeconds: 3607",

@@ -67,7 +67,7 @@ pub(super) fn node(node: &Value) -> Value {
     })
 }
 
-/// Returns what is shown of a pod of somebody else: its claims, and how far it is.
+/// Returns what is shown of a pod of another owner: its claims, and how far it is.
 pub(super) fn foreign_pod(pod: &Value) -> Value {
     let container = |container: &Value| {
         let mut shown = some(container, &["name"]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod_of_somebody_else_no_image_command_environment_or_message_is_shown() {
+    fn a_pod_of_another_owner_shows_no_image_command_environment_or_message() {
         let pod = json!({"metadata": {"namespace": "shop", "name": "web", "annotations": {"a": "b"}}, "spec": {
                 "nodeName": "a", "resourceClaims": [{"name": "net", "resourceClaimTemplateName": "t"}], "volumes": [{"name": "v"}],
                 "containers": [{"name": "app", "image": "i", "command": ["c"], "env": [{"name": "A", "value": "hunter2"}],
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_node_only_labels_conditions_and_versions_are_shown() {
+    fn a_node_shows_only_labels_conditions_and_versions() {
         let shown = node(
             &json!({"metadata": {"name": "a", "labels": {"zone": "1"}, "annotations": {"a": "b"}},
             "spec": {"podCIDR": "10.0.0.0/24", "providerID": "x"}, "status": {"addresses": [{"address": "192.0.2.1"}],

@@ -86,7 +86,7 @@ fn answer(uri: &str) -> (u16, Value) {
         "/api/v1/events" => items([
             event("Pod", "web", "2026-11-22T11:59:00Z", &format!("plugin says: Bearer {TOKEN}")),
             event("Pod", "web", "2026-11-22T10:59:00Z", "too old"),
-            event("Pod", "gpu", "2026-11-22T11:59:00Z", "of somebody else"),
+            event("Pod", "gpu", "2026-11-22T11:59:00Z", "of another owner"),
         ]),
         "/api/v1/namespaces/netclaim-system/pods" => items([
             own_pod("netclaim-agent-a", "netclaim-agent", 1),

@@ -119,7 +119,7 @@ const PASSED_BY: &str = "spec.nodeName passes the scheduler by, which alone allo
 /// Says what the scheduler has not done for a pod that has a node without it.
 fn passed_by(pod: &Pod, stage: Stage, facts: &Facts) -> Option<String> {
     let classes = facts.cluster.as_ref().and_then(|cluster| cluster.classes.as_deref());
-    // Without the classes nobody knows whose devices they are for.
+    // Without the classes it is unknown whose devices they are for.
     let is_ours = |question: Question| classes.is_none() || !question.of_driver().is_empty();
     let classes = classes.unwrap_or_default();
     let claim = facts

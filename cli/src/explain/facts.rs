@@ -15,7 +15,7 @@ pub(super) struct Facts {
     pub(super) pod: Option<Pod>,
     /// The pod's claims, or the claim that is explained.
     pub(super) claims: Vec<ClaimFact>,
-    /// What the scheduler works with, if something waits for it.
+    /// The scheduler's input, if something waits for it.
     pub(super) cluster: Option<Cluster>,
     /// A pod of the explained claim that has a node, though the claim is not allocated.
     pub(super) bound: Option<Pod>,
@@ -43,7 +43,7 @@ pub(super) enum ClaimFact {
     },
 }
 
-/// What the scheduler works with; `None` is what could not be read.
+/// The scheduler's input; `None` could not be read.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) classes: Option<Vec<DeviceClass>>,

@@ -6,8 +6,8 @@
 //!                                     netclaim_allocation: one node after another ┘
 //! ```
 //!
-//! It reads, with the rights of whoever runs it. What it may not read is said, with what is unknown because
-//! of it.
+//! It reads, with the rights of the user who runs it. What it may not read is said, with what is unknown
+//! because of it.
 
 mod explanation;
 mod facts;

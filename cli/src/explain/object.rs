@@ -48,7 +48,7 @@ impl FromStr for First {
 }
 
 impl First {
-    /// Returns the object, of which the second word may be the name.
+    /// Returns the object; the second word may be its name.
     ///
     /// # Errors
     /// Says so if there is no name, or a second one.

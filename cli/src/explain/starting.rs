@@ -44,7 +44,7 @@ fn is_node_ready(node: &Node) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What the kubelet says of containers that wait. Before the first one is created it says only that it
+/// The kubelet's reasons why containers wait. Before the first one is created it says only that it
 /// creates them.
 fn containers(pod: &Pod) -> Vec<String> {
     let status = pod.status.as_ref();

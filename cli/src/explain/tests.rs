@@ -393,7 +393,7 @@ fn a_pod_is_judged_for_its_claims_and_limits_together() {
 }
 
 #[test]
-fn what_may_not_be_read_is_said() {
+fn missing_rights_are_said() {
     let mut cluster = cluster();
     cluster.slices = None;
     let unread =
@@ -600,7 +600,7 @@ fn a_claim_is_explained_without_a_pod() {
 }
 
 #[test]
-fn what_tenants_and_plugins_have_written_cannot_move_the_cursor() {
+fn texts_of_tenants_and_plugins_cannot_move_the_cursor() {
     let event = json!({"metadata": {}, "involvedObject": {}, "type": "Warning", "reason": "Bad\u{1b}[31m",
         "message": "one\ntwo\u{1b}[2J"});
     let facts = NodeFacts { events: vec![from(event)], ..NodeFacts::default() };

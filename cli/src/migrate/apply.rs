@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * It deletes nothing, and writes no other kinds than those of [`WRITTEN`].
-//! * What others have written stays: a field that somebody else has set otherwise is a conflict, which is
-//!   reported and not forced.
+//! * What others have written stays: a field that another field manager has set to another value is a
+//!   conflict, which is reported and not forced.
 //! * What cannot be applied is reported with its name, and the others are applied.
 
 use std::fmt;
@@ -23,12 +23,12 @@ use crate::kinds::Kind;
 pub(super) const MANAGER: &str = "netclaimctl-migrate";
 /// The annotation that `kubectl apply` writes.
 const KUBECTL: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// How long an admission policy may take to know of a ClaimNetwork that has just been changed.
+/// How long an admission policy may take to see a ClaimNetwork that has just been changed.
 const POLICY: Duration = Duration::from_secs(2);
 
 const TEMPLATES: Kind = Kind::new("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates");
 
-/// What a translation makes, in the order in which it can be applied.
+/// The objects of a translation, in the order in which they can be applied.
 pub(super) const WRITTEN: [Kind; 4] = [
     Kind::new("netclaim.dev/v1alpha1", "AddressPool", "addresspools"),
     read::NETWORKS,
@@ -106,13 +106,13 @@ pub(super) enum ApplyError {
     )]
     OfKubectl(Target),
     #[error(
-        "{0}: somebody else has set a field otherwise, which stays: set it to what is translated, or choose its \
+        "{0}: another field manager has set a field to another value, which stays: set it to the translated value, or choose its \
          NetworkAttachmentDefinition no more (--selector)"
     )]
     Conflict(Target, #[source] Refusal),
     #[error(
         "{0}: the networks of its workload have changed, and a template cannot be changed: delete it, and the next run makes it \
-         anew (kubectl --namespace {namespace} delete resourceclaimtemplate {name}); pods that exist keep their claims",
+         again (kubectl --namespace {namespace} delete resourceclaimtemplate {name}); pods that exist keep their claims",
         namespace = .0.namespace.as_deref().unwrap_or_default(),
         name = .0.name
     )]
@@ -261,13 +261,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_others_have_set_stays() {
+    async fn fields_of_others_stay() {
         let fake = Fake::new();
         fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/claimnetworks/lan", Some((409, "Conflict")));
         let of_kubectl = json!({"metadata": {"name": "wan", "annotations": {KUBECTL: "{}"}}});
         fake.put("claimnetworks", &of_kubectl);
         let lines = lines(&fake, &[&network("lan", "eth1"), &network("wan", "eth2")]).await;
-        assert!(lines[0].starts_with("claimnetwork.netclaim.dev/lan: somebody else has set"), "{}", lines[0]);
+        assert!(
+            lines[0].starts_with("claimnetwork.netclaim.dev/lan: another field manager has set"),
+            "{}",
+            lines[0]
+        );
         assert!(lines[1].contains("--server-side --force-conflicts --field-manager=netclaimctl-migrate"));
         assert_eq!(fake.get("claimnetworks", "", "wan").unwrap().get("spec"), None);
     }

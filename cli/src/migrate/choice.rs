@@ -13,7 +13,7 @@ use netclaim_api::labels::{LabelOperator, LabelRequirement, LabelSelector};
 use super::input::Nad;
 use super::nad_name::NadName;
 
-/// What a user has chosen.
+/// The choice of a user.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Choice {
     /// The namespace that is translated; all of them without one.
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused_with_an_example() {
+    fn a_text_that_is_not_a_selector_is_refused_with_an_example() {
         for text in [
             "",
             "a,",

@@ -1,4 +1,4 @@
-//! ClaimNetworks and DeviceClasses that exist: of an earlier migration, or of somebody else.
+//! ClaimNetworks and DeviceClasses that exist: of an earlier migration, or of another owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,7 +97,7 @@ pub(super) fn selector(namespaces: BTreeSet<String>) -> LabelSelector {
     selector
 }
 
-/// Returns the namespaces of a selector that [`selector`] has made; `None` if somebody has written another
+/// Returns the namespaces of a selector that [`selector`] has made; `None` if it was changed to another
 /// one.
 pub(super) fn namespaces(selector: &LabelSelector) -> Option<BTreeSet<String>> {
     let mut labels = selector.match_labels.iter();

@@ -68,7 +68,7 @@ impl Fake {
         }
     }
 
-    /// Returns the requests since the last call that are no reads, and those that list.
+    /// Returns the requests since the last call that are not reads, and those that list.
     pub(super) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().requests)
     }

@@ -14,7 +14,7 @@
 //! * Each field of a NetworkAttachmentDefinition and of a pod's annotation is translated or dropped with a
 //!   note; or what has it is refused with the field. A workload is translated whole or not at all.
 //! * What it prints passes the checks of controller and agent, which are the same code.
-//! * What an earlier run has permitted to namespaces and claims stays. Objects of somebody else stay as they
+//! * What an earlier run has permitted to namespaces and claims stays. Objects of other owners stay as they
 //!   are.
 //! * A ClaimNetwork that exists permits nothing more, and a new one nothing to namespaces that the user did
 //!   not name, unless `--widen` says so.

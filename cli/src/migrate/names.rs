@@ -17,8 +17,8 @@ const SUBDOMAIN: usize = 253;
 
 /// Returns the name of the ClaimNetwork for each NetworkAttachmentDefinition: NAMESPACE-NAME, as the takeover
 /// of whereabouts names it. Where several would have one name, each gets a checksum of its own, so that none
-/// depends on the order; and so does one whose name somebody else's object has. What an earlier run has named
-/// keeps its name.
+/// depends on the order; and so does one whose name an object of another owner has. What an earlier run has
+/// named keeps its name.
 pub(super) fn networks<'a>(
     nads: impl Iterator<Item = &'a NadName>,
     existing: &Existing,
@@ -47,7 +47,7 @@ pub(super) fn networks<'a>(
     plain.iter().map(name).collect()
 }
 
-/// Returns the name, if no object of somebody else has it.
+/// Returns the name, if no object of another owner has it.
 fn free(name: NetworkName, nad: &NadName, existing: &Existing) -> Result<NetworkName, Invalid> {
     match existing.other(name.as_str(), nad) {
         None => Ok(name),

@@ -192,7 +192,7 @@ fn escaped(object: Map<String, Value>) -> Map<String, Value> {
 
 impl Draft {
     /// Returns the namespaces that have the ClaimNetwork; `None` if all have it, or those of a selector that
-    /// somebody has written.
+    /// netclaim has not written.
     pub(super) fn namespaces(&self) -> Option<BTreeSet<String>> {
         self.spec.namespaces.selector.as_ref().and_then(existing::namespaces)
     }

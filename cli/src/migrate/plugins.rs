@@ -32,7 +32,7 @@ const REFUSED: [(&str, &str); 7] = [
     ("userspace", "the plugin reads the pod's annotations of Multus: its pods stay on Multus"),
 ];
 
-/// Plugins of which netclaim's validation knows all keys.
+/// Plugins whose keys netclaim's validation knows.
 const KNOWN: [&str; 15] = [
     "bridge",
     "macvlan",
@@ -55,7 +55,7 @@ const TAKE_MAC: [&str; 4] = ["macvlan", "bridge", "tap", "tuning"];
 /// IPAM plugins that take the capability `ips`.
 const TAKE_IPS: [&str; 2] = ["static", "host-local"];
 
-/// What a translation finds in a plugin's configuration; fields are relative to it.
+/// The findings of a translation in a plugin's configuration; fields are relative to it.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) problems: Vec<Invalid>,

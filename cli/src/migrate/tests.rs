@@ -349,7 +349,7 @@ fn a_network_keeps_its_name_when_another_definition_would_get_the_same() {
 }
 
 #[test]
-fn an_object_of_somebody_else_is_not_replaced() {
+fn an_object_of_another_owner_is_not_replaced() {
     for (api, kind) in [("netclaim.dev/v1alpha1", "ClaimNetwork"), ("resource.k8s.io/v1", "DeviceClass")] {
         let mut objects = vec![macvlan("shop", "lan")];
         let other =
@@ -386,7 +386,7 @@ fn the_order_of_the_input_changes_nothing() {
 }
 
 #[test]
-fn what_is_printed_means_the_same_to_every_reader_of_yaml() {
+fn the_output_means_the_same_to_every_reader_of_yaml() {
     let config = json!({"cniVersion": "1.0.0", "type": "odd", "a": "on", "b": "no", "c": "0x10", "d": "52:54:00:12:34:56", "e": "1e3",
         "f": "${x}: #", "g": "", "h": "10.0", "i": null, "j": [], "k": "y", "l": "~", "m": "line\nline"});
     let found = migration(vec![nad("shop", "odd", &config)], None, &[]);
@@ -503,7 +503,7 @@ fn a_part_that_is_written_in_several_entries_is_handed_over() {
 }
 
 #[test]
-fn what_is_taken_over_from_whereabouts_is_handed_out_as_a_whole() {
+fn a_range_that_is_taken_over_from_whereabouts_is_handed_out_as_a_whole() {
     let used = json!({"9": {"podref": "shop/web-1"}, "12": {"podref": "shop/gone"}, "13": {"podref": ""}});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web-1", "uid": "u"}});
     let mut objects = vec![whereabouts("shop", "lan", &["10.60.0.16/28"]), pool(&used), pod];
@@ -690,7 +690,7 @@ async fn applied(fake: &Fake) -> (bool, String, String) {
 }
 
 #[tokio::test]
-async fn what_is_translated_is_applied_and_workloads_stay() {
+async fn the_translation_is_applied_and_workloads_stay() {
     let fake = Fake::new();
     fake.put("network-attachment-definitions", &macvlan("shop", "lan"));
     let web = fake.put("deployments", &workload("Deployment", "shop", "web", "lan"));
@@ -720,7 +720,10 @@ async fn an_object_that_cannot_be_applied_makes_the_command_fail() {
     fake.refuse("PATCH", "/apis/netclaim.dev/v1alpha1/claimnetworks/shop-lan", Some((409, "Conflict")));
     let (is_done, out, err) = applied(&fake).await;
     assert_eq!((is_done, out.as_str()), (false, "deviceclass.resource.k8s.io/shop-lan created\n"));
-    assert!(err.starts_with("netclaimctl: claimnetwork.netclaim.dev/shop-lan: somebody else"), "{err}");
+    assert!(
+        err.starts_with("netclaimctl: claimnetwork.netclaim.dev/shop-lan: another field manager"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -773,7 +776,7 @@ const NOT_OPENED: [&str; 3] = [
 ];
 
 #[test]
-fn a_workload_of_a_namespace_that_nobody_named_opens_no_network() {
+fn a_workload_of_a_namespace_that_was_not_named_opens_no_network() {
     let admins = migration(of_an_admin(), None, &[]);
     let unopened = of_kind(&admins, "ClaimNetwork");
     let with_intruder = || of_an_admin().into_iter().chain([intruder()]).collect::<Vec<_>>();
@@ -825,7 +828,7 @@ fn a_network_that_exists_is_opened_by_no_workload_unless_the_user_says_so() {
 }
 
 #[test]
-fn what_an_admin_has_taken_back_is_not_given_again() {
+fn a_permission_that_an_admin_has_withdrawn_is_not_given_again() {
     let mut objects = of_an_admin();
     let own = r#"[{"name": "lan", "mac": "02:00:00:00:00:01"}]"#;
     objects.push(workload("Deployment", "default", "web-2", own));

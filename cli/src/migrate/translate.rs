@@ -96,7 +96,7 @@ pub(super) fn migrate(input: &Input, choice: &Choice, handed_over: &HandedOver) 
         }
     }
     for (of, draft) in &mut drafts {
-        let notes = [selector_of_somebody(of, draft, &permitted), not_offered(of, draft, &others)];
+        let notes = [selector_of_another_owner(of, draft, &permitted), not_offered(of, draft, &others)];
         draft.notes.extend(notes.into_iter().flatten());
     }
     selection.nads.extend(drafts.keys().filter(|of| is_chosen(&of.namespace)).cloned());
@@ -120,7 +120,7 @@ fn not_accepted(of: &NadName, problem: &Invalid) -> Finding {
 }
 
 /// Says what a selector that is not a list of namespaces has to select. It stays as it is.
-fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_>]) -> Option<Invalid> {
+fn selector_of_another_owner(of: &NadName, draft: &Draft, workloads: &[Attachments<'_>]) -> Option<Invalid> {
     if draft.spec.namespaces.is_all() || draft.namespaces().is_some() {
         return None;
     }
@@ -128,7 +128,7 @@ fn selector_of_somebody(of: &NadName, draft: &Draft, workloads: &[Attachments<'_
     let namespaces: BTreeSet<&str> =
         users.map(|user| user.workload.object.namespace.as_str()).chain([of.namespace.as_str()]).collect();
     let note = format!(
-        "namespaces of ClaimNetwork {} stays, as somebody has changed it: make sure that it selects {}",
+        "namespaces of ClaimNetwork {} stays, because it was changed: make sure that it selects {}",
         draft.name,
         namespaces.into_iter().collect::<Vec<_>>().join(", ")
     );

@@ -1,6 +1,6 @@
 //! Addresses that whereabouts hands over.
 //!
-//! whereabouts and netclaim do not know of each other's addresses. So netclaim gets a part of a range, which
+//! whereabouts and netclaim do not know each other's addresses. So netclaim gets a part of a range, which
 //! every NetworkAttachmentDefinition of that range excludes; and of this part what pods still have is
 //! excluded from the ClaimNetwork. Or whereabouts is stopped, what pods have is [leased](super::takeover),
 //! and netclaim gets everything.
@@ -34,7 +34,7 @@ pub(super) enum HandedOver {
     All,
 }
 
-/// What the ClaimNetworks get that replace NetworkAttachmentDefinitions with whereabouts.
+/// The addresses of ClaimNetworks that replace NetworkAttachmentDefinitions with whereabouts.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
     /// Their addresses, or why they get none, with fields relative to the `ipam` object.
@@ -112,7 +112,7 @@ pub(super) fn takeover(input: &Input, names: &BTreeMap<&NadName, Result<NetworkN
 }
 
 fn takeover_of(input: &Input, nads: Vec<pools::Nad>) -> Takeover {
-    // Those whose pods are gone leaked, and nobody gets them again from whereabouts.
+    // Those whose pods are gone leaked, and whereabouts does not hand them out again.
     pools::plan(&objects(input, nads), Orphans::Free)
 }
 
@@ -314,7 +314,7 @@ impl Handover {
         self.pools.extend(pool.pool.map(|shared| (shared.name, shared.spec)));
     }
 
-    /// Adds what a pool of whereabouts becomes, of which a part is handed over.
+    /// Adds what a pool of whereabouts becomes, a part of which is handed over.
     fn add(&mut self, mut pool: PoolTakeover) {
         self.notes.extend(std::mem::take(&mut pool.notes).into_iter().map(note));
         let nads: Vec<NadName> = pool.networks.iter().map(|network| nad_of(&network.nad)).collect();

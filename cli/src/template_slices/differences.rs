@@ -8,7 +8,7 @@ use netclaim_allocation::nodes_in_words;
 use super::offers::SHOWN_NODES;
 use crate::printable::printable;
 
-/// What a device has, by the words for it.
+/// Properties of a device, by the words for them.
 type Fields = BTreeMap<String, String>;
 
 /// Returns a sentence for each value of other nodes that the template has not. Both have their devices as a

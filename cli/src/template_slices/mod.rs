@@ -6,7 +6,7 @@
 //!        YAML or JSON <── slices of a node that does not exist yet, labels of its Node <── template (pure)
 //! ```
 //!
-//! It reads, with the rights of whoever runs it: to get ClaimNetworks and AddressPools, and to list
+//! It reads, with the rights of the user who runs it: to get ClaimNetworks and AddressPools, and to list
 //! ResourceSlices.
 
 mod differences;

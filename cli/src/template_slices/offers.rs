@@ -11,7 +11,7 @@ use crate::slices::newest;
 /// The most names of nodes in a sentence.
 pub(super) const SHOWN_NODES: usize = 3;
 
-/// What a node has of the ClaimNetworks.
+/// The devices that a node has of the ClaimNetworks.
 #[derive(Debug)]
 pub(super) struct Offer<'a> {
     pub(super) node: &'a str,

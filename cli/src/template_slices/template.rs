@@ -23,13 +23,13 @@ use super::read::{Cluster, Network};
 /// What stands for the node's name. It is not a name, so that no API server accepts a slice with it.
 pub(super) const NODE: &str = "${NODE_NAME}";
 
-/// What a template of a node needs.
+/// The input for a template of a node.
 #[derive(Debug, Default)]
 pub(super) struct Template {
     /// Its one pool; `None` if all ClaimNetworks have the scope `Cluster`.
     pub(super) pool: Option<Pool>,
     labels: BTreeMap<String, &'static str>,
-    /// What people should know of it.
+    /// What people should know about it.
     pub(super) notes: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Template {
     pub(super) fn objects(&self) -> Vec<Value> {
         let specs = self.pool.iter().flat_map(|pool| specs(DRIVER_NAME, pool));
         let slices = specs.zip(0..).filter_map(|(mut spec, number): (_, u32)| {
-            // The agent's pools count their changes; 0 is no generation.
+            // The agent's pools count their changes; 0 is not a generation.
             spec.pool.generation = 1;
             let mut slice = ResourceSlice { spec, ..ResourceSlice::default() };
             slice.metadata.name = Some(format!("{NODE}-{DRIVER_NAME}-{number}"));
@@ -165,7 +165,7 @@ fn address_capacity(amount: u64, is_shared: bool) -> Option<DeviceCapacity> {
     device.capacity?.remove(attributes::ADDRESSES)
 }
 
-/// Returns what people should know of the ClaimNetwork in a template.
+/// Returns what people should know about the ClaimNetwork in a template.
 fn notes(network: &Network) -> Vec<String> {
     let (name, spec) = (&network.name, &network.spec);
     let mut notes = Vec::new();
@@ -198,7 +198,7 @@ fn notes(network: &Network) -> Vec<String> {
 ///
 /// A counter of the node keeps apart devices of one link: what a device consumes of it is consumed once, with
 /// its first share. Where all devices of the template together consume no more than there is, it refuses
-/// nothing, and the template is the same without it. Whoever else takes from it on real nodes, such as
+/// nothing, and the template is the same without it. Other devices that take from it on real nodes, such as
 /// `nic-LINK`, is not in the template, so no autoscaler gives it away. Where they consume more, they exclude
 /// each other: without the counter, an autoscaler would put their pods on one node, on which the scheduler
 /// places some of them only.

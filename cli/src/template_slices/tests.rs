@@ -228,7 +228,7 @@ async fn a_network_alone_needs_no_counters_and_two_that_exclude_each_other_keep_
     }
     let (objects, _) = made(exclusive(), &["mac", "ip"]).await.unwrap();
     let [counters, devices] = &objects[..] else { panic!("{objects:?}") };
-    // The whole link is not in the template: nobody takes from its counter.
+    // The whole link is not in the template: no device takes from its counter.
     let set = json!({"name": "eth1", "counters": {"net-ip": {"value": "1024"}}});
     assert_eq!(counters["spec"]["sharedCounters"], json!([set]));
     let taken = |name: &str| {

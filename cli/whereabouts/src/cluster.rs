@@ -63,7 +63,7 @@ pub struct Applied {
 /// after it: their blocks have no address that is leased.
 ///
 /// # Errors
-/// [`ApplyError`]: somebody else has an address, or a node hands it out; a pool differs; or the API server
+/// [`ApplyError`]: another holder has an address, or a node hands it out; a pool differs; or the API server
 /// refuses an object.
 pub async fn apply(client: &Client, takeover: &Takeover) -> Result<Applied, ApplyError> {
     if let Some(error) = takeover.unreadable.first() {
@@ -116,7 +116,7 @@ async fn handed_out<'a>(
     }
     let blocks = match Api::<AddressBlock>::all(client.clone()).list(&ListParams::default()).await {
         Ok(blocks) => blocks.items,
-        // Before the CRD is there, nobody has a block.
+        // Before the CRD is there, no node has a block.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(ApplyError::Blocks(error)),
     };

@@ -31,7 +31,7 @@ const OPERATIONAL: [&str; 12] = [
 /// The longest piece of a configuration in a message, in bytes.
 const QUOTED: usize = 120;
 
-/// What an `ipam` object of type `whereabouts` says (`IPAMConfig` in whereabouts' `pkg/types/types.go`).
+/// An `ipam` object of type `whereabouts` (`IPAMConfig` in whereabouts' `pkg/types/types.go`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ipam {
     /// `network_name`: equal ranges of different names are kept apart. Empty by default.
@@ -48,11 +48,11 @@ pub struct Ipam {
     pub has_node_slices: bool,
     /// `enable_overlapping_ranges`: no address is handed out twice by different ranges of one network name.
     pub guards_overlaps: bool,
-    /// What the object says and netclaim drops.
+    /// Parts of the object that netclaim drops.
     pub dropped: Vec<Invalid>,
 }
 
-/// A range of which a pod gets one address.
+/// A range from which a pod gets one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
     /// The subnet, without host bits.
@@ -61,7 +61,7 @@ pub struct Range {
     pub first: Option<IpAddr>,
     /// The last address, if it is not the subnet's last usable one.
     pub last: Option<IpAddr>,
-    /// Addresses that nobody gets; sorted and in the subnet.
+    /// Addresses that no pod gets; sorted and in the subnet.
     pub exclude: Vec<Span>,
     /// The entries of `exclude` that lie in larger ones; sorted and in the subnet.
     pub nested: Vec<Span>,
@@ -80,7 +80,7 @@ pub struct IpamRoute {
     pub table: Option<u32>,
 }
 
-/// An address that every pod gets, whatever the pool says; nobody reserves it.
+/// An address that every pod gets, whatever the pool says; it is not reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fixed {
     /// The address.
@@ -164,7 +164,7 @@ impl Range {
         let range = fields.take::<String>("range")?.filter(|text| !text.is_empty());
         let mut limit = |key| {
             let text: Option<String> = fields.take(key)?;
-            // What is no address is not set, as for whereabouts.
+            // A value that is not an address counts as not set, as for whereabouts.
             Ok::<_, Invalid>(text.as_deref().and_then(ip))
         };
         let (mut start, mut end) = (limit("range_start")?, limit("range_end")?);
@@ -277,7 +277,7 @@ impl<'a> Fields<'a> {
         self.dropped.push(Invalid::new(field, reason));
     }
 
-    /// Returns the keys that nobody took.
+    /// Returns the keys that were not taken.
     fn unknown(&mut self) -> Vec<Invalid> {
         let left = std::mem::take(&mut self.values).into_iter();
         let unknown = left.filter(|(key, (_, value))| {

@@ -84,7 +84,7 @@ pub struct Nad {
     pub conf_name: String,
     /// The ClaimNetwork that it becomes: [`default_network`] unless the caller sets another one.
     pub network: NetworkName,
-    /// What it says of addresses.
+    /// Its addresses.
     pub ipam: Ipam,
 }
 

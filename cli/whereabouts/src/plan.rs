@@ -68,7 +68,7 @@ type Pods<'a> = BTreeMap<String, &'a Pod>;
 struct Plan<'a> {
     objects: &'a Objects,
     groups: Vec<Group<'a>>,
-    /// Keys of which no range may hand out an address that another range has in use.
+    /// Keys for which no range may hand out an address that another range has in use.
     guarded: BTreeSet<Key>,
     /// Keys that some Nad has.
     keys: BTreeSet<Key>,

@@ -41,7 +41,7 @@ pub struct PoolTakeover {
     pub network_name: String,
     /// The ranges. With `network_name` they are the key of a pool of whereabouts.
     pub ranges: Vec<IpNet>,
-    /// The IPPools of which addresses are taken over.
+    /// The IPPools whose addresses are taken over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ip_pools: Vec<ObjectRef>,
     /// The AddressPool, if several ClaimNetworks draw from it.
@@ -130,7 +130,7 @@ pub enum UnclaimedReason {
     OtherName,
 }
 
-/// What a takeover drops or changes.
+/// The losses and changes of a takeover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// The object that says it.

@@ -122,7 +122,7 @@ fn two_nads_on_one_range_become_networks_of_one_address_pool() {
     let holder = json!({"kind": "Pod", "namespace": "ns2", "name": "db-0", "uid": "uid-of-db-0"});
     let expected = json!({"poolName": "10.20.0.0-24", "networkName": "ns2-storage-twin", "address": "10.20.0.3", "holder": holder});
     assert_eq!(lease, expected, "the ClaimNetwork is that of the pod's network-status");
-    assert_eq!(dropped(pool), [""; 0], "logs and etcd are no matter of addresses");
+    assert_eq!(dropped(pool), [""; 0], "logs and etcd have nothing to do with addresses");
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn an_address_that_two_have_stops_its_pool() {
     );
     let excluded = json!({"range": "10.0.0.0/24", "exclude": ["10.0.0.9"]});
     let planned = plan_one(excluded, pools(), vec![pod("ns/c", "ns/lan", &["10.0.0.9"])]);
-    assert_eq!(problems(&planned), [""; 0], "nobody hands out an excluded address");
+    assert_eq!(problems(&planned), [""; 0], "an excluded address is not handed out");
 }
 
 #[test]

@@ -41,7 +41,7 @@ struct Range {
     subnet: IpNet,
     start: u128,
     end: u128,
-    /// `None` for one of the other family, which is nobody's address here.
+    /// `None` for one of the other family, which is not an address here.
     gateway: Option<u128>,
 }
 
@@ -228,8 +228,8 @@ pub struct Reservations(Arc<Mutex<HashMap<PathBuf, Arc<Directory>>>>);
 /// 10 ms at most.
 const TICKS: Duration = Duration::from_millis(20);
 
-/// How long an unchanged directory stands for its files: somebody may write into one, which is no change of
-/// the directory.
+/// How long an unchanged directory stands for its files: a program may write into one, which is not a change
+/// of the directory.
 const LIFETIME: Duration = Duration::from_secs(60);
 
 /// A directory when it was read.
@@ -502,7 +502,7 @@ mod tests {
             |ips: &[&str]| host_local.left(&ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<_>>());
         assert_eq!(taken(&[]), 5);
         assert_eq!(taken(&["10.0.0.2", "fd00::2", "10.0.0.2", "::ffff:10.0.0.3"]), 3);
-        // The gateway, the broadcast address, and another network's are nobody's to lose.
+        // The gateway, the broadcast address, and another network's cannot be lost.
         assert_eq!(taken(&["10.0.0.1", "10.0.0.7", "10.1.0.2", "::a00:2"]), 5);
     }
 
@@ -620,7 +620,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
         #[test]
-        fn what_is_known_of_a_directory_is_what_a_first_reading_finds(
+        fn a_known_directory_reads_like_one_that_is_read_first(
             changes in proptest::collection::vec((change(), any::<bool>()), 1..24),
         ) {
             let root = tempfile::tempdir().unwrap();
@@ -632,7 +632,7 @@ mod tests {
                         let _ = fs::create_dir(&dir);
                         let file = dir.join(format!("10.0.0.{ip}"));
                         if !file.exists() {
-                            // Of other lengths: an inode may be used again within a tick.
+                            // With other lengths: an inode may be used again within a tick.
                             fs::write(file, "c".repeat(container.into())).unwrap();
                         }
                     }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * An attachment is on disk before its first plugin runs and until its DEL has succeeded, so that GC also
-//!   finds a failed or interrupted ADD. Of a failed one the file says which plugins made nothing.
+//!   finds a failed or interrupted ADD. For a failed one the file says which plugins made nothing.
 //! * DEL and CHECK use the configuration, arguments and result of the ADD, not today's configuration.
 //! * Processes that use the same cache directory wait for each other as the specification wants.
 
@@ -155,7 +155,10 @@ impl Attachments {
             }
             Err(failed) => {
                 if let Err(error) = self.forget(cached.list.name(), attachment) {
-                    tracing::warn!(error = error_chain(&error), "an ADD that never began stays known");
+                    tracing::warn!(
+                        error = error_chain(&error),
+                        "the record of an ADD that never began stays"
+                    );
                 }
                 Err(failed.into())
             }

@@ -70,7 +70,7 @@ pub struct Cached {
 pub enum AddOutcome {
     /// It succeeded, with this result.
     Attached(CniResult),
-    /// It is still under way, or nobody knows where it ended, with the result of the last plugin that
+    /// It is still under way, or it is unknown where it ended, with the result of the last plugin that
     /// succeeded. DEL is due.
     Unfinished(Option<CniResult>),
     /// It failed there, with the result of the last plugin that succeeded.

@@ -85,7 +85,7 @@ pub enum BinDirError {
     Colon(PathBuf),
 }
 
-/// What a DEL knows of its ADD.
+/// What a DEL knows about its ADD.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfAdd<'a> {
     /// What [`add`](Runtime::add) returned, or [`AddError::last_good`].
@@ -388,7 +388,7 @@ impl Runtime {
             match self.run(&Call::new(Verb::Del, list, plugin, attachment), &lock, add.result, deadline).await
             {
                 Err(error) if made_nothing || left_nothing(&error) => {
-                    tracing::info!(error = error_chain(&error), "taken for a successful DEL");
+                    tracing::info!(error = error_chain(&error), "treating the error as a successful DEL");
                 }
                 done => {
                     done?;

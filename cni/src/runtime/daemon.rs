@@ -1,7 +1,7 @@
 //! One call of a plugin's daemon, from connection to reply.
 //!
 //! Each call has a connection of its own. It ends with the call, also when the future is dropped: the daemon
-//! sees that nobody waits any more. Nothing forces it to stop.
+//! sees that no caller waits any more. Nothing forces it to stop.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;

@@ -219,7 +219,7 @@ mod tests {
         let mut changes = DirChanges::subscribe(vec![dir.path().to_owned()]).unwrap();
         fs::write(dir.path().join("bridge"), "").unwrap();
         changes.tick().await.unwrap();
-        // Reading is no change.
+        // Reading is not a change.
         fs::read(dir.path().join("bridge")).unwrap();
         assert!(timeout(Duration::from_millis(50), changes.tick()).await.is_err());
     }

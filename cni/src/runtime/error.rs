@@ -161,7 +161,7 @@ pub enum ErrorKind {
     Timeout {
         /// The time that was allowed for the whole operation, every plugin of the chain included.
         after: Duration,
-        /// What the call was doing.
+        /// The step at which the call was.
         phase: CallPhase,
     },
     /// A signal that was not the runtime's ended the plugin: a crash, or the kernel was out of memory.
@@ -242,7 +242,7 @@ pub enum ErrorKind {
     Wait(#[source] io::Error),
 }
 
-/// What a call was doing when its deadline passed.
+/// The step at which a call was when its deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallPhase {
     /// Another operation on the same container, or GC of the same network, was still running.

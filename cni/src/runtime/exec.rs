@@ -43,16 +43,16 @@ pub const TERM_GRACE: Duration = Duration::from_secs(2);
 pub const DRAIN_AFTER_EXIT: Duration = Duration::from_millis(500);
 
 /// How often to look whether a killed process is still there.
-const KILL_BEAT: Duration = Duration::from_millis(2);
+const KILL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How long a killed process may take to disappear before it is left to the kernel.
-const KILL_WAIT: Duration = Duration::from_secs(1);
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a process that has ended is left unreaped; see [`reap_later`].
-const REAP_AFTER: Duration = Duration::from_millis(50);
+const REAP_DELAY: Duration = Duration::from_millis(50);
 
 /// First and longest pause before a binary that is being written is tried again.
-const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+const BUSY_DELAYS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// Closes every descriptor above standard error that a plugin would inherit.
 ///
@@ -143,7 +143,7 @@ async fn spawn<'a>(
     deadline: Deadline,
 ) -> Result<(Child, Rest<'a>), ErrorKind> {
     let failed = |source| ErrorKind::Spawn { path: path.to_owned(), source };
-    let (mut pause, longest) = BUSY_PAUSE;
+    let (mut pause, longest) = BUSY_DELAYS;
     loop {
         let (stdin, rest) = Rest::of(&request.stdin).map_err(failed)?;
         let mut command = Command::new(path);
@@ -213,11 +213,11 @@ async fn supervise<F: Future<Output = ()>>(
     let exited = pipes.drive(child, Instant::now() + TERM_GRACE).await.is_some();
     // Also if the plugin has ended: its children must not outlive it.
     group.signal(Signal::SIGKILL);
-    let end = Instant::now() + KILL_WAIT;
+    let end = Instant::now() + KILL_TIMEOUT;
     if !exited && pipes.drive(child, end).await.is_none() {
         tracing::warn!(pid = child.id(), "killed CNI plugin does not end");
     }
-    // Reaped at once: a process that nobody has reaped still counts as one of its group.
+    // Reaped at once: a process that is not reaped still counts as one of its group.
     let _ = timeout_at(end, child.wait()).await;
     group.ended(end).await;
     pipes.drain().await;
@@ -249,7 +249,7 @@ async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
 /// processors, for milliseconds after each plugin of an attachment.
 fn reap_later(mut child: Child) {
     tokio::spawn(async move {
-        sleep(REAP_AFTER).await;
+        sleep(REAP_DELAY).await;
         let _ = child.wait().await;
     });
 }
@@ -294,7 +294,7 @@ impl Drop for Group {
         let Some(leader) = self.leader.take() else { return };
         if let (Some(lock), Ok(runtime)) = (self.lock.take(), Handle::try_current()) {
             runtime.spawn(async move {
-                gone(leader, Instant::now() + KILL_WAIT).await;
+                gone(leader, Instant::now() + KILL_TIMEOUT).await;
                 drop(lock);
             });
         }
@@ -304,7 +304,7 @@ impl Drop for Group {
 /// Waits until no process of the group is left, or `end`.
 async fn gone(leader: Pid, end: Instant) {
     while killpg(leader, None).is_ok() && Instant::now() < end {
-        sleep(KILL_BEAT).await;
+        sleep(KILL_INTERVAL).await;
     }
 }
 
@@ -326,7 +326,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// A broken pipe is no failure: a plugin need not read its input.
+/// A broken pipe is not a failure: a plugin need not read its input.
 async fn feed(Rest(rest): Rest<'_>) {
     if let Some((writer, bytes)) = rest
         && let Ok(mut pipe) = pipe::Sender::from_owned_fd(writer.into())

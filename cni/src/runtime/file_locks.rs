@@ -19,7 +19,7 @@ use super::durable::{FileError, create_dir};
 use crate::names::{ContainerId, ListName};
 
 /// First and longest pause before a retry.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// No network has this name: names begin with a letter or digit.
 const CONTAINERS: &str = ".containers";
@@ -92,7 +92,7 @@ async fn wait(
     until: Instant,
     mut try_lock: impl FnMut() -> Result<bool, FileError>,
 ) -> Result<bool, FileError> {
-    let (mut pause, longest) = PAUSE;
+    let (mut pause, longest) = RETRY_DELAYS;
     loop {
         if try_lock()? {
             return Ok(true);

@@ -105,7 +105,7 @@ impl Launcher {
                 return;
             }
             let _entered = handle.enter();
-            // If nobody waits any more, the child is dropped here, and killed.
+            // If no caller waits any more, the child is dropped here, and killed.
             let _ = sender.send(command.spawn());
         };
         tasks.send(Box::new(task)).map_err(|_| gone())?;

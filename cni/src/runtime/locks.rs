@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn locks_nobody_holds_are_forgotten() {
+    async fn locks_without_a_holder_are_forgotten() {
         let locks = Locks::default();
         for i in 0..100 {
             drop(locks.attachment(&format!("c{i}").parse().unwrap(), &"net".parse().unwrap()).await);

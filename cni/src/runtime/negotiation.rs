@@ -13,7 +13,7 @@ use crate::request::{Request, Verb};
 use crate::version::SpecVersion;
 
 /// How long a plugin may take to answer VERSION.
-const VERSION_DEADLINE: Duration = Duration::from_secs(10);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Runtime {
     /// Returns the versions that a plugin supports, of those that this runtime knows. Calls VERSION once for
@@ -31,7 +31,7 @@ impl Runtime {
         if let Some(versions) = self.versions.of(&program) {
             return Ok(versions);
         }
-        let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_DEADLINE), None).await;
+        let answer = self.exec(&context, Request::version(), Deadline::after(VERSION_TIMEOUT), None).await;
         let versions = match answer {
             Ok((reply, stderr)) => reply.versions().map_err(|kind| context.error_with(kind, stderr))?,
             // Plugins that are older than VERSION say this.

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_no_error_object() {
+    fn a_result_is_not_an_error_object() {
         assert!(matches!(
             reply(1, r#"{"cniVersion":"1.0.0"}"#).success(),
             Err(ErrorKind::Garbage { status: 1, .. })

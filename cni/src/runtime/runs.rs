@@ -19,7 +19,7 @@ pub enum RunEnd {
     Failed,
     /// Its time was over: it was killed, or not even started.
     TimedOut,
-    /// It was killed because nobody waits for it any more.
+    /// It was killed because its caller does not wait any more.
     CutShort,
 }
 

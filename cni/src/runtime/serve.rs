@@ -69,7 +69,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// A server failed.
-    #[error("a socket can be served no longer")]
+    #[error("cannot serve a socket any more")]
     Server(#[from] tonic::transport::Error),
 }
 
@@ -137,8 +137,8 @@ struct Socket {
 }
 
 impl Socket {
-    /// Listens at `path`, also where a daemon that has been killed has left a socket. The socket is nobody
-    /// else's from the moment it can be seen there.
+    /// Listens at `path`, also where a daemon that has been killed has left a socket. The socket belongs
+    /// to this user alone from the moment it can be seen there.
     async fn bind(path: PathBuf) -> Result<(UnixListener, Self), ServeError> {
         if !matches!(timeout(TAKEN, UnixStream::connect(&path)).await, Ok(Err(_))) {
             return Err(ServeError::Taken(path));
@@ -174,7 +174,7 @@ struct Served {
     log: Log,
 }
 
-/// What the daemon reads of a configuration.
+/// The part of a configuration that the daemon reads.
 #[derive(Deserialize)]
 struct Named {
     name: ListName,

@@ -35,7 +35,7 @@ pub(crate) fn find(dir: &Path, plugin: &PluginType) -> Result<Program, ErrorKind
         return Err(refused(dir, problem));
     }
     if !socket.file_type().is_socket() {
-        return Err(refused(&path, "is no socket".to_owned()));
+        return Err(refused(&path, "is not a socket".to_owned()));
     }
     if let Some(problem) = fault(&socket) {
         return Err(refused(&path, problem));

@@ -64,7 +64,7 @@ pub(super) fn chain(plugins: &[(String, &Members)], version: Option<SpecVersion>
         }
         match known.ipam {
             Ipam::Required if matches!(ipam, IpamIs::None) => {
-                let problem = format!("`ipam` is missing, and `{}` does not go without", known.name);
+                let problem = format!("`ipam` is missing, which `{}` requires", known.name);
                 report.error(at, problem, "write \"ipam\": {\"type\": …}");
             }
             Ipam::Unused if known.role != Role::IpamOnly && !matches!(ipam, IpamIs::None) => {

@@ -45,8 +45,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The most findings of a severity that a report keeps: people do not correct more at once, and whoever
-/// writes a configuration chooses how many there are.
+/// The most findings of a severity that a report keeps: people do not correct more at once, and the
+/// author of a configuration chooses how many there are.
 pub const MAX_FINDINGS: usize = 64;
 
 /// Collects findings, each once, up to [`MAX_FINDINGS`] of each severity.

@@ -16,7 +16,7 @@ use crate::placeholder::PlaceholderValue;
 const MIN_MTU: i128 = 68;
 const MAX_MTU: i128 = 65535;
 
-/// The form of a key's value. `null` counts as no key, and so does the empty text in most forms.
+/// The form of a key's value. `null` counts as a missing key, and so does the empty text in most forms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Form {
     Any,
@@ -207,7 +207,7 @@ impl Form {
     }
 }
 
-/// Reports the keys of an object that nobody reads, and values of a wrong form.
+/// Reports the keys of an object that no program reads, and values of a wrong form.
 pub(super) fn check_keys(members: &Members, at: &str, known: &[&[Key]], whose: &str, report: &mut Report) {
     let all = || known.iter().flat_map(|keys| keys.iter());
     for (key, node) in members.iter() {
@@ -215,7 +215,7 @@ pub(super) fn check_keys(members: &Members, at: &str, known: &[&[Key]], whose: &
         if let Some((_, form)) = all().find(|(known, _)| *known == key) {
             form.check(node, &here, report);
         } else if let Some((known, form)) = all().find(|(known, _)| is_misspelt(key, known)) {
-            // Go takes it for the known key; nobody else does.
+            // Only Go takes it for the known key.
             let problem =
                 format!("key is spelt differently from `{known}`, which plugins written in Go take it for");
             report.warning(&here, problem, format!("write `{known}`"));

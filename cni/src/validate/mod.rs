@@ -21,7 +21,7 @@ use crate::placeholder::PlaceholderValue;
 use finding::Report;
 use frame::{as_list, frame, is_single, repeated_keys};
 use node::Node;
-use template::Known;
+use template::KnownValues;
 
 pub use finding::{Finding, MAX_FINDINGS, Severity};
 pub use rules::{BANDWIDTH_PLUGIN, LINK_PLUGIN, ROUTE_PLUGIN};
@@ -66,7 +66,7 @@ fn check_template(
     report: Report,
     known: &dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
 ) -> Vec<Finding> {
-    let mut known = Known::new(known);
+    let mut known = KnownValues::new(known);
     check(json, report, |node, report| {
         node.map_texts("", &mut |text, at| template::open(text, at, &mut known, report))
     })

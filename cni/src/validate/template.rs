@@ -16,12 +16,12 @@ pub struct UnknownPlaceholder {
 }
 
 /// The possible values of placeholders, found once for each name: a list of values may be long.
-pub(super) struct Known<'a> {
+pub(super) struct KnownValues<'a> {
     find: &'a dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>,
     found: BTreeMap<String, Result<PlaceholderValue, UnknownPlaceholder>>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownValues<'a> {
     pub(super) fn new(find: &'a dyn Fn(&str) -> Result<PlaceholderValue, UnknownPlaceholder>) -> Self {
         Self { find, found: BTreeMap::new() }
     }
@@ -37,7 +37,7 @@ impl<'a> Known<'a> {
 }
 
 /// Replaces a text with placeholders by its possible values; `known` has those of each placeholder.
-pub(super) fn open(text: String, at: &str, known: &mut Known<'_>, report: &mut Report) -> Node {
+pub(super) fn open(text: String, at: &str, known: &mut KnownValues<'_>, report: &mut Report) -> Node {
     let parts = match placeholder::parse(&text) {
         Ok(parts) => parts,
         Err(problem) => {

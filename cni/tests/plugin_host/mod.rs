@@ -84,7 +84,7 @@ pub fn run(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The JSON that a command of iproute2 shows. Of a list with one entry, the entry.
+/// The JSON that a command of iproute2 shows. For a list with one entry, the entry.
 pub fn show(command: &str) -> Value {
     let output = run(command);
     let shown = if output.trim().is_empty() { json!([]) } else { serde_json::from_str(&output).unwrap() };

@@ -56,7 +56,7 @@ pub(crate) fn can_be_none(capacity: &DeviceCapacity) -> bool {
     range.is_some_and(|range| billionths(&range.min.0) == Ok(0))
 }
 
-/// What a request takes of a capacity.
+/// The amount of a capacity that a request takes.
 enum Rounded {
     To(i128),
     /// It has more than 63 bits, in which the scheduler counts steps.
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// What a request for `requested` takes of a capacity, in ones.
+    /// Returns the amount of a capacity that a request for `requested` takes, in ones.
     fn takes(capacity: Value, requested: Option<&str>) -> Result<String, Cause> {
         let device = serde_json::from_value(json!({"name": "d", "allowMultipleAllocations": true,
             "capacity": {"c": capacity}}))

@@ -84,7 +84,7 @@ pub enum Cause {
         by: Origin,
         /// The CEL expression.
         expression: String,
-        /// What the scheduler says.
+        /// The scheduler's message.
         why: String,
     },
     /// It is not known whether a selector selects the device.
@@ -198,7 +198,7 @@ pub enum Cause {
     CombinationUnknown,
 }
 
-/// A capacity of a device of which all requests together take more than is free.
+/// A capacity of a device that all requests together exceed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lack {

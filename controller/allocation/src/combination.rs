@@ -9,7 +9,7 @@ use crate::capacity;
 use crate::cause::{Amount, Cause, Lack};
 use crate::holdings::{Holdings, holders, takes, used};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters, network_of};
-use crate::request::{MOST_DEVICES, Request, Wanted};
+use crate::request::{DeviceCount, MOST_DEVICES, Request};
 
 /// The most devices that the search tries. Nearly all searches need a handful; the rest would take the
 /// scheduler's 10 s.
@@ -33,7 +33,7 @@ pub(crate) struct Choice<'a> {
     pub(crate) stops: BTreeMap<usize, Cause>,
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Yes,
@@ -104,7 +104,7 @@ struct Search<'s, 'a> {
     served: Option<Taken>,
 }
 
-/// What the search has taken so far.
+/// The devices that the search has taken so far.
 #[derive(Clone, Default)]
 struct Taken {
     /// Devices that are not shared, with the claims that have them.
@@ -127,8 +127,8 @@ impl<'s> Search<'s, '_> {
         };
         choices.iter().any(|choice| {
             let count = match choice.request.wanted {
-                Wanted::Exactly(count) => count,
-                Wanted::All => choice.usable.len(),
+                DeviceCount::Exactly(count) => count,
+                DeviceCount::All => choice.usable.len(),
             };
             let mut next = taken.clone();
             let devices = next.devices.entry(self.claim_of(index)).or_default();
@@ -192,7 +192,7 @@ impl<'s> Search<'s, '_> {
 
     /// Notes that a constraint is not met. If a request wants all devices, the scheduler gives up there.
     fn miss(&mut self, request: &Request) -> bool {
-        if request.wanted == Wanted::All {
+        if request.wanted == DeviceCount::All {
             self.stopped = Some(Cause::NoCombination);
         }
         false
@@ -227,7 +227,7 @@ impl<'s> Search<'s, '_> {
         })
     }
 
-    /// Returns the capacities of which the requests have taken more than is free.
+    /// Returns the capacities that the requests exceed.
     fn lacks(&self) -> Vec<Lack> {
         let taken = self.served.iter().flat_map(|taken| &taken.capacities);
         let lacks = taken.filter_map(|((index, name), wanted)| {

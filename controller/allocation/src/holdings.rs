@@ -59,16 +59,17 @@ impl fmt::Display for Holder {
 
 /// One claim's part of a device.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct HeldShare {
     pub(crate) holder: Holder,
-    /// What a share takes of each capacity, in billionths, if that can be read; `None` is the whole device.
+    /// The amounts of each capacity that a share takes, in billionths, if that can be read; `None` is the
+    /// whole device.
     pub(crate) share: Option<BTreeMap<String, Option<i128>>>,
 }
 
 /// What all claims hold, by device.
 #[derive(Debug, Clone, Default)]
 pub struct Holdings {
-    devices: BTreeMap<DeviceId, Vec<Held>>,
+    devices: BTreeMap<DeviceId, Vec<HeldShare>>,
     is_partial: bool,
 }
 
@@ -96,24 +97,24 @@ impl Holdings {
                 .share_id
                 .is_some()
                 .then(|| amounts.map(|(name, amount)| (name.clone(), billionths(&amount.0).ok())).collect());
-            self.devices.entry(id).or_default().push(Held { holder: Holder::of(claim), share });
+            self.devices.entry(id).or_default().push(HeldShare { holder: Holder::of(claim), share });
         }
     }
 
     /// What claims have of a device.
-    pub(crate) fn of(&self, device: &DeviceId) -> &[Held] {
+    pub(crate) fn of(&self, device: &DeviceId) -> &[HeldShare] {
         self.devices.get(device).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
 /// What shares of other claims take of a capacity; `None` if one of them cannot be read.
-pub(crate) fn used(held: &[Held], capacity: &str) -> Option<i128> {
+pub(crate) fn used(held: &[HeldShare], capacity: &str) -> Option<i128> {
     let mut shares = held.iter().filter_map(|held| held.share.as_ref()?.get(capacity));
     shares.try_fold(0_i128, |sum, amount| Some(sum.saturating_add((*amount)?)))
 }
 
 /// Whether a share takes some of a capacity.
-pub(crate) fn takes(held: &Held, capacity: &str) -> bool {
+pub(crate) fn takes(held: &HeldShare, capacity: &str) -> bool {
     held.share
         .as_ref()
         .is_some_and(|share| share.get(capacity).is_some_and(|taken| taken.is_none_or(|taken| taken > 0)))
@@ -123,7 +124,7 @@ pub(crate) fn takes(held: &Held, capacity: &str) -> bool {
 const HOLDERS: usize = 16;
 
 /// The claims, each once, the first ones by name.
-pub(crate) fn holders<'a>(held: impl Iterator<Item = &'a Held>) -> Vec<Holder> {
+pub(crate) fn holders<'a>(held: impl Iterator<Item = &'a HeldShare>) -> Vec<Holder> {
     let holders: BTreeSet<&Holder> = held.map(|held| &held.holder).collect();
     holders.into_iter().take(HOLDERS).cloned().collect()
 }

@@ -15,12 +15,12 @@ use serde::Serialize;
 use crate::capacity;
 use crate::cause::{Amount, Cause, Origin, Use};
 use crate::combination::{self, Choice, Found};
-use crate::holdings::{DeviceId, Held, Holdings, holders, takes, used};
+use crate::holdings::{DeviceId, HeldShare, Holdings, holders, takes, used};
 use crate::limits::Limits;
 use crate::node_selector::{self, KnownNode};
 use crate::pool::{Candidate, Counter, Pools, consumed_counters, is_ours, network_of};
 use crate::request::{
-    self, Alternatives, Compiler, MOST_DEVICES, Request, RequestName, TOO_LATE, Wanted, is_over,
+    self, Alternatives, Compiler, DeviceCount, MOST_DEVICES, Request, RequestName, TOO_LATE, is_over,
 };
 use crate::selector::{Evaluation, Selector};
 use crate::taint_rules;
@@ -63,7 +63,7 @@ pub enum Answer {
     Yes,
 }
 
-/// What a node can serve.
+/// A node's verdict.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeVerdict {
@@ -77,7 +77,7 @@ pub struct NodeVerdict {
     pub together: Option<Cause>,
 }
 
-/// What a node has for a request.
+/// A node's verdict on a request.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestVerdict {
@@ -92,7 +92,7 @@ pub struct RequestVerdict {
 }
 
 impl RequestVerdict {
-    /// Whether something could serve the request of which that is not known.
+    /// Whether some device, whose answer is unknown, could serve the request.
     fn has_unknown(&self) -> bool {
         let of_devices = self.devices.iter().flat_map(|device| &device.causes);
         let mut causes = self.reasons.iter().map(|reason| &reason.cause).chain(of_devices);
@@ -336,7 +336,7 @@ impl Question {
         verdict
     }
 
-    /// Judges a request with its alternatives, of which one is enough.
+    /// Judges a request with its alternatives; one of them is enough.
     fn alternatives<'r>(
         &self,
         alternatives: &'r Alternatives,
@@ -359,11 +359,11 @@ impl Question {
             // The scheduler looks up all classes first, and all devices of a request that wants them all.
             let has_unusable = pools.unusable.iter().any(|cause| !cause.is_unknown());
             let is_looked_up_first = request.hopeless.is_some() && stops
-                || request.wanted == Wanted::All && (has_unusable || !stops_at.is_empty());
+                || request.wanted == DeviceCount::All && (has_unusable || !stops_at.is_empty());
             gives_up |= is_looked_up_first;
             let can_serve = match request.wanted {
-                Wanted::Exactly(count) => usable.len() >= count,
-                Wanted::All => verdict.answer == Answer::Yes,
+                DeviceCount::Exactly(count) => usable.len() >= count,
+                DeviceCount::All => verdict.answer == Answer::Yes,
             };
             if verdict.answer == Answer::Yes && holdings.is_partial() {
                 verdict.answer = Answer::Unknown;
@@ -402,14 +402,13 @@ impl Question {
         let mut usable = Vec::new();
         let mut reasons = BTreeSet::new();
         let mut selected = 0_usize;
-        let enough =
-            |usable: &Vec<usize>| matches!(request.wanted, Wanted::Exactly(count) if usable.len() >= count);
+        let enough = |usable: &Vec<usize>| matches!(request.wanted, DeviceCount::Exactly(count) if usable.len() >= count);
         for (index, candidate) in pools.candidates.iter().enumerate() {
             let causes = device_causes(request, candidate, pools, holdings, self.deadline);
             let is_passed_over = |cause: &Cause| match request.wanted {
-                Wanted::Exactly(_) => matches!(cause, Cause::NotSelected { .. }),
+                DeviceCount::Exactly(_) => matches!(cause, Cause::NotSelected { .. }),
                 // All devices that could ever serve the request are wanted.
-                Wanted::All => cause.is_lasting(),
+                DeviceCount::All => cause.is_lasting(),
             };
             let is_selected = !causes.iter().any(is_passed_over);
             if causes.is_empty() {
@@ -427,8 +426,8 @@ impl Question {
         let is_unknown =
             reasons.iter().map(|reason| &reason.cause).chain(&pools.unusable).any(Cause::is_unknown);
         let is_served = match request.wanted {
-            Wanted::Exactly(_) => enough(&usable),
-            Wanted::All => !usable.is_empty() && usable.len() == selected && pools.unusable.is_empty(),
+            DeviceCount::Exactly(_) => enough(&usable),
+            DeviceCount::All => !usable.is_empty() && usable.len() == selected && pools.unusable.is_empty(),
         };
         verdict.answer = match (is_served, is_unknown) {
             (true, _) if !stops => Answer::Yes,
@@ -438,7 +437,7 @@ impl Question {
         if verdict.answer != Answer::Yes {
             if stops {
                 reasons.retain(|reason| reason.cause.stops_the_scheduler());
-            } else if let Wanted::Exactly(count) = request.wanted
+            } else if let DeviceCount::Exactly(count) = request.wanted
                 && count > 1
                 && selected > 0
             {
@@ -494,7 +493,7 @@ fn plugin(request: &Request, node: KnownNode<'_>) -> Option<Result<(), RequestVe
     }
 }
 
-/// What a node has for a request with its alternatives.
+/// A node's verdict on a request with its alternatives.
 struct Judged<'r> {
     answer: Answer,
     choices: Vec<Choice<'r>>,
@@ -550,9 +549,9 @@ fn device_causes(
 ) -> Vec<Cause> {
     let causes = causes_of_placed(request, candidate, pools, holdings, deadline);
     let is_refused = match request.wanted {
-        Wanted::Exactly(_) => !causes.is_empty() && !causes.iter().any(Cause::stops_the_scheduler),
+        DeviceCount::Exactly(_) => !causes.is_empty() && !causes.iter().any(Cause::stops_the_scheduler),
         // Where the device is not for the node, the request does not want it.
-        Wanted::All => causes.iter().any(Cause::is_lasting),
+        DeviceCount::All => causes.iter().any(Cause::is_lasting),
     };
     match &candidate.doubt {
         Some(doubt)
@@ -580,7 +579,7 @@ fn causes_of_placed(
     match selected(request, candidate, deadline) {
         Ok(()) => {}
         Err(cause @ Cause::NotSelected { .. }) => return vec![cause],
-        // The scheduler does not look at the selectors for a device that somebody has.
+        // The scheduler does not look at the selectors for a device that a claim has.
         Err(cause) if causes.is_empty() => return vec![cause],
         Err(_) => return causes,
     }
@@ -624,7 +623,7 @@ fn short_capacities<'a>(
     request: &'a Request,
     candidate: &'a Candidate<'_>,
     taken: &'a BTreeMap<String, i128>,
-    held: &'a [Held],
+    held: &'a [HeldShare],
 ) -> impl Iterator<Item = Cause> + 'a {
     candidate.device.capacity.iter().flatten().filter_map(move |(name, capacity)| {
         let wanted = taken.get(name).copied().unwrap_or_default();

@@ -52,7 +52,7 @@ impl<'a> KnownNode<'a> {
 }
 
 /// Whether the selector selects the node: one of its terms must hold. A term without requirements selects
-/// nothing. `None` if that depends on what is not known of the node.
+/// nothing. `None` if that depends on unknown facts about the node.
 pub(crate) fn selects(selector: &NodeSelector, node: KnownNode<'_>) -> Option<bool> {
     let terms = selector.node_selector_terms.iter().map(|term| {
         let fields = term.match_fields.iter().flatten().map(|field| Some(node.has_field(field)));

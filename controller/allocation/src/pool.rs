@@ -36,7 +36,7 @@ pub(crate) struct Pool<'a> {
     pub(crate) members: Vec<(DeviceId, &'a Device)>,
 }
 
-/// What a node offers.
+/// The devices that a node offers.
 #[derive(Default)]
 pub(crate) struct Pools<'a> {
     pub(crate) pools: Vec<Pool<'a>>,
@@ -258,7 +258,7 @@ pub(crate) fn consumed_counters(device: &Device) -> impl Iterator<Item = (Counte
     })
 }
 
-/// Whether the slice has devices for the node; `None` if that depends on what is not known of the node.
+/// Whether the slice has devices for the node; `None` if that depends on unknown facts about the node.
 fn is_for(slice: &ResourceSlice, node: KnownNode<'_>) -> Option<bool> {
     let spec = &slice.spec;
     if spec.per_device_node_selection == Some(true) {

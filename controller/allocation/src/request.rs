@@ -47,7 +47,7 @@ impl fmt::Display for RequestName {
 
 /// How many devices a request wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum DeviceCount {
     Exactly(usize),
     All,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Request {
     pub(crate) class: String,
     /// Those of the class, then its own.
     pub(crate) selectors: Vec<(Origin, Arc<Selector>)>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: DeviceCount,
     pub(crate) tolerations: Vec<DeviceToleration>,
     /// In billionths, by the name that the claim spells.
     pub(crate) capacity: BTreeMap<String, i128>,
@@ -80,8 +80,8 @@ impl Request {
     pub(crate) fn fewest(&self, all: usize) -> usize {
         match self.wanted {
             _ if self.hopeless.as_ref().is_some_and(Cause::is_unknown) => 0,
-            Wanted::Exactly(count) => count,
-            Wanted::All => all,
+            DeviceCount::Exactly(count) => count,
+            DeviceCount::All => all,
         }
     }
 
@@ -144,7 +144,7 @@ impl Compiler {
     }
 }
 
-/// One entry of a claim's requests: the alternatives that it names, of which one is enough.
+/// One entry of a claim's requests: the alternatives that it names; one of them is enough.
 pub(crate) type Alternatives = Vec<Request>;
 
 /// Reads the requests of a claim.
@@ -190,7 +190,7 @@ fn alternatives(
         request: Some(request.name.clone()),
         alternative: alternative.map(str::to_owned),
     };
-    let exactly = request.exactly.iter().map(|exactly| Asked {
+    let exactly = request.exactly.iter().map(|exactly| RequestParts {
         name: name(None),
         class: &exactly.device_class_name,
         selectors: exactly.selectors.as_deref(),
@@ -202,7 +202,7 @@ fn alternatives(
         admin_access: exactly.admin_access == Some(true),
         is_derived: exactly.derived_attributes.as_ref().is_some_and(|derived| !derived.is_empty()),
     });
-    let alternatives = request.first_available.iter().flatten().map(|alternative| Asked {
+    let alternatives = request.first_available.iter().flatten().map(|alternative| RequestParts {
         name: name(Some(&alternative.name)),
         class: &alternative.device_class_name,
         selectors: alternative.selectors.as_deref(),
@@ -217,8 +217,8 @@ fn alternatives(
     exactly.chain(alternatives).map(|asked| asked.request(classes, compiler)).collect()
 }
 
-/// What a request and an alternative have in common.
-struct Asked<'a> {
+/// The fields that a request and an alternative have in common.
+struct RequestParts<'a> {
     name: RequestName,
     class: &'a str,
     selectors: Option<&'a [DeviceSelector]>,
@@ -231,7 +231,7 @@ struct Asked<'a> {
     is_derived: bool,
 }
 
-impl Asked<'_> {
+impl RequestParts<'_> {
     fn request(self, classes: &[DeviceClass], compiler: &mut Compiler) -> Request {
         let class = classes.iter().find(|class| class.metadata.name.as_deref() == Some(self.class));
         let mut unknown = self.is_derived.then_some("derived attributes");
@@ -248,12 +248,12 @@ impl Asked<'_> {
         }
         let wanted = match self.mode {
             None | Some("" | "ExactCount") => {
-                Wanted::Exactly(usize::try_from(self.count.unwrap_or(1)).unwrap_or(usize::MAX))
+                DeviceCount::Exactly(usize::try_from(self.count.unwrap_or(1)).unwrap_or(usize::MAX))
             }
-            Some("All") => Wanted::All,
+            Some("All") => DeviceCount::All,
             Some(_) => {
                 unknown = Some("another allocation mode");
-                Wanted::Exactly(1)
+                DeviceCount::Exactly(1)
             }
         };
         let requests = self.capacity.iter().flat_map(|capacity| capacity.requests.iter().flatten());

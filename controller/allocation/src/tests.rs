@@ -183,7 +183,7 @@ fn an_attribute_that_is_missing_stops_the_scheduler() {
 }
 
 #[test]
-fn a_device_that_somebody_has_is_not_evaluated() {
+fn a_device_that_is_taken_is_not_evaluated() {
     let nic = json!([link_device("nic-eth1", "nic", json!({}))]);
     let case = Case::new(claim("web", json!([request("colour", json!({}))])), nic)
         .held_by([holding("db", "a", "nic-eth1", None)]);

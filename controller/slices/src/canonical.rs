@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewrite_by_the_server_is_no_difference() {
+    fn a_rewrite_by_the_server_is_not_a_difference() {
         let sent = json!({
             "name": "a", "attributes": {}, "allowMultipleAllocations": true, "bindsToNode": false,
             "capacity": {"bandwidth": {"value": "10000M", "requestPolicy": {"default": "0.5G", "validRange":

@@ -56,7 +56,7 @@ pub enum ConfigError {
 }
 
 impl PublisherConfig {
-    /// Returns settings with a write budget of 2/s (burst 20) for a node, of which there may be thousands, or
+    /// Returns settings with a write budget of 2/s (burst 20) for one of possibly thousands of nodes, or
     /// 50/s (burst 200) for the cluster.
     ///
     /// `publisher` distinguishes publishers of one driver name in one scope, and must stay the same across

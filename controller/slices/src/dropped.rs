@@ -85,7 +85,7 @@ impl DroppedField {
     }
 }
 
-/// Which fields of slices an API server stores, and what is known of its scheduler.
+/// Which fields of slices an API server stores, and what its scheduler can do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerFeatures {
     dropped: BTreeSet<DroppedField>,

@@ -21,7 +21,7 @@ pub(crate) const DEVICES_PER_SLICE: usize = 64;
 /// Counter sets in a slice (API limit).
 pub(crate) const COUNTER_SETS_PER_SLICE: usize = 8;
 
-/// What a slice holds. Counters come first, also in the order of writes.
+/// The content of a slice. Counters come first, also in the order of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Counters,

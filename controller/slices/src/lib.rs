@@ -16,9 +16,9 @@
 //! * A device is left out if [`validate()`] finds a fault, or if the API server names it as the cause of a
 //!   refusal. A pool that is refused as a whole keeps its last slices.
 //! * The publisher touches only slices of its driver in its [`Scope`], and none whose label
-//!   [`PUBLISHER_LABEL`] names another publisher. A slice without the label belongs to whoever publishes a
-//!   pool of its name; one of an unknown pool is left alone. So several publishers can share a driver name if
-//!   they publish different pools.
+//!   [`PUBLISHER_LABEL`] names another publisher. A slice without the label belongs to the program that
+//!   publishes a pool of its name; one of an unknown pool is left alone. So several publishers can share a
+//!   driver name if they publish different pools.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

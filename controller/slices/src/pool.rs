@@ -30,7 +30,7 @@ pub struct Pool {
     /// Counters that the devices consume.
     pub counters: Vec<CounterSet>,
     /// Annotations of each of its slices. Their names begin with the driver and `/`; others are not written,
-    /// and stay as somebody else writes them.
+    /// and stay as another program writes them.
     pub annotations: BTreeMap<String, String>,
     /// What is done while there is nothing in it.
     pub empty: EmptyPool,

@@ -1,7 +1,7 @@
 //! The task that writes the desired pools to the API server.
 //!
 //! One loop: a desired pool or a slice changes -> gather changes -> plan each pool from its slices -> write.
-//! A failed write ends the plan of its pool. The next try plans anew, without the devices that the server
+//! A failed write ends the plan of its pool. The next try plans again, without the devices that the server
 //! named as the cause. A restart loses only what the server does not store (see [`crate::dropped`]), which
 //! the next probe finds out.
 
@@ -54,7 +54,7 @@ pub struct PublishStatus {
     pub revision: Revision,
     /// By name: the pools of that revision, and those being withdrawn.
     pub pools: BTreeMap<String, PoolStatus>,
-    /// What the API server stores; `None` until it was probed.
+    /// The fields that the API server stores; `None` until it was probed.
     pub server: Option<ServerFeatures>,
 }
 

@@ -91,7 +91,7 @@ impl PoolAcceptance {
 /// change of a node is compared once.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct NodeOverlaps {
-    /// What the pool hands out or reserves: sorted and disjoint.
+    /// The ranges that the pool hands out or reserves: sorted and disjoint.
     spans: Vec<Span>,
     /// An address of the pool by the node that has it.
     of_node: BTreeMap<String, Span>,

@@ -97,7 +97,7 @@ mod tests {
         assert_eq!((abandoned.due(now + LONGEST), abandoned.next()), (BTreeMap::new(), None));
         abandoned.see("a", Some(&both), false, now);
         assert_eq!((abandoned.due(now), abandoned.next()), (BTreeMap::new(), Some(now + GRACE)));
-        // What else changes on the node does not begin the time anew.
+        // Other changes of the node do not restart the time.
         abandoned.see("a", Some(&both), false, now + GRACE / 2);
         assert_eq!(abandoned.due(now + GRACE), BTreeMap::from([("a".to_owned(), vec![LABEL.to_owned()])]));
     }

@@ -9,7 +9,7 @@ use netclaim_api::Quantity;
 use netclaim_api::network::NodeCounts;
 use netclaim_api::taints::Reason;
 
-/// What a node publishes for a ClaimNetwork.
+/// The devices that a node publishes for a ClaimNetwork.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OnNode {
     pub(crate) bandwidth: Option<Quantity>,
@@ -27,7 +27,7 @@ pub(crate) struct NodeNow {
     pub(crate) has_agent: bool,
 }
 
-/// What the change of a node means.
+/// The effect of a node's change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     /// The status of the ClaimNetwork may have changed.
@@ -130,7 +130,7 @@ impl NetworkNodes {
         self.selected.contains(node)
     }
 
-    /// Whether nothing is known of any node.
+    /// Whether no node is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.publishing.is_empty() && self.selected.is_empty()
     }

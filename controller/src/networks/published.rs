@@ -97,9 +97,9 @@ impl Offer {
     }
 }
 
-/// What an accepted ClaimNetwork asks of nodes.
+/// The requirements of an accepted ClaimNetwork on nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct NodeAsk {
     /// Its nodes; `None` for all.
     pub(crate) node_selector: Option<NodeSelector>,
     pub(crate) bandwidth: Option<Quantity>,
@@ -107,7 +107,7 @@ pub(crate) struct Wanted {
     pub(crate) label: Option<String>,
 }
 
-impl Wanted {
+impl NodeAsk {
     fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         selects_node(self.node_selector.as_ref(), labels)
     }
@@ -138,8 +138,8 @@ pub(crate) struct Published {
     slices: BTreeMap<String, Offer>,
     /// Names of the slices of each node.
     agents: BTreeMap<String, BTreeSet<String>>,
-    /// What the accepted ClaimNetworks ask for.
-    wanted: BTreeMap<NetworkName, Wanted>,
+    /// The requirements of the accepted ClaimNetworks.
+    wanted: BTreeMap<NetworkName, NodeAsk>,
     networks: BTreeMap<NetworkName, NetworkNodes>,
     /// ClaimNetworks of the cluster, with each node that has the label of one.
     labelled: BTreeSet<(NetworkName, String)>,
@@ -220,7 +220,7 @@ impl Published {
     }
 
     /// Takes in what the accepted ClaimNetworks ask for, of nodes with these labels.
-    pub(crate) fn want(&mut self, wanted: BTreeMap<NetworkName, Wanted>, nodes: &Nodes) {
+    pub(crate) fn want(&mut self, wanted: BTreeMap<NetworkName, NodeAsk>, nodes: &Nodes) {
         let before = std::mem::replace(&mut self.wanted, wanted);
         let names: BTreeSet<NetworkName> = before.keys().chain(self.wanted.keys()).cloned().collect();
         for network in names {
@@ -234,7 +234,7 @@ impl Published {
             let all: BTreeSet<String> = self.agents.keys().chain(nodes.keys()).cloned().collect();
             for node in all {
                 let selects =
-                    |wanted: &Wanted| nodes.get(&node).is_some_and(|facts| wanted.selects(&facts.labels));
+                    |wanted: &NodeAsk| nodes.get(&node).is_some_and(|facts| wanted.selects(&facts.labels));
                 let is_selected = now.as_ref().is_some_and(selects);
                 if now
                     .as_ref()
@@ -251,7 +251,7 @@ impl Published {
 
     /// Takes in the labels of a Node; `None` if it is gone.
     pub(crate) fn label(&mut self, node: &str, labels: Option<&BTreeMap<String, String>>) {
-        let selects = |wanted: &Wanted| labels.is_some_and(|labels| wanted.selects(labels));
+        let selects = |wanted: &NodeAsk| labels.is_some_and(|labels| wanted.selects(labels));
         let now: Vec<(NetworkName, bool, bool)> = self
             .wanted
             .iter()
@@ -291,7 +291,7 @@ impl Published {
         &self.rules
     }
 
-    /// Derives anew what a node is to a ClaimNetwork.
+    /// Derives again what a node is to a ClaimNetwork.
     fn refresh(&mut self, network: NetworkName, node: &str, is_selected: bool) {
         let slices = self.agents.get(node);
         let device = DeviceName::Network(network.clone()).to_string();
@@ -421,7 +421,7 @@ mod tests {
     fn a_node_that_a_network_does_not_select_is_not_one_of_its_nodes() {
         let selector = json!({"matchLabels": {"rack": "7"}});
         let wanted =
-            Wanted { node_selector: Some(serde_json::from_value(selector).unwrap()), ..Wanted::default() };
+            NodeAsk { node_selector: Some(serde_json::from_value(selector).unwrap()), ..NodeAsk::default() };
         let labels = |rack: &str| BTreeMap::from([("rack".to_owned(), rack.to_owned())]);
         let node = |rack: &str| NodeFacts { labels: labels(rack), ..NodeFacts::default() };
         let nodes = Nodes::from([("n1".to_owned(), node("7")), ("n2".to_owned(), node("8"))]);
@@ -432,7 +432,7 @@ mod tests {
         let on = |published: &Published| {
             published.of(&name("a")).unwrap().publishing().cloned().collect::<Vec<_>>()
         };
-        assert_eq!(on(&published), ["n1", "n2"], "nobody knows whom the ClaimNetwork selects");
+        assert_eq!(on(&published), ["n1", "n2"], "it is unknown which nodes the ClaimNetwork selects");
         published.want([(name("a"), wanted)].into(), &nodes);
         assert_eq!(on(&published), ["n1"]);
         published.label("n2", Some(&labels("7")));
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(changes, all);
         assert!(!published.apply(Event::Apply(slice("s1", Some("n1"), &named(&["net-a"])))));
         assert_eq!(published.take_changes(), Changes::default());
-        // Nobody needs other addresses because a link is down.
+        // No node needs other addresses because a link is down.
         let down = json!({"name": "net-a", "taints": [{"key": "netclaim.dev/link-down"}]});
         assert!(published.apply(Event::Apply(slice("s1", Some("n1"), &[down]))));
         let changes = Changes { networks: [name("a")].into(), ..Changes::default() };
@@ -468,7 +468,7 @@ mod tests {
 
     #[test]
     fn a_network_of_the_cluster_is_on_the_nodes_with_its_label() {
-        let wanted = Wanted { label: Some("up".to_owned()), ..Wanted::default() };
+        let wanted = NodeAsk { label: Some("up".to_owned()), ..NodeAsk::default() };
         let labelled = |labels: &[&str]| NodeFacts {
             labels: labels.iter().map(|label| (label.to_string(), "up".to_owned())).collect(),
             ..NodeFacts::default()
@@ -488,7 +488,7 @@ mod tests {
 
     #[test]
     fn taints_and_bandwidth_are_collected_by_node() {
-        let wanted = Wanted { bandwidth: Some("10G".parse().unwrap()), ..Wanted::default() };
+        let wanted = NodeAsk { bandwidth: Some("10G".parse().unwrap()), ..NodeAsk::default() };
         let mut published = Published::default();
         let nodes: Nodes = ["n1", "n2"].map(|node| (node.to_owned(), NodeFacts::default())).into();
         published.want([(name("a"), wanted)].into(), &nodes);
@@ -514,7 +514,7 @@ mod tests {
     struct World {
         slices: BTreeMap<String, DevicesOfSlice>,
         nodes: Nodes,
-        wanted: BTreeMap<NetworkName, Wanted>,
+        wanted: BTreeMap<NetworkName, NodeAsk>,
     }
 
     impl World {
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_events_is_what_follows_from_everything() {
+    fn events_lead_to_the_same_state_as_a_full_derivation() {
         for seed in 1..=40 {
             let mut random = Random(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
             let (mut published, mut world) = (Published::default(), World::default());
@@ -613,12 +613,12 @@ mod tests {
                         if random.below(4) == 0 {
                             world.wanted.remove(&name(&network));
                         } else {
-                            world.wanted.insert(name(&network), Wanted { node_selector, bandwidth, label });
+                            world.wanted.insert(name(&network), NodeAsk { node_selector, bandwidth, label });
                         }
                         published.want(world.wanted.clone(), &world.nodes);
                     }
                     _ => {
-                        // The watch begins anew, and has missed some events.
+                        // The watch begins again, and has missed some events.
                         let gone = format!("s{}", random.below(8));
                         world.slices.remove(&gone);
                         published.apply(Event::Init);

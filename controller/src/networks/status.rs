@@ -74,7 +74,7 @@ impl Acceptance {
     }
 
     /// Returns the status that the ClaimNetwork should have, or `None` if it has it. `nodes` publish the
-    /// ClaimNetwork. What is not known of the addresses stays as it was. `others` are the warnings that
+    /// ClaimNetwork. Unknown numbers of addresses stay as they were. `others` are the warnings that
     /// follow from other objects.
     pub(crate) fn status(
         &self,

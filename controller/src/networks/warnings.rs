@@ -53,7 +53,7 @@ impl Overlaps {
         for (name, spec) in accepted() {
             let pool = spec.addresses.as_ref().and_then(|addresses| good_pools.get(addresses.pool.as_ref()?));
             let found = found.entry(name.clone()).or_default();
-            found.extend(pool.and_then(|pool| spec.serves_nobody(pool)));
+            found.extend(pool.and_then(|pool| spec.serves_no_pod(pool)));
             found.extend(pool.map(|pool| spec.route_warnings_of(pool)).unwrap_or_default());
         }
         let own_ranges = accepted().filter_map(|(name, spec)| {

@@ -12,7 +12,7 @@ use netclaim_api::reasons::{AcceptedReason, Reason as _};
 
 use super::conditions::{Status, stored_status};
 
-/// What the controller says of an object.
+/// The controller's review of an object.
 pub(crate) trait Review {
     type Kind: Resource<DynamicType = ()>;
     type Status: Status;
@@ -46,7 +46,7 @@ impl<J> Default for Catalog<J> {
     }
 }
 
-/// What an update has changed.
+/// The changes of an update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Updated {
     /// Objects have come or gone, or their specs have changed.

@@ -69,7 +69,7 @@ struct Address {
 /// it.
 const ADDRESSES_OF_POD: i64 = 8;
 
-/// What is known of a node.
+/// The facts about a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NodeFacts {
     pub(crate) labels: BTreeMap<String, String>,

@@ -1,8 +1,8 @@
 //! When the status of each object may be written. Pure.
 //!
 //! Every agent watches ClaimNetworks, so each write goes to every node. What a person has changed is written
-//! at once. Of what changes by itself, such as the number of nodes, the first change is written at once, and
-//! then the latest state at most every [`INTERVAL`].
+//! at once. For values that change by themselves, such as the number of nodes, the first change is written at
+//! once, and then the latest state at most every [`INTERVAL`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_changes_does_not_wait() {
+    fn a_change_by_a_person_does_not_wait() {
         let (mut schedule, start) = (Schedule::default(), Instant::now());
         schedule.wrote("a", start);
         schedule.mark("a", Cause::Spec);

@@ -47,7 +47,7 @@ pub(crate) async fn next_unless_refused<K>(
         let error = &error as &dyn Error;
         match advice {
             Some(advice) => {
-                tracing::warn!(error, "cannot list {what}, and goes on as if there were none: {advice}");
+                tracing::warn!(error, "cannot list {what}, continuing as if there were none: {advice}");
                 return Err(Refused);
             }
             None => tracing::warn!(error, "cannot watch {what}"),
@@ -73,7 +73,7 @@ pub(crate) fn none_if_refused<K>(
         };
         match refusal {
             Some(why) if !std::mem::replace(&mut is_known, true) => {
-                tracing::info!("cannot list {what}, and goes on as if there were none: {why}");
+                tracing::info!("cannot list {what}, continuing as if there were none: {why}");
             }
             _ => is_known = refusal.is_some(),
         }

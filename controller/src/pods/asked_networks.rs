@@ -10,7 +10,7 @@ use netclaim_kubernetes::quantity::billionths;
 use tokio::time::Instant;
 
 use super::read::{self, Classes};
-use super::waiting::Question;
+use super::waiting::ClaimsToRead;
 
 /// How long DeviceClasses are remembered.
 const CLASS_AGE: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ impl Reader {
     /// yet, or if there are more than are read.
     pub(super) async fn networks(
         &mut self,
-        question: &Question,
+        question: &ClaimsToRead,
     ) -> kube::Result<Option<BTreeSet<NetworkName>>> {
         let Self { reader, classes, since } = self;
         if since.elapsed() >= CLASS_AGE {
@@ -150,7 +150,7 @@ mod tests {
             seen
         });
         let mut reader = Reader::new(Client::new(service, "default"));
-        let question = Question::new("u1", "shop", ["c"]);
+        let question = ClaimsToRead::new("u1", "shop", ["c"]);
         for _ in 0..2 {
             let networks = reader.networks(&question).await.unwrap().unwrap();
             assert_eq!(text(networks), ["blue", "red", "store"], "without that of the reserved address");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_a_pod_with_many_claims_only_some_are_read() {
+    async fn a_pod_with_many_claims_has_only_some_of_them_read() {
         let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
         let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
             "spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "none"}}]}}});
@@ -185,7 +185,7 @@ mod tests {
             seen
         });
         let mut reader = Reader::new(Client::new(service, "default"));
-        let mut question = Question::new("u1", "shop", []);
+        let mut question = ClaimsToRead::new("u1", "shop", []);
         question.claims = (0..500).map(|n| format!("c{n}")).collect();
         assert_eq!(reader.networks(&question).await.unwrap(), None);
         drop(reader);
@@ -196,7 +196,7 @@ mod tests {
     async fn the_networks_of_a_claim_that_does_not_exist_yet_are_unknown() {
         let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
         let mut reader = Reader::new(Client::new(service, "default"));
-        let question = Question::new("u1", "shop", ["c"]);
+        let question = ClaimsToRead::new("u1", "shop", ["c"]);
         let answer = async {
             let (_, reply) = requests.next_request().await.unwrap();
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

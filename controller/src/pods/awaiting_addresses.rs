@@ -86,7 +86,7 @@ impl AwaitingAddresses {
         let (mut changes, mut short) = (self.changes(), self.is_short.subscribe());
         let mut reader = Reader::new(client);
         loop {
-            // Without a shortage, nobody needs to know which pods wait.
+            // Without a shortage, it does not matter which pods wait.
             let _ = short.wait_for(|is_short| *is_short).await;
             let (question, due) = {
                 let (mut pods, time, now) = (self.pods(), Timestamp::now(), Instant::now());

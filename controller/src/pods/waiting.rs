@@ -23,7 +23,7 @@ const STUCK: SignedDuration = SignedDuration::from_secs(20);
 
 /// Time between the first two reads of the claims of a pod whose ClaimNetworks are not known. Each further
 /// one takes twice as long, up to [`LATEST`].
-const RETRY: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// The longest time between two reads of the claims of a pod.
 const LATEST: Duration = Duration::from_secs(300);
@@ -89,7 +89,7 @@ struct Required {
     node_selector_terms: Vec<Term>,
 }
 
-/// What a node must meet, all of it.
+/// The requirements that a node must meet, all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Term {
@@ -141,7 +141,7 @@ pub(crate) struct Unschedulable {
     pub(crate) name: String,
     /// The names of its claims, by the names that it has for them.
     pub(crate) claims: BTreeMap<String, String>,
-    /// What it says of its claims and of nodes: a part of its spec, as JSON.
+    /// Its claims and its requirements on nodes: a part of its spec, as JSON.
     pub(crate) spec: String,
 }
 
@@ -151,15 +151,15 @@ pub(crate) struct WaitingPods {
     known: BTreeMap<String, PendingPod>,
     /// The list in progress.
     listing: BTreeMap<String, PendingPod>,
-    /// What the claims of pods ask for, as far as somebody needed to know.
-    asked: BTreeMap<String, Asked>,
+    /// What the claims of pods ask for, as far as it was needed.
+    asked: BTreeMap<String, ClaimsRead>,
     /// The namespace of the last question.
     last_namespace: String,
 }
 
-/// What is known of a pod's claims.
+/// The facts about a pod's claims.
 #[derive(Debug)]
-struct Asked {
+struct ClaimsRead {
     /// The claims that were read.
     claims: BTreeSet<String>,
     networks: Result<BTreeSet<NetworkName>, RetryAt>,
@@ -171,7 +171,7 @@ struct RetryAt(Instant, Duration);
 
 /// A pod whose claims are to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct ClaimsToRead {
     uid: String,
     pub(crate) namespace: String,
     pub(crate) claims: BTreeSet<String>,
@@ -240,13 +240,13 @@ impl WaitingPods {
 
     /// Returns a pod that waits and whose claims have not been read. It is not returned again for a while.
     /// Namespaces take turns, so that many pods of one do not delay those of others; in each, pods that
-    /// nobody has asked about go first.
-    pub(crate) fn next_question(&mut self, time: Timestamp, now: Instant) -> Option<Question> {
+    /// were never asked about go first.
+    pub(crate) fn next_question(&mut self, time: Timestamp, now: Instant) -> Option<ClaimsToRead> {
         let due = self.waiting(time).filter_map(|(uid, pod)| {
             let (at, wait) = match self.asked(uid, pod) {
                 Some(Ok(_)) => return None,
                 Some(Err(RetryAt(at, wait))) => (Some(*at), *wait),
-                None => (None, RETRY),
+                None => (None, RETRY_DELAY),
             };
             // The namespaces after the last one come before the others.
             let turn = (pod.namespace <= self.last_namespace, &pod.namespace);
@@ -254,18 +254,20 @@ impl WaitingPods {
         });
         let ((_, _, uid), pod, wait) = due.min_by_key(|(key, ..)| *key)?;
         let question =
-            Question { uid: uid.clone(), namespace: pod.namespace.clone(), claims: pod.claims.clone() };
+            ClaimsToRead { uid: uid.clone(), namespace: pod.namespace.clone(), claims: pod.claims.clone() };
         let retry = RetryAt(now + wait, LATEST.min(wait * 2));
-        self.asked
-            .insert(question.uid.clone(), Asked { claims: question.claims.clone(), networks: Err(retry) });
+        self.asked.insert(
+            question.uid.clone(),
+            ClaimsRead { claims: question.claims.clone(), networks: Err(retry) },
+        );
         self.last_namespace.clone_from(&question.namespace);
         Some(question)
     }
 
     /// Takes in what the claims of a pod ask for.
-    pub(crate) fn answer(&mut self, question: Question, networks: BTreeSet<NetworkName>) {
+    pub(crate) fn answer(&mut self, question: ClaimsToRead, networks: BTreeSet<NetworkName>) {
         if self.known.contains_key(&question.uid) {
-            self.asked.insert(question.uid, Asked { claims: question.claims, networks: Ok(networks) });
+            self.asked.insert(question.uid, ClaimsRead { claims: question.claims, networks: Ok(networks) });
         }
     }
 
@@ -288,20 +290,20 @@ impl WaitingPods {
         self.known.iter().filter(move |(_, pod)| pod.stage.waits_in(time) == Some(Duration::ZERO))
     }
 
-    /// Returns what is known of the claims that the pod has now.
+    /// Returns the facts about the claims that the pod has now.
     fn asked(&self, uid: &str, pod: &PendingPod) -> Option<&Result<BTreeSet<NetworkName>, RetryAt>> {
         self.asked.get(uid).filter(|asked| asked.claims == pod.claims).map(|asked| &asked.networks)
     }
 }
 
 #[cfg(test)]
-impl Question {
+impl ClaimsToRead {
     pub(crate) fn new<const N: usize>(uid: &str, namespace: &str, claims: [&str; N]) -> Self {
         Self { uid: uid.into(), namespace: namespace.into(), claims: claims.map(String::from).into() }
     }
 }
 
-/// Returns the UID of a pod with claims, and what is known of the pod.
+/// Returns the UID of a pod with claims, and the facts about the pod.
 fn read(pod: &PodObject) -> Option<(String, PendingPod)> {
     let spec = &pod.spec;
     if spec.resource_claims.is_empty() || pod.metadata.deletion_timestamp.is_some() {
@@ -318,7 +320,7 @@ fn read(pod: &PodObject) -> Option<(String, PendingPod)> {
 }
 
 impl Unschedulable {
-    /// Returns what is known of a pod, if it is such a pod.
+    /// Returns the facts about a pod, if it is such a pod.
     pub(crate) fn of(pod: &PodObject) -> Option<Self> {
         let is_done = pod.spec.resource_claims.is_empty() || pod.metadata.deletion_timestamp.is_some();
         if is_done || !matches!(stage(pod), Stage::Unschedulable(_)) {
@@ -531,7 +533,7 @@ mod tests {
         for uid in ["u1", "u2"] {
             assert!(pods.apply(watcher::Event::Apply(pod(uid, |_| {}))));
         }
-        assert!(pods.places(&nodes(), TIME).is_empty(), "nobody has read the claims");
+        assert!(pods.places(&nodes(), TIME).is_empty(), "the claims are not read");
         let first = pods.next_question(TIME, now).unwrap();
         let second = pods.next_question(TIME, now).unwrap();
         assert_eq!((first.claims.first().unwrap().as_str(), first.namespace.as_str()), ("c", "shop"));
@@ -540,7 +542,7 @@ mod tests {
         pods.answer(second, BTreeSet::new());
         let waiting = pods.places(&nodes(), TIME);
         assert_eq!(waiting.keys().map(NetworkName::as_str).collect::<Vec<_>>(), ["lab", "storage"]);
-        assert_eq!(pods.next_question(TIME, now + 2 * RETRY), None, "both are known");
+        assert_eq!(pods.next_question(TIME, now + 2 * RETRY_DELAY), None, "both are known");
     }
 
     #[test]
@@ -548,10 +550,10 @@ mod tests {
         let (mut pods, now) = (WaitingPods::default(), Instant::now());
         pods.apply(watcher::Event::Apply(pod("u1", |_| {})));
         assert!(pods.next_question(TIME, now).is_some());
-        assert_eq!(pods.next_question(TIME, now + RETRY / 2), None);
-        assert_eq!(pods.next(TIME, now), Some(now + RETRY));
-        assert!(pods.next_question(TIME, now + RETRY).is_some());
-        let mut at = now + RETRY;
+        assert_eq!(pods.next_question(TIME, now + RETRY_DELAY / 2), None);
+        assert_eq!(pods.next(TIME, now), Some(now + RETRY_DELAY));
+        assert!(pods.next_question(TIME, now + RETRY_DELAY).is_some());
+        let mut at = now + RETRY_DELAY;
         let waits = [60, 120, 240, 300, 300].map(Duration::from_secs);
         for wait in waits {
             assert_eq!(pods.next(TIME, at), Some(at + wait), "each read costs requests");
@@ -649,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cordoned_node_is_no_place() {
+    fn a_cordoned_node_is_not_a_place() {
         let mut pods = WaitingPods::default();
         assert!(pods.apply(watcher::Event::Apply(pod("u1", |_| {}))));
         assert!(!pods.apply(watcher::Event::Apply(pod("u1", |_| {}))), "the same");

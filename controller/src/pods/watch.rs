@@ -10,7 +10,7 @@ use super::explaining::Unscheduled;
 use super::waiting::{PodObject, resource};
 use crate::objects::watches::next;
 
-/// Watches pods. `unscheduled` is `None` if nobody explains why they wait. Does not return.
+/// Watches pods. `unscheduled` is `None` if nothing explains why they wait. Does not return.
 pub(crate) async fn run(client: Client, awaiting: &AwaitingAddresses, unscheduled: Option<&Unscheduled>) {
     let pods: Api<PodObject> = Api::all_with(client, &resource());
     let pending = watcher::Config::default().fields("status.phase=Pending");

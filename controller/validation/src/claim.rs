@@ -8,7 +8,7 @@ use netclaim_api::{AttachmentConfig, Invalid, Quantity, attributes};
 use serde_json::Value;
 
 use crate::config::{Config, MAX_CONFIGS};
-use crate::known::Known;
+use crate::known::KnownObjects;
 use crate::limits::{Judged, Late, Limit, too_many};
 use crate::review::Review;
 use crate::selectors::{Budget, Selectors, is_capacity_name, known_capacities};
@@ -18,12 +18,12 @@ use crate::selectors::{Budget, Selectors, is_capacity_name, known_capacities};
 pub(crate) enum Of {
     /// A claim.
     Claim,
-    /// A template, of which each pod gets a claim.
+    /// A template, from which each pod gets a claim.
     Template,
 }
 
 /// One device, or a count of devices, that a claim asks for: a request, or one alternative of it.
-struct Asked<'a> {
+struct DeviceAsk<'a> {
     /// `REQUEST`, or `REQUEST/ALTERNATIVE`.
     name: String,
     /// The path of `body`.
@@ -45,7 +45,7 @@ pub(crate) fn review(
     path: &str,
     of: Of,
     driver: &str,
-    known: &Known,
+    known: &KnownObjects,
     limit: &Limit<'_>,
 ) -> Judged {
     let mut review = Review::default();
@@ -103,9 +103,9 @@ fn requests<'a>(
     path: &str,
     configs: &[Config],
     driver: &str,
-    known: &Known,
+    known: &KnownObjects,
     limit: &Limit<'_>,
-) -> Result<Vec<Vec<Asked<'a>>>, Late> {
+) -> Result<Vec<Vec<DeviceAsk<'a>>>, Late> {
     let requests: Vec<&Value> = list.as_array().into_iter().flatten().collect();
     let is_alone = requests.len() == 1;
     let budget = Budget::default();
@@ -118,7 +118,7 @@ fn requests<'a>(
             || selectors.name(driver)
             || known.has_class(body["deviceClassName"].as_str().unwrap_or_default())
             || capacities(body).any(|(name, _)| unqualified(name, driver).is_some());
-        Asked { name, field, body, selectors, is_ours }
+        DeviceAsk { name, field, body, selectors, is_ours }
     };
     let alternatives = |(index, request): (usize, &'a Value)| {
         limit.check()?;
@@ -147,14 +147,14 @@ fn names(request: &str, asked: &str) -> bool {
 }
 
 /// Returns the configurations that apply, in their order.
-fn applying<'a>(asked: &Asked<'_>, configs: &'a [Config]) -> impl DoubleEndedIterator<Item = &'a Config> {
+fn applying<'a>(asked: &DeviceAsk<'_>, configs: &'a [Config]) -> impl DoubleEndedIterator<Item = &'a Config> {
     configs.iter().filter(move |config| {
         config.requests.is_empty() || config.requests.iter().any(|request| names(request, &asked.name))
     })
 }
 
 /// Returns the last configuration that names the interface, and the name.
-fn interface_name<'a>(asked: &Asked<'_>, configs: &'a [Config]) -> Option<(&'a Config, &'a str)> {
+fn interface_name<'a>(asked: &DeviceAsk<'_>, configs: &'a [Config]) -> Option<(&'a Config, &'a str)> {
     applying(asked, configs)
         .rev()
         .find_map(|config| Some((config, config.attachment()?.interface_name.as_ref()?.as_str())))
@@ -195,8 +195,8 @@ fn of_config(config: &Config, of: Of, review: &mut Review) {
 }
 
 /// Adds what is wrong with a request for devices of the driver.
-fn of_request(asked: &Asked<'_>, configs: &[Config], driver: &str, review: &mut Review) {
-    let Asked { name, field, body, .. } = asked;
+fn of_request(asked: &DeviceAsk<'_>, configs: &[Config], driver: &str, review: &mut Review) {
+    let DeviceAsk { name, field, body, .. } = asked;
     if body["adminAccess"] == true {
         let problem = "attaches nothing, because others may have the device: leave it out to get a network";
         review.warn(format!("{field}.adminAccess"), problem);
@@ -238,7 +238,7 @@ fn granted(body: &Value) -> Option<Quantity> {
 }
 
 /// Adds what the agent would refuse with the class and the ClaimNetwork, if they are known.
-fn refused_by_network(asked: &Asked<'_>, configs: &[Config], known: &Known, review: &mut Review) {
+fn refused_by_network(asked: &DeviceAsk<'_>, configs: &[Config], known: &KnownObjects, review: &mut Review) {
     let class = asked.body["deviceClassName"].as_str().unwrap_or_default();
     if !known.has_class(class) {
         return;
@@ -266,7 +266,12 @@ fn refused_by_network(asked: &Asked<'_>, configs: &[Config], known: &Known, revi
 
 /// Adds whether a request takes an address of the node, if the ClaimNetwork is known to have reserved ones:
 /// who asks for these needs no other.
-fn of_reserved_addresses(asked: &Asked<'_>, configs: &[Config], known: &Known, review: &mut Review) {
+fn of_reserved_addresses(
+    asked: &DeviceAsk<'_>,
+    configs: &[Config],
+    known: &KnownObjects,
+    review: &mut Review,
+) {
     let class = asked.body["deviceClassName"].as_str().unwrap_or_default();
     let layers = applying(asked, configs).filter_map(|config| config.layer(Author::Claim)).collect();
     let Some(asks) = known.asks_for_reserved(class, layers, granted(asked.body)) else { return };
@@ -283,7 +288,7 @@ fn of_reserved_addresses(asked: &Asked<'_>, configs: &[Config], known: &Known, r
 }
 
 /// Adds capacities that no device of the driver has.
-fn of_capacity(asked: &Asked<'_>, driver: &str, review: &mut Review) {
+fn of_capacity(asked: &DeviceAsk<'_>, driver: &str, review: &mut Review) {
     let field = format!("{}.capacity.requests", asked.field);
     let mut ids = Vec::new();
     for (name, amount) in capacities(asked.body) {
@@ -330,12 +335,12 @@ fn unqualified<'a>(name: &'a str, driver: &str) -> Option<&'a str> {
 }
 
 /// Adds interface names that two requests have: a pod has one interface of a name.
-fn same_names(requests: &[Vec<Asked<'_>>], configs: &[Config], review: &mut Review) {
+fn same_names(requests: &[Vec<DeviceAsk<'_>>], configs: &[Config], review: &mut Review) {
     let named: Vec<Vec<Option<(&Config, &str)>>> = requests
         .iter()
         .map(|alternatives| alternatives.iter().map(|asked| interface_name(asked, configs)).collect())
         .collect();
-    // The first request of which an alternative has the name.
+    // The first request with an alternative of this name.
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
     let mut reported: BTreeSet<usize> = BTreeSet::new();
     for (index, names) in named.iter().enumerate() {
@@ -363,7 +368,7 @@ fn same_names(requests: &[Vec<Asked<'_>>], configs: &[Config], review: &mut Revi
         let has = |index: usize| {
             let of_request = requests.iter().zip(&named).nth(index);
             let alternatives = of_request.into_iter().flat_map(|(asked, names)| asked.iter().zip(names));
-            let is_it = |(asked, named): (&Asked<'_>, &Option<(&Config, &str)>)| {
+            let is_it = |(asked, named): (&DeviceAsk<'_>, &Option<(&Config, &str)>)| {
                 asked.is_ours && named.is_some_and(|(_, other)| other == name)
             };
             alternatives.into_iter().all(is_it)

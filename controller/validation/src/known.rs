@@ -1,5 +1,5 @@
-//! What the objects of a set know of each other. What is not in the set is unknown, and nothing is said about
-//! it.
+//! What the objects of a set know about each other. What is not in the set is unknown, and nothing is said
+//! about it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) const RESOURCE_GROUP: &str = "resource.k8s.io";
 
 /// The valid objects of a set that others name.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownObjects {
     networks: BTreeMap<NetworkName, ClaimNetworkSpec>,
     pools: BTreeMap<String, AddressPoolSpec>,
     classes: BTreeMap<String, Class>,
@@ -28,7 +28,7 @@ pub(crate) fn group(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-impl Known {
+impl KnownObjects {
     pub(crate) fn of(objects: &[Value], driver: &str) -> Self {
         let mut known = Self::default();
         for object in objects {

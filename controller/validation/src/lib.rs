@@ -30,7 +30,7 @@ use serde_json::Value;
 pub use crate::limits::{Late, Limit};
 pub use crate::review::Review;
 
-use crate::known::{Known, RESOURCE_GROUP, group};
+use crate::known::{KnownObjects, RESOURCE_GROUP, group};
 use crate::limits::Judged;
 
 /// The deepest nesting of an object, as serde_json reads it.
@@ -39,21 +39,21 @@ const MAX_DEPTH: usize = 128;
 /// Reviews an object as JSON. `driver` is the driver's name. `None`: the object is not for netclaim, because
 /// it is of another kind or has nothing of this driver in it.
 pub fn review(object: &Value, driver: &str) -> Option<Review> {
-    review_known(object, driver, &Known::default(), &Limit::new(&|| false)).unwrap_or_default()
+    review_known(object, driver, &KnownObjects::default(), &Limit::new(&|| false)).unwrap_or_default()
 }
 
-/// Reviews an object of somebody whom nobody knows, as [`review`] does.
+/// Reviews an object of an unknown user, as [`review`] does.
 ///
 /// # Errors
 /// The time of the review is over.
 pub fn review_within(object: &Value, driver: &str, limit: &Limit<'_>) -> Result<Option<Review>, Late> {
-    review_known(object, driver, &Known::default(), limit)
+    review_known(object, driver, &KnownObjects::default(), limit)
 }
 
 /// Reviews objects that are applied together, in their order. A claim is also compared with the classes and
 /// ClaimNetworks that are among them; about what is missing nothing is said.
 pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
-    let (known, limit) = (Known::of(objects, driver), Limit::new(&|| false));
+    let (known, limit) = (KnownObjects::of(objects, driver), Limit::new(&|| false));
     let mut reviews: Vec<Option<Review>> = objects
         .iter()
         .map(|object| review_known(object, driver, &known, &limit).unwrap_or_default())
@@ -73,7 +73,7 @@ pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
     reviews
 }
 
-fn review_known(object: &Value, driver: &str, known: &Known, limit: &Limit<'_>) -> Judged {
+fn review_known(object: &Value, driver: &str, known: &KnownObjects, limit: &Limit<'_>) -> Judged {
     let text = |field: &str| object.get(field).and_then(Value::as_str);
     let (api_version, kind) = (text("apiVersion").unwrap_or_default(), text("kind").unwrap_or_default());
     let group = group(api_version);
@@ -130,7 +130,13 @@ fn own(object: &Value, kind: &str) -> Review {
     }
 }
 
-fn of_kubernetes(object: &Value, kind: &str, driver: &str, known: &Known, limit: &Limit<'_>) -> Judged {
+fn of_kubernetes(
+    object: &Value,
+    kind: &str,
+    driver: &str,
+    known: &KnownObjects,
+    limit: &Limit<'_>,
+) -> Judged {
     match kind {
         "DeviceClass" => class::review(object, driver, limit),
         "ResourceClaim" => claim::review(&object["spec"], "spec", claim::Of::Claim, driver, known, limit),

@@ -189,7 +189,7 @@ fn each_bad_input_is_refused_or_gets_a_warning() {
 }
 
 #[test]
-fn what_is_said_is_short_and_in_one_line() {
+fn messages_are_short_and_on_one_line() {
     for (_, table) in tables() {
         for text in table.cases.iter().flat_map(|case| case.errors.iter().chain(&case.warnings)) {
             assert!(text.len() < 1400 && !text.contains(char::is_control), "{text}");

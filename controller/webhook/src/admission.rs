@@ -1,7 +1,7 @@
 //! The answer to an AdmissionReview, from JSON to JSON. Pure.
 //!
-//! * Only CREATE and UPDATE are judged, and an UPDATE only if it changes `spec`. Whoever removes a finalizer
-//!   or writes a label is never stopped, whatever the object says.
+//! * Only CREATE and UPDATE are judged, and an UPDATE only if it changes `spec`. A user who removes a
+//!   finalizer or writes a label is never stopped, whatever the object says.
 //! * An answer has all errors at once, and is bounded however many there are.
 //! * Nothing of a request is trusted but its UID, which the API server wants back.
 
@@ -39,7 +39,7 @@ label_values! {
         ClaimNetwork = "ClaimNetwork",
         UplinkPolicy = "UplinkPolicy",
         AddressPool = "AddressPool",
-        Other = "other",
+        Other = "Other",
     }
 }
 
@@ -47,11 +47,11 @@ label_values! {
     /// How a request ended.
     pub enum Outcome {
         /// The object may be stored.
-        Allowed = "allowed",
+        Allowed = "Allowed",
         /// It may not.
-        Refused = "refused",
+        Refused = "Refused",
         /// The request could not be answered.
-        Error = "error",
+        Error = "Error",
     }
 }
 
@@ -269,7 +269,7 @@ fn shown(warnings: &[Invalid]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What the API server sends for an object of this kind.
+    /// The request of the API server for an object of this kind.
     fn request(operation: &str, kind: &str, object: &Value, old: &Value) -> Value {
         json!({
             "apiVersion": API_VERSION,
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_review_that_takes_too_long_is_no_answer() {
+    fn a_review_that_takes_too_long_is_not_an_answer() {
         let body = request("CREATE", "ClaimNetwork", &spec(&[]), &Value::Null).to_string();
         assert!(matches!(answer(body.as_bytes(), |_| Err(Late)), Err(Unanswerable::Late(Late))));
     }
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_api_server_sends_is_an_error() {
+    fn a_request_that_no_api_server_sends_is_an_error() {
         let good = request("CREATE", "ResourceClaim", &spec(&[]), &Value::Null);
         let without = |pointer: &str| {
             let mut request = good.clone();

@@ -4,13 +4,13 @@
 //!   API server ──HTTPS──> server ──JSON──> admission ──weight──> netclaim_validation
 //!                           ▲ ▲
 //!                           │ SecretPath <── path: the ValidatingWebhookConfiguration, which all replicas read
-//!                        Served <── own:       a Secret that all replicas share, renewed by whoever notices first
-//!                               <── directory: files that somebody else renews, such as cert-manager
+//!                        Served <── own:       a Secret that all replicas share, renewed by the first that notices
+//!                               <── directory: files that another program renews, such as cert-manager
 //! ```
 //!
 //! Invariants:
-//! * Whoever does not know the path gets nothing read. Whoever knows it may ask for anything: memory, time
-//!   and connections are bounded whatever the body is, and an answer says nothing of the cluster.
+//! * A client that does not know the path gets nothing read. One that knows it may ask for anything: memory,
+//!   time and connections are bounded whatever the body is, and an answer says nothing of the cluster.
 //! * What is not for netclaim is allowed, and so is every update that leaves `spec` as it is.
 //! * A new certificate is served without a restart, and clients trust it before it is served.
 
@@ -40,14 +40,14 @@ pub use metrics::{Metrics, Source};
 
 use certificate::{directory, own};
 use path::SecretPath;
-use server::{Reviewer, Turns};
+use server::{Permits, Reviewer};
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone)]
 pub enum Certificates {
     /// The replicas make it.
     Own,
-    /// Somebody else writes `tls.crt` and `tls.key` into this folder.
+    /// Another program writes `tls.crt` and `tls.key` into this folder.
     Directory(PathBuf),
 }
 
@@ -116,7 +116,7 @@ pub enum NotServing {
 pub struct Health {
     served: Served,
     path: SecretPath,
-    turns: Turns,
+    permits: Permits,
 }
 
 impl Health {
@@ -131,7 +131,7 @@ impl Health {
         if self.path.is_empty() {
             return Err(NotServing::Path);
         }
-        if self.turns.are_stuck(Instant::now()) { Err(NotServing::Reviews) } else { Ok(()) }
+        if self.permits.are_stuck(Instant::now()) { Err(NotServing::Reviews) } else { Ok(()) }
     }
 }
 
@@ -156,7 +156,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Listens, and answers nobody yet.
+    /// Listens, without answering yet.
     ///
     /// # Errors
     /// The address cannot be used.
@@ -173,7 +173,7 @@ impl Webhook {
             Certificates::Directory(_) => Source::Directory,
         };
         let served = Served::new(source, metrics.clone());
-        let health = Health { served, path: SecretPath::default(), turns: Turns::default() };
+        let health = Health { served, path: SecretPath::default(), permits: Permits::default() };
         Ok(Self { listener, names, certificates, health, metrics })
     }
 
@@ -188,7 +188,7 @@ impl Webhook {
     /// TLS cannot be set up.
     pub async fn run(self, client: Client, driver: &str) -> Result<Infallible, WebhookError> {
         let Self { listener, names, certificates, health, metrics } = self;
-        let Health { served, path, turns } = health;
+        let Health { served, path, permits } = health;
         let tls = server::tls(served.clone()).map_err(WebhookError::Tls)?;
         let keep_path = path::keep(client.clone(), names.clone(), path.clone());
         let certificate = async {
@@ -198,7 +198,7 @@ impl Webhook {
             }
         };
         tokio::select! {
-            never = server::serve(listener, tls, Reviewer::new(driver, path, turns, metrics)) => match never {},
+            never = server::serve(listener, tls, Reviewer::new(driver, path, permits, metrics)) => match never {},
             never = keep_path => match never {},
             never = certificate => match never {},
         }

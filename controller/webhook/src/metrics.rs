@@ -14,9 +14,9 @@ label_values! {
     /// Where the certificate comes from.
     pub enum Source {
         /// This crate has made it.
-        Own = "own",
-        /// Files that somebody else writes.
-        Directory = "directory",
+        Own = "Own",
+        /// Files that another program writes.
+        Directory = "Directory",
     }
 }
 
@@ -53,13 +53,13 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.add(
             "webhook_requests",
-            "Requests of the API server to judge an object, by the object's kind and how they ended",
+            "Requests of the API server to review an object, by the kind of the object",
             [Label::one_of("kind", Kind::VALUES), Label::one_of("outcome", Outcome::VALUES)],
             self.requests.clone(),
         );
         registry.add_seconds(
             "webhook_request_duration",
-            "Time to answer requests of the API server, which gives up after 5 s; it includes the wait for a turn",
+            "Time to answer requests of the API server, which gives up after 5 s, including the wait for other reviews",
             [],
             self.times.clone(),
         );

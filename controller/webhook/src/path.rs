@@ -1,15 +1,16 @@
-//! The path of the webhook, which only API servers know: whoever else reaches the address gets nothing read,
+//! The path of the webhook, which only API servers know: other clients of the address get nothing read,
 //! parsed or reviewed.
 //!
 //! ```text
 //!   look: ValidatingWebhookConfiguration
-//!     our webhooks have a path that nobody can guess ──> answer there
+//!     our webhooks have a path that cannot be guessed ──> answer there
 //!     they have none ──> answer at the path of before, or at a new one, and write it into all of them
 //! ```
 //!
 //! The configuration is the only place of the path, so that all replicas have the same one, also after a
-//! restart, and need no Secret. Whoever may read it can ask. An API server tells the path to whoever writes
-//! an object that it cannot ask about, in its error: so the path keeps work away, and nothing relies on it.
+//! restart, and need no Secret. A user who may read it can ask. An API server tells the path to a user who
+//! writes an object that it cannot ask about, in its error: so the path keeps work away, and nothing relies
+//! on it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -30,11 +31,11 @@ use crate::certificate::provider;
 /// From one look to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between a failed look and the next one.
-const RETRY: Duration = Duration::from_secs(5);
-/// Time until the next look when somebody else was faster, such as another replica.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Time until the next look when another writer was faster, such as another replica.
 const LOST: Duration = Duration::from_secs(1);
 
-/// What a path begins with.
+/// The prefix of a path.
 const PREFIX: &str = "/review/";
 /// Random bytes of a path.
 const RANDOM: usize = 32;
@@ -44,7 +45,7 @@ const RANDOM: usize = 32;
 pub(crate) struct SecretPath(Arc<watch::Sender<Option<String>>>);
 
 impl SecretPath {
-    /// Returns whether there is no path yet, so that nobody is answered.
+    /// Returns whether there is no path yet, so that no client is answered.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_none()
     }
@@ -78,7 +79,7 @@ impl SecretPath {
 /// Why a look failed. No message has the path.
 #[derive(Debug, ThisError)]
 enum LookError {
-    #[error("somebody else was faster")]
+    #[error("another writer was faster")]
     Lost,
     #[error("cannot {verb} ValidatingWebhookConfiguration {name}")]
     Request { verb: &'static str, name: String, source: Error },
@@ -96,7 +97,7 @@ pub(crate) async fn keep(client: Client, names: Names, path: SecretPath) -> Infa
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "cannot keep the webhook's path, will retry");
-                RETRY
+                RETRY_DELAY
             }
         };
         sleep(pause).await;
@@ -134,7 +135,7 @@ async fn look(
     Ok(())
 }
 
-/// Returns the first path of our webhooks that nobody can guess.
+/// Returns the first path of our webhooks that cannot be guessed.
 fn written<'a>(configuration: &'a ValidatingWebhookConfiguration, names: &Names) -> Option<&'a str> {
     let ours = configuration.webhooks.iter().flatten().filter(|webhook| names.are_of(webhook));
     let paths = ours.filter_map(|webhook| webhook.client_config.service.as_ref()?.path.as_deref());
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_somebody_could_guess_is_replaced() {
+    fn a_path_that_could_be_guessed_is_replaced() {
         for path in [
             "/review",
             "/",

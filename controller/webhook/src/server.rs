@@ -1,8 +1,8 @@
 //! The webhook over HTTPS, for everybody who reaches the address.
 //!
 //! API servers do not say who they are, so that anybody may ask who knows the path. Clients share bounded
-//! connections ([`CONNECTIONS`]), memory ([`MAX_BODY`], [`BODIES`], [`REVIEWS`]) and time ([`HANDSHAKE`],
-//! [`TIME`], [`REVIEW`], [`IDLE`]).
+//! connections ([`CONNECTIONS`]), memory ([`MAX_BODY`], [`BODIES`], [`REVIEWS`]) and time
+//! ([`HANDSHAKE_TIMEOUT`], [`ANSWER_TIMEOUT`], [`REVIEW_TIMEOUT`], [`IDLE_TIMEOUT`]).
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,54 +43,54 @@ const MAX_BODY: usize = 3 * 1024 * 1024;
 /// others waiting.
 const BODIES: u32 = 8 * 1024;
 /// The longest time of a review, which ends itself then.
-const REVIEW: Duration = Duration::from_secs(2);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long all reviews run when something is wrong with them.
 const STUCK: Duration = Duration::from_secs(10);
 /// The longest time of a TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time from a request's head to its answer. API servers wait for the `timeoutSeconds` of the
 /// configuration.
-const TIME: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time without a request. API servers close idle connections after 90 s, so that none is closed
 /// under a request.
-const IDLE: Duration = Duration::from_secs(120);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The turns of reviews, of which [`REVIEWS`] are taken at once. Clones share them.
+/// Permits to review an object, at most [`REVIEWS`] at once. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Turns {
+pub(crate) struct Permits {
     free: Arc<Semaphore>,
-    /// When the turns that are taken began.
+    /// When the permits that are taken began.
     begun: Arc<Mutex<Vec<Instant>>>,
 }
 
-impl Default for Turns {
+impl Default for Permits {
     fn default() -> Self {
         Self { free: Arc::new(Semaphore::new(REVIEWS)), begun: Arc::default() }
     }
 }
 
-impl Turns {
-    async fn take(&self) -> Result<Turn, AcquireError> {
+impl Permits {
+    async fn take(&self) -> Result<Permit, AcquireError> {
         let permit = Arc::clone(&self.free).acquire_owned().await?;
         let at = Instant::now();
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).push(at);
-        Ok(Turn { at, begun: Arc::clone(&self.begun), _permit: permit })
+        Ok(Permit { at, begun: Arc::clone(&self.begun), _permit: permit })
     }
 
-    /// Returns whether all turns are taken and none ends.
+    /// Returns whether all permits are taken and none ends.
     pub(crate) fn are_stuck(&self, now: Instant) -> bool {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         begun.len() == REVIEWS && begun.iter().all(|at| now.saturating_duration_since(*at) > STUCK)
     }
 }
 
-struct Turn {
+struct Permit {
     at: Instant,
     begun: Arc<Mutex<Vec<Instant>>>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = begun.iter().position(|at| *at == self.at) {
@@ -107,7 +107,7 @@ pub(crate) struct Reviewer {
     metrics: Metrics,
     /// KiB that may be read.
     memory: Arc<Semaphore>,
-    turns: Turns,
+    permits: Permits,
 }
 
 /// Why a request gets no review.
@@ -117,7 +117,7 @@ enum Refused {
     TooLong,
     #[error("the body ended early")]
     Body,
-    #[error("the body did not come or was not reviewed within {} s", TIME.as_secs())]
+    #[error("the body did not come or was not reviewed within {} s", ANSWER_TIMEOUT.as_secs())]
     Late,
     #[error(transparent)]
     Unanswerable(#[from] Unanswerable),
@@ -137,9 +137,9 @@ impl Refused {
 }
 
 impl Reviewer {
-    pub(crate) fn new(driver: &str, path: SecretPath, turns: Turns, metrics: Metrics) -> Self {
+    pub(crate) fn new(driver: &str, path: SecretPath, permits: Permits, metrics: Metrics) -> Self {
         let memory = Arc::new(Semaphore::new(BODIES as usize));
-        Self { driver: driver.into(), path, metrics, memory, turns }
+        Self { driver: driver.into(), path, metrics, memory, permits }
     }
 
     async fn respond(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
@@ -150,7 +150,7 @@ impl Reviewer {
             return response(StatusCode::METHOD_NOT_ALLOWED, String::new());
         }
         let begun = Instant::now();
-        let answer = timeout(TIME, self.review(request.into_body())).await;
+        let answer = timeout(ANSWER_TIMEOUT, self.review(request.into_body())).await;
         self.metrics.took(begun.elapsed());
         match answer.unwrap_or(Err(Refused::Late)) {
             Ok(Answer { kind, outcome, json }) => {
@@ -176,12 +176,12 @@ impl Reviewer {
         let body = Limited::new(body, MAX_BODY).collect().await;
         let body = body
             .map_err(|error| if error.is::<LengthLimitError>() { Refused::TooLong } else { Refused::Body })?;
-        let turn = self.turns.take().await.map_err(|_| Refused::Review)?;
+        let permit = self.permits.take().await.map_err(|_| Refused::Review)?;
         let (driver, body) = (Arc::clone(&self.driver), body.to_bytes());
-        // A review that nobody waits for any more keeps its memory and turn until it ends, which is soon.
+        // A review keeps its memory and permit until it ends, which is soon, also when the client has gone.
         let review = tokio::task::spawn_blocking(move || {
-            let _until_the_end = (memory, &turn);
-            let is_over = || turn.at.elapsed() > REVIEW;
+            let _until_the_end = (memory, &permit);
+            let is_over = || permit.at.elapsed() > REVIEW_TIMEOUT;
             let limit = Limit::new(&is_over);
             admission::answer(&body, |object| netclaim_validation::review_within(object, &driver, &limit))
         });
@@ -221,13 +221,13 @@ pub(crate) async fn serve(listener: TcpListener, tls: ServerConfig, reviewer: Re
 
 /// Only the client cares how its connection ended.
 async fn connection(stream: TcpStream, tls: TlsAcceptor, reviewer: Reviewer) {
-    let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await else { return };
+    let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
     let service = service_fn(move |request| {
         let response = reviewer.clone().respond(request);
         async { Ok::<_, Infallible>(response.await) }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD);
+    http.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT).max_buf_size(HEAD);
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -261,7 +261,7 @@ mod tests {
         let served = Served::new(Source::Own, metrics.clone());
         let path = SecretPath::default();
         path.set(PATH);
-        let reviewer = Reviewer::new("netclaim.dev", path, Turns::default(), metrics.clone());
+        let reviewer = Reviewer::new("netclaim.dev", path, Permits::default(), metrics.clone());
         tokio::spawn(serve(listener, tls(served.clone()).unwrap(), reviewer));
         Server { address, served, metrics }
     }
@@ -293,7 +293,7 @@ mod tests {
         format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
     }
 
-    /// What the API server sends for an object that is none of netclaim's.
+    /// The request of the API server for an object that is not netclaim's.
     fn review() -> String {
         let request = json!({"uid": "1", "kind": {"group": "resource.k8s.io", "kind": "ResourceClaim"},
             "operation": "CREATE", "object": {"spec": {}}});
@@ -329,7 +329,7 @@ mod tests {
         let mut registry = netclaim_process::metrics::Registry::new("netclaim_controller");
         server.metrics.register(&mut registry);
         let text = registry.render();
-        assert!(text.contains(r#"requests_total{kind="ResourceClaim",outcome="allowed"} 4"#), "{text}");
+        assert!(text.contains(r#"requests_total{kind="ResourceClaim",outcome="Allowed"} 4"#), "{text}");
     }
 
     #[tokio::test]
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_certificate_nobody_connects() {
+    async fn without_a_certificate_no_client_connects() {
         let server = server().await;
         let (_, roots) = testing::certificate(Timestamp::now());
         assert!(server.connect(roots, &TLS13).await.is_err());
@@ -352,11 +352,11 @@ mod tests {
         let mut registry = netclaim_process::metrics::Registry::new("netclaim_controller");
         server.metrics.register(&mut registry);
         let text = registry.render();
-        assert!(text.contains(r#"certificate_expiry_timestamp_seconds{source="own"} 0"#), "{text}");
+        assert!(text.contains(r#"certificate_expiry_timestamp_seconds{source="Own"} 0"#), "{text}");
     }
 
     #[tokio::test]
-    async fn what_is_no_review_is_refused() {
+    async fn a_request_that_is_not_a_review_is_refused() {
         let server = server().await;
         let roots = server.renew();
         let long = format!("POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
@@ -387,26 +387,26 @@ mod tests {
             waiting.push(stream);
         }
         let mut stream = server.connect(roots, &TLS13).await.unwrap();
-        let answer = timeout(TIME / 2, ask(&mut stream, &post(PATH, &review()))).await.unwrap();
+        let answer = timeout(ANSWER_TIMEOUT / 2, ask(&mut stream, &post(PATH, &review()))).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     }
 
     #[tokio::test]
     async fn turns_are_stuck_when_all_of_them_are_taken_for_long() {
-        let turns = Turns::default();
+        let permits = Permits::default();
         let later = || Instant::now() + STUCK + Duration::from_secs(1);
-        let first = turns.take().await.unwrap();
-        assert!(!turns.are_stuck(later()), "another one is free");
-        let second = turns.take().await.unwrap();
-        assert!(turns.are_stuck(later()) && !turns.are_stuck(Instant::now()));
+        let first = permits.take().await.unwrap();
+        assert!(!permits.are_stuck(later()), "another one is free");
+        let second = permits.take().await.unwrap();
+        assert!(permits.are_stuck(later()) && !permits.are_stuck(Instant::now()));
         drop(first);
-        assert!(!turns.are_stuck(later()));
+        assert!(!permits.are_stuck(later()));
         drop(second);
-        assert!(turns.begun.lock().unwrap().is_empty());
+        assert!(permits.begun.lock().unwrap().is_empty());
     }
 
     #[tokio::test]
-    async fn idle_connections_block_nobody() {
+    async fn idle_connections_block_no_client() {
         let server = server().await;
         let roots = server.renew();
         let mut idle = Vec::new();
@@ -427,7 +427,7 @@ mod tests {
         // The clock stands still from when the server has the head.
         tokio::time::sleep(Duration::from_millis(200)).await;
         tokio::time::pause();
-        let answer = timeout(2 * TIME, ask(&mut stream, "")).await.unwrap();
+        let answer = timeout(2 * ANSWER_TIMEOUT, ask(&mut stream, "")).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     }
 }

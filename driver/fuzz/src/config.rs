@@ -32,7 +32,7 @@ pub fn config(data: &[u8]) {
 }
 
 fn lead_somewhere(data: &[u8], findings: &[Finding]) {
-    // Of repeated keys serde_json knows the last only.
+    // serde_json knows only the last of repeated keys.
     let repeated = findings.iter().any(|finding| finding.problem.contains("stands more than once"));
     if let (Ok(document), false) = (serde_json::from_slice::<Value>(data), repeated) {
         for finding in findings {

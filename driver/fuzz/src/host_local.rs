@@ -28,7 +28,7 @@ pub fn host_local(data: &[u8]) {
     let taken: BTreeSet<IpAddr> = note.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let left = ranges.left(&taken);
     assert!(left <= capacity && capacity - left <= taken.len() as u128);
-    // Nothing is lost by what is not an address of the ranges: loopback and multicast are in nobody's.
+    // Nothing is lost by what is not an address of the ranges: loopback and multicast are in no range.
     if let Some(addresses) = every_address(ipam) {
         assert_eq!(ranges.left(&addresses), 0, "every address is taken, and some are left");
         let handed_out = addresses.iter().filter(|ip| ranges.left([*ip]) < capacity).count();

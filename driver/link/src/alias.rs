@@ -42,7 +42,7 @@ impl fmt::Display for Owner {
 /// A link's alias.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Alias {
-    /// What somebody else wrote.
+    /// What another program wrote.
     pub(crate) text: String,
     /// Who had the plugin make the link.
     pub(crate) made: Option<Owner>,
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_of_somebody_else_is_no_mark() {
+    fn an_alias_of_another_program_is_not_a_mark() {
         for text in [
             "",
             " ",

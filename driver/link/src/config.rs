@@ -14,7 +14,7 @@ const LONGEST: usize = 255;
 
 /// What ADD makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct LinkSpec {
     pub(crate) kind: Kind,
     /// In bytes.
     pub(crate) mtu: Option<u32>,
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     },
 }
 
-/// What a removal is about.
+/// The subject of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part<'a> {
     Vlan,
@@ -60,7 +60,7 @@ impl Kind {
 }
 
 /// Reads what a configuration wants. `interface` is CNI_IFNAME.
-pub(crate) fn wanted(config: &Config, interface: &str) -> Result<Wanted, Failure> {
+pub(crate) fn wanted(config: &Config, interface: &str) -> Result<LinkSpec, Failure> {
     let link = |key: &str| match config.field::<String>(key)? {
         Some(name) => checked(name, IFNAMSIZ).map(Some).map_err(|problem| Failure::config(key, problem)),
         None => Ok(None),
@@ -77,7 +77,7 @@ pub(crate) fn wanted(config: &Config, interface: &str) -> Result<Wanted, Failure
                 let master = master.ok_or_else(|| missing("master", "the link to make the VLAN on"))?;
                 Kind::Vlan { master, id }
             }
-            id => return Err(Failure::config("id", format!("{id} is no VLAN: write 1 to 4094"))),
+            id => return Err(Failure::config("id", format!("{id} is not a VLAN id: write 1 to 4094"))),
         },
         "bridge" if id.is_some() => return Err(meaningless("id")),
         "bridge" => {
@@ -93,7 +93,7 @@ pub(crate) fn wanted(config: &Config, interface: &str) -> Result<Wanted, Failure
             return Err(Failure::config("kind", format!("{other:?} is not known: write vlan or bridge")));
         }
     };
-    Ok(Wanted { kind, mtu: config.field("mtu")? })
+    Ok(LinkSpec { kind, mtu: config.field("mtu")? })
 }
 
 /// An attachment's interface, as the runtime lists those that are left.

@@ -3,7 +3,7 @@
 use netclaim_plugin::Failure;
 
 use crate::alias::{Alias, Owner};
-use crate::config::{Kind, Part, Wanted};
+use crate::config::{Kind, LinkSpec, Part};
 use crate::kernel::{Kernel, Link, New};
 
 // Codes of the plugin's own errors.
@@ -25,7 +25,7 @@ fn is_made(link: &Link, kind: &str, network: &str) -> bool {
 }
 
 /// Makes what is wanted, and returns the link that was made.
-pub(crate) fn add(kernel: &mut Kernel, owner: &Owner, wanted: &Wanted) -> Result<Link, Failure> {
+pub(crate) fn add(kernel: &mut Kernel, owner: &Owner, wanted: &LinkSpec) -> Result<Link, Failure> {
     // The remains of an earlier ADD.
     del(kernel, owner, wanted.kind.part())?;
     let links = kernel.links()?;
@@ -73,7 +73,7 @@ fn usable<'a>(links: &'a [Link], name: &str) -> Result<&'a Link, Failure> {
     }
 }
 
-/// Refuses a port that somebody else uses.
+/// Refuses a port that another program uses.
 fn can_be_port(kernel: &mut Kernel, links: &[Link], port: &Link) -> Result<(), Failure> {
     let name = &port.name;
     if let Some(owner) = &port.alias.port {
@@ -121,7 +121,8 @@ pub(crate) fn del(kernel: &mut Kernel, owner: &Owner, part: Part<'_>) -> Result<
     remove(kernel, &owner.network, &|other| other == owner, part)
 }
 
-/// Removes what a network's attachments have of which `is_gone` says so, and its bridges without a port.
+/// Removes the links of those attachments of a network that are gone by `is_gone`, and its bridges without
+/// a port.
 pub(crate) fn remove(
     kernel: &mut Kernel,
     network: &str,
@@ -133,7 +134,7 @@ pub(crate) fn remove(
     let gone = |owner: &Option<Owner>| owner.as_ref().filter(ours).is_some_and(is_gone);
     if part != Part::Vlan {
         for port in links.iter().filter(|link| gone(&link.alias.port)) {
-            // Somebody may have put it elsewhere.
+            // Another program may have put it elsewhere.
             let bridge = links.iter().find(|link| Some(link.index) == port.master);
             let is_in = bridge.is_some_and(|bridge| is_made(bridge, "bridge", network));
             kernel.release(port, is_in)?;
@@ -158,7 +159,7 @@ pub(crate) fn remove(
 }
 
 /// Compares what is there with what ADD made.
-pub(crate) fn check(kernel: &mut Kernel, owner: &Owner, wanted: &Wanted) -> Result<(), Failure> {
+pub(crate) fn check(kernel: &mut Kernel, owner: &Owner, wanted: &LinkSpec) -> Result<(), Failure> {
     let links = kernel.links()?;
     let name = wanted.kind.made(owner);
     let made = named(&links, name);

@@ -13,7 +13,7 @@ use crate::alias::Alias;
 
 const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
 /// Group of a link that has no alias yet: the kernel takes a group, and no alias, with the message that makes
-/// a link. Whoever finds a link in it under the lock knows that its maker was killed.
+/// a link. A process that finds a link in it under the lock knows that its maker was killed.
 const UNFINISHED: u32 = u32::from_be_bytes(*b"nclk");
 // linux/if_link.h and linux/rtnetlink.h, as far as the libc crate lacks them.
 const IFLA_VLAN_ID: u16 = 1;
@@ -75,7 +75,7 @@ impl Link {
     }
 }
 
-/// What the plugin makes.
+/// The links that the plugin makes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum New {
     Bridge,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! * A network has a bridge once: the first ADD makes it, later ones add their ports, and it goes with the
-//!   last of these ports, whoever else is in it.
+//!   last of these ports, also if other ports are in it.
 //! * What it makes is up, has no addresses, and belongs to the attachment that its [`alias`] names. Nothing
 //!   else is changed or removed, and a link of the same name is refused. A port gets its alias back.
 //! * All is done in `CNI_NETNS`, under a lock on this namespace. The host's own needs `CNI_NETNS_OVERRIDE=1`.

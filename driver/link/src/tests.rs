@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::alias::Owner;
 use crate::config::Part;
-use crate::config::{Kind, Wanted};
+use crate::config::{Kind, LinkSpec};
 use crate::host;
 use crate::kernel::Kernel;
 
@@ -63,7 +63,7 @@ enum Call {
     /// ADD of this owner; if its last ADD has had no DEL yet, the same again.
     Add {
         owner: usize,
-        wanted: Wanted,
+        wanted: LinkSpec,
     },
     Del {
         owner: usize,
@@ -80,7 +80,7 @@ fn owner(index: usize) -> Owner {
     Owner { network: network.to_owned(), container: container.to_owned(), interface: interface.to_owned() }
 }
 
-fn any_wanted() -> impl Strategy<Value = Wanted> {
+fn any_wanted() -> impl Strategy<Value = LinkSpec> {
     // What works comes more often.
     let bridge =
         (prop_oneof![4 => 0..2_usize, 1 => 2..4_usize], prop_oneof![4 => 0..3_usize, 1 => 3..7_usize]);
@@ -91,7 +91,7 @@ fn any_wanted() -> impl Strategy<Value = Wanted> {
     });
     let vlan =
         (0..7_usize, 1..3_u16).prop_map(|(port, id)| Kind::Vlan { master: PORTS[port].to_owned(), id });
-    prop_oneof![3 => bridge, 1 => vlan].prop_map(|kind| Wanted { kind, mtu: None })
+    prop_oneof![3 => bridge, 1 => vlan].prop_map(|kind| LinkSpec { kind, mtu: None })
 }
 
 fn any_call() -> impl Strategy<Value = Call> {
@@ -118,7 +118,7 @@ fn links() -> Vec<String> {
 #[derive(Default)]
 struct World {
     /// What each owner wanted with its last ADD, until a DEL has succeeded.
-    asked: [Option<Wanted>; OWNERS.len()],
+    asked: [Option<LinkSpec>; OWNERS.len()],
     /// Whose ADD has succeeded.
     attached: BTreeSet<usize>,
 }
@@ -130,7 +130,7 @@ impl World {
                 // A network has one configuration.
                 let mtu = (OWNERS[*index].0 == "a").then_some(1400);
                 let wanted =
-                    self.asked[*index].get_or_insert_with(|| Wanted { mtu, ..wanted.clone() }).clone();
+                    self.asked[*index].get_or_insert_with(|| LinkSpec { mtu, ..wanted.clone() }).clone();
                 self.attached.remove(index);
                 let added = Kernel::lock().and_then(|mut k| host::add(&mut k, &owner(*index), &wanted));
                 if added.is_ok() {
@@ -181,7 +181,7 @@ fn live(calls: &[(Call, Option<u32>)]) {
     assert_eq!(links(), before);
     assert!(world.asked.iter().all(Option::is_none));
     let kind = Kind::Bridge { bridge: "br0".to_owned(), port: "u0".to_owned(), is_chained: false };
-    world.run(&Call::Add { owner: 0, wanted: Wanted { kind, mtu: None } });
+    world.run(&Call::Add { owner: 0, wanted: LinkSpec { kind, mtu: None } });
     assert!(world.attached.contains(&0), "an ADD works again");
 }
 

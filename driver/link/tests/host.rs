@@ -121,7 +121,7 @@ fn the_interface_of_the_plugin_before_becomes_a_port_and_its_result_is_passed_on
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn what_is_anothers_is_refused_with_a_reason_and_the_del_that_is_owed_changes_nothing() {
+fn a_link_of_another_owner_is_refused_with_a_reason_and_the_del_that_is_owed_changes_nothing() {
     with_uplinks(&[], async |_| {
         for command in [
             "ip link add theirs type bridge",
@@ -194,7 +194,7 @@ fn a_bridge_goes_with_the_last_port_and_one_attachment_does_not_take_anothers() 
         check("c2", "net-a", &second).unwrap();
         del("c1", "net-a", &first);
         assert_eq!((master("eth1"), master("eth2")), (Value::Null, json!("br100")));
-        // Somebody takes the port away, and puts it elsewhere.
+        // Another program takes the port away, and puts it elsewhere.
         run("ip link add theirs type bridge");
         run("ip link set eth2 master theirs");
         let (code, message) = check("c2", "net-a", &second).unwrap_err();

@@ -1,5 +1,5 @@
-//! Doors for fuzz targets to parsers that nobody else calls from outside. Not part of the API: only with the
-//! feature `fuzzing`, and free to change.
+//! Doors for fuzz targets to parsers that are not called from outside otherwise. Not part of the API: only
+//! with the feature `fuzzing`, and free to change.
 
 use std::sync::Arc;
 use std::time::Duration;

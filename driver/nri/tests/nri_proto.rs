@@ -16,6 +16,6 @@ fn the_generated_protobuf_code_is_fresh() {
     let committed = crate_dir.join("src/gen/nri.pkg.api.v1alpha1.rs");
     if fs::read_to_string(&committed).ok().as_ref() != Some(&generated) {
         fs::write(&committed, generated).unwrap();
-        panic!("{} was stale; it has been generated anew, please commit it", committed.display());
+        panic!("{} was stale; it has been generated again, please commit it", committed.display());
     }
 }

@@ -16,7 +16,7 @@ const RESERVED_PREFIX: &str = "cni.dev/";
 /// The members of a JSON object, each unchanged to the byte.
 pub type Object = BTreeMap<String, Box<RawValue>>;
 
-/// A configuration, of which only the protocol's part has been looked at.
+/// A configuration; only the part of the protocol has been looked at.
 #[derive(Debug)]
 pub struct Config {
     /// Version of the CNI specification.

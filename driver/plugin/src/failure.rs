@@ -50,7 +50,7 @@ pub enum Failure {
     Namespace {
         /// The path that the runtime passed.
         path: String,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel refused a request.
@@ -62,7 +62,7 @@ pub enum Failure {
         action: &'static str,
         /// The kernel module that it needs.
         module: Option<&'static str>,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The host or the container is not as the operation needs it.

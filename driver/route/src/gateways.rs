@@ -40,7 +40,7 @@ struct Route {
     table: Option<u32>,
 }
 
-/// Returns a gateway for each family of which the interface has an address, at least one.
+/// Returns a gateway for each family in which the interface has an address, at least one.
 pub(crate) fn gateways(config: &Config, interface: &str) -> Result<Vec<IpAddr>, Failure> {
     let result = serde_json::from_str(config.require_result()?);
     let result = result.map_err(|error| Failure::config("prevResult", error.to_string()))?;

@@ -14,7 +14,7 @@ use nix::libc::{RTA_VIA, RTN_UNICAST};
 /// The routing protocol of all routes and rules of the plugin: none of those that linux/rtnetlink.h or
 /// iproute2 know.
 const OURS: u8 = 110;
-/// Of two rules the one with the lower number is first: before the one of the main table, 32766.
+/// The rule with the lower number is first: before the one of the main table, 32766.
 const RULE_PRIORITY: u32 = 4711;
 
 /// sizeof(struct rtmsg), sizeof(struct rtnexthop), sizeof(struct ifaddrmsg), sizeof(struct fib_rule_hdr).
@@ -74,7 +74,7 @@ pub(crate) struct Route {
     attributes: BTreeMap<u16, Vec<u8>>,
 }
 
-/// What a copy of a route has.
+/// The parts of a route's copy.
 const COPIED: [u16; 7] = [RTA_DST, RTA_PRIORITY, RTA_OIF, RTA_GATEWAY, RTA_VIA, RTA_PREFSRC, RTA_METRICS];
 
 impl Route {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_off_is_no_route() {
+    fn a_message_that_is_cut_off_is_not_a_route() {
         let route = Route::default_by(7, "10.9.0.1".parse().expect("an address"), 0).encode();
         for length in 0..RTMSG {
             assert_eq!(Route::decode(&route.as_bytes()[..length], Family::V4), []);

@@ -77,7 +77,7 @@ impl Container {
                 )?;
             }
         }
-        // No container runs yet: nobody sees the routes between here and the end.
+        // No container runs yet: no process sees the routes between here and the end.
         let ours = Route::default_by(self.link, gateway, our_metric(family));
         let is_it = |route: &Route| is_our_default(route, self.link, gateway);
         let of_interface = others.iter().filter(|route| route.link() == Some(self.link));

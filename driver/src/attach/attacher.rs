@@ -173,7 +173,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
-    /// Returns the UIDs of the pods of which a file of this group cannot be read, with the reasons.
+    /// Returns the UIDs of the pods for which a file of this group cannot be read, with the reasons.
     pub fn damaged_pods(&self, group: &str) -> Vec<(String, String)> {
         let of_group = self.damage.groups.iter().filter(|((damaged, _), _)| damaged == group);
         of_group.map(|((_, pod), reason)| (pod.clone(), reason.clone())).collect()
@@ -256,7 +256,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         networks
     }
 
-    /// Returns the CNI networks of which something is kept on disk beside the journal, as
+    /// Returns the CNI networks that have something on disk beside the journal, as
     /// [`networks`](Self::networks) does.
     pub async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
         self.attach.networks_on_disk().await

@@ -1,4 +1,4 @@
-//! The journal: what is known of each attachment, written before anything is done that it says.
+//! The journal: the state of each attachment, written before anything is done that it says.
 //!
 //! ```text
 //! DURABLE/POD-UID_CLAIM-UID.INDEX.json   {"version":1,"sha256":"…","record":{…}}
@@ -19,7 +19,7 @@
 //! * A file that cannot be read (torn, foreign, of a newer version) is reported and left where it is: it may
 //!   stand for a DEL that is owed, and the one thing the journal never does is forget that. Its name still
 //!   says whose it is. Nor does an older durable file replace an unreadable one of the boot's folder: its DEL
-//!   would detach a running pod. Whoever removes the unreadable file chooses that.
+//!   would detach a running pod. An admin who removes the unreadable file chooses that.
 //! * A removal does not wait for the disk. If the power fails before it is on disk, one more DEL follows.
 //!   That is harmless: links of the host are not given back to it after a reboot.
 //!
@@ -108,7 +108,7 @@ impl Unreadable {
     }
 }
 
-/// What an agent finds when it starts.
+/// The records that an agent finds when it starts.
 #[derive(Debug)]
 pub struct Loaded<O> {
     /// Every record that can be read.
@@ -162,8 +162,8 @@ fn must_survive<O: Owner>(record: &Record<O>, on_disk: impl FnOnce() -> Option<R
 
 impl<O: Owner> Journal<O> {
     /// Opens the journal in two folders, which are made if need be: the `durable` one, and one that is this
-    /// boot's alone (nobody reads it in another boot, even if it is not in memory). Only its owner may use
-    /// them: whoever can open the lock file for reading can hold the lock.
+    /// boot's alone (it is not read in another boot, even if it is not in memory). Only its owner may use
+    /// them: a process that can open the lock file for reading can hold the lock.
     ///
     /// # Errors
     /// When a folder cannot be made.
@@ -177,7 +177,7 @@ impl<O: Owner> Journal<O> {
         Ok(Self { durable, of_boot, owner: PhantomData, health: watch::Sender::new(None) })
     }
 
-    /// Opens the file by whose lock agents take turns: the right to write is with whoever has
+    /// Opens the file by whose lock agents take turns: the right to write is with the process that has
     /// [taken](take_turn) it.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl<O: Owner> Journal<O> {
     }
 
     /// Reads every record, and lists what could not be read. A debt that is not on disk any more, because
-    /// somebody has removed or damaged the file, is written again.
+    /// the file was removed or damaged, is written again.
     ///
     /// # Errors
     /// When a folder itself cannot be read.
@@ -217,7 +217,7 @@ impl<O: Owner> Journal<O> {
         Ok(loaded)
     }
 
-    /// Reads the records of one pod, to whose files nobody else may write meanwhile.
+    /// Reads the records of one pod, whose files must not be written meanwhile.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -259,7 +259,7 @@ impl<O: Owner> Journal<O> {
         decode(&fs::read(self.durable.join(name(record))).ok()?).ok()
     }
 
-    /// Writes `record`, replacing what was known of it.
+    /// Writes `record`, replacing its earlier state.
     ///
     /// # Errors
     /// When it is not certain that the next agent finds the record: in this boot, and after a power cut if it
@@ -276,7 +276,7 @@ impl<O: Owner> Journal<O> {
         self.noted(written)
     }
 
-    /// Why nothing can be written now; `None` as long as it can. Whoever watches should
+    /// Why nothing can be written now; `None` as long as it can. A caller that watches should
     /// [`probe`](Self::probe) meanwhile.
     pub fn health(&self) -> watch::Receiver<Option<String>> {
         self.health.subscribe()
@@ -314,7 +314,7 @@ impl<O: Owner> Journal<O> {
         let bytes = bytes(record, &path)?;
         let write = || Pending::write(&tmp, &bytes, Lasting::InKernel);
         let pending = match write() {
-            // Somebody has emptied the run directory.
+            // The run directory was emptied.
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
                 make_dir(&self.of_boot)?;
                 write()?
@@ -368,7 +368,7 @@ impl<O: Owner> Journal<O> {
     }
 
     fn move_file(&self, path: &Path) -> Result<(), Error> {
-        // Whoever can read it no more, or not yet, finds it where it is.
+        // An agent that cannot read it any more, or not yet, finds it where it is.
         let Some(record) = fs::read(path).ok().and_then(|bytes| decode::<O>(&bytes).ok()) else {
             return Ok(());
         };
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_that_somebody_removed_from_the_disk_is_written_there_again() {
+    fn a_debt_that_was_removed_from_the_disk_is_written_there_again() {
         for damage in [|path: &Path| fs::remove_file(path), |path: &Path| fs::write(path, "torn")] {
             let (_dir, journal) = journal();
             let [planned, adding, attached, _] = life();
@@ -653,7 +653,7 @@ mod tests {
         assert!(records.is_empty(), "its DEL would detach a running pod");
         let of: Vec<_> = unreadable.iter().map(|file| (file.path.as_path(), file.owner())).collect();
         assert_eq!(of, [(journal.of_boot.join(FILE).as_path(), Some(("pod-uid", "a-uid")))]);
-        // Somebody chooses the DEL.
+        // An admin chooses the DEL.
         fs::remove_file(journal.of_boot.join(FILE)).expect("removed");
         assert_eq!(journal.load().expect("loads").records, [adding]);
     }
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_owner_can_open_what_is_in_the_journal() {
+    fn only_the_owner_can_open_the_files_of_the_journal() {
         let (dir, journal) = journal();
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
         let [_, adding, attached, _] = life();
@@ -695,7 +695,7 @@ mod tests {
                 .map(|path| mode(path))
         };
         assert_eq!(looked(&journal), [0o700, 0o700, 0o600, 0o600, 0o600]);
-        // As somebody else may have made them.
+        // As another program may have made them.
         for dir in [&journal.durable, &journal.of_boot] {
             fs::set_permissions(dir, Permissions::from_mode(0o755)).expect("set");
         }
@@ -750,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_is_not_written() {
+    fn a_field_that_is_not_set_is_not_written() {
         let record = Record::new(plan("a", 0));
         let written = serde_json::to_value(&record).expect("JSON");
         let fields: Vec<&str> = written.as_object().expect("an object").keys().map(String::as_str).collect();
@@ -836,7 +836,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_has_one_owner_until_nobody_holds_its_descriptor() {
+    fn a_journal_has_one_owner_until_its_last_descriptor_is_closed() {
         let (_dir, journal) = journal();
         let [first, second] = [(); 2].map(|()| journal.lock_file().expect("opens"));
         let kept = first.try_clone().expect("duplicated");
@@ -1022,7 +1022,7 @@ mod tests {
         }
 
         /// The next agent goes on with what the journal says, after an orderly end or a crash, or when
-        /// somebody has emptied the run directory.
+        /// the run directory was emptied.
         fn restart(&mut self, choice: u8) {
             match choice {
                 0 => self.journal.move_to_disk().expect("moves"),

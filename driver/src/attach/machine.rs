@@ -1,13 +1,13 @@
 //! The state machine of one attachment: decides the next step from the journalled phase and from what is
-//! wanted. No IO.
+//! desired. No IO.
 //!
 //! ```text
-//!              want Attached(s)               ADD succeeded
+//!              desired: Attached(s)           ADD succeeded
 //!   Planned ───────────────────> Adding(s) ─────────────────> Attached(s)
 //!     ^ ^ │                       │  │                             │
 //!     │ └─┼───────────────────────┘  │ ADD failed, was cut short,  │ the sandbox is gone or another,
 //!     │   │   ADD made nothing       │ or its sandbox is gone      │ or the claim is released
-//!     │   │ want Forgotten           │                             │
+//!     │   │ desired: Forgotten       │                             │
 //!     │   v                          v                             │
 //!     │ (file removed)               │                             │
 //!     └────────────────────────── Deleting(s) <────────────────────┘
@@ -40,7 +40,7 @@ use super::record::{Phase, Record, Sandbox};
 
 /// The desired state of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Want {
+pub enum Desired {
     /// Unknown: the agent has just started, and the runtime has not listed its sandboxes. Only owed DELs run.
     Unknown,
     /// Attached to this sandbox.
@@ -66,24 +66,26 @@ pub enum Step {
 
 /// Returns the next step of `record` towards `want`. `boot_id` is that of the running boot; sandboxes of
 /// other boots are gone.
-pub fn next<O>(record: &Record<O>, want: &Want, boot_id: &str) -> Step {
-    match (&record.phase, want) {
-        (Phase::Planned, Want::Attached(sandbox)) => Step::Add(sandbox.clone()),
-        (Phase::Planned, Want::Forgotten) => Step::Forget,
-        (Phase::Planned, Want::Unknown | Want::Detached) => Step::Rest,
+pub fn next<O>(record: &Record<O>, desired: &Desired, boot_id: &str) -> Step {
+    match (&record.phase, desired) {
+        (Phase::Planned, Desired::Attached(sandbox)) => Step::Add(sandbox.clone()),
+        (Phase::Planned, Desired::Forgotten) => Step::Forget,
+        (Phase::Planned, Desired::Unknown | Desired::Detached) => Step::Rest,
         (Phase::Deleting { sandbox, .. }, _) => Step::Del(sandbox.clone()),
         (Phase::Adding { sandbox } | Phase::Attached { sandbox, .. }, _) if sandbox.boot_id != boot_id => {
             Step::Del(sandbox.clone())
         }
         // This ADD does not run any more, or `next` would not be called. What it left is unknown.
-        (Phase::Adding { sandbox }, Want::Attached(_) | Want::Detached | Want::Forgotten) => {
+        (Phase::Adding { sandbox }, Desired::Attached(_) | Desired::Detached | Desired::Forgotten) => {
             Step::Del(sandbox.clone())
         }
-        (Phase::Attached { sandbox, .. }, Want::Attached(wanted)) if sandbox.id == wanted.id => Step::Rest,
-        (Phase::Attached { sandbox, .. }, Want::Attached(_) | Want::Detached | Want::Forgotten) => {
+        (Phase::Attached { sandbox, .. }, Desired::Attached(desired)) if sandbox.id == desired.id => {
+            Step::Rest
+        }
+        (Phase::Attached { sandbox, .. }, Desired::Attached(_) | Desired::Detached | Desired::Forgotten) => {
             Step::Del(sandbox.clone())
         }
-        (Phase::Adding { .. } | Phase::Attached { .. }, Want::Unknown) => Step::Rest,
+        (Phase::Adding { .. } | Phase::Attached { .. }, Desired::Unknown) => Step::Rest,
     }
 }
 
@@ -176,7 +178,7 @@ mod tests {
         SandboxUp(u8),
         SandboxGone,
         Released,
-        /// The agent starts anew: what it had in memory is lost, the record is not.
+        /// The agent starts again: what it had in memory is lost, the record is not.
         Crash,
         Reboot,
         /// Take the next step; `true`: it succeeds, `false`: the plugin fails.
@@ -216,7 +218,7 @@ mod tests {
     /// finished DEL, `made` the one in which the interface is whole.
     struct World {
         record: Option<Record<Claimant>>,
-        want: Want,
+        desired: Desired,
         boot: u32,
         owed: Option<String>,
         made: Option<String>,
@@ -230,7 +232,7 @@ mod tests {
     impl World {
         fn step(&mut self, outcome: Outcome) -> Result<Step, TestCaseError> {
             let Some(record) = self.record.as_mut() else { return Ok(Step::Rest) };
-            let step = next(record, &self.want, &self.boot.to_string());
+            let step = next(record, &self.desired, &self.boot.to_string());
             match &step {
                 Step::Add(sandbox) => {
                     prop_assert_eq!(&self.owed, &None, "ADD while a DEL is owed");
@@ -289,17 +291,17 @@ mod tests {
     proptest! {
         #[test]
         fn every_started_add_gets_its_del_and_no_second_add_comes_before(events in events()) {
-            let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Unknown, boot: 0, owed: None, made: None, released: false };
-            let restarted = |world: &mut World| world.want = if world.released { Want::Forgotten } else { Want::Unknown };
+            let mut world = World { record: Some(Record::new(plan("c", 0))), desired: Desired::Unknown, boot: 0, owed: None, made: None, released: false };
+            let restarted = |world: &mut World| world.desired = if world.released { Desired::Forgotten } else { Desired::Unknown };
             for event in events {
                 match event {
                     Happening::SandboxUp(id) if !world.released => {
                         let boot_id = world.boot.to_string();
-                        world.want = Want::Attached(Sandbox { boot_id, ..sandbox(&format!("{}-{id}", world.boot)) });
+                        world.desired = Desired::Attached(Sandbox { boot_id, ..sandbox(&format!("{}-{id}", world.boot)) });
                     }
                     Happening::SandboxUp(_) => {}
-                    Happening::SandboxGone => if !world.released { world.want = Want::Detached },
-                    Happening::Released => { world.released = true; world.want = Want::Forgotten; }
+                    Happening::SandboxGone => if !world.released { world.desired = Desired::Detached },
+                    Happening::Released => { world.released = true; world.desired = Desired::Forgotten; }
                     Happening::Crash => restarted(&mut world),
                     Happening::Reboot => { world.boot += 1; restarted(&mut world); }
                     Happening::Step(succeeds) => { world.step(if succeeds { Outcome::Succeeds } else { Outcome::Fails })?; }
@@ -310,7 +312,7 @@ mod tests {
             }
             // However it went: release, and three good steps later nothing is left.
             world.released = true;
-            world.want = Want::Forgotten;
+            world.desired = Desired::Forgotten;
             for _ in 0..3 {
                 world.step(Outcome::Succeeds)?;
             }
@@ -319,22 +321,22 @@ mod tests {
 
         #[test]
         fn a_wanted_attachment_is_reached_from_anywhere(events in events()) {
-            let mut world = World { record: Some(Record::new(plan("c", 0))), want: Want::Detached, boot: 0, owed: None, made: None, released: false };
+            let mut world = World { record: Some(Record::new(plan("c", 0))), desired: Desired::Detached, boot: 0, owed: None, made: None, released: false };
             for event in events {
                 match event {
-                    Happening::SandboxUp(id) => world.want = Want::Attached(Sandbox { boot_id: "0".into(), ..sandbox(&id.to_string()) }),
-                    Happening::SandboxGone => world.want = Want::Detached,
+                    Happening::SandboxUp(id) => world.desired = Desired::Attached(Sandbox { boot_id: "0".into(), ..sandbox(&id.to_string()) }),
+                    Happening::SandboxGone => world.desired = Desired::Detached,
                     Happening::Step(succeeds) => { world.step(if succeeds { Outcome::Succeeds } else { Outcome::Fails })?; }
                     Happening::StepInVain => { world.step(Outcome::MakesNothing)?; }
                     Happening::StepCutShort => { world.step(Outcome::CutShort)?; }
                     Happening::Released | Happening::Crash | Happening::Reboot => {}
                 }
             }
-            let wanted = Sandbox { boot_id: "0".into(), ..sandbox("last") };
-            world.want = Want::Attached(wanted.clone());
+            let desired = Sandbox { boot_id: "0".into(), ..sandbox("last") };
+            world.desired = Desired::Attached(desired.clone());
             while world.step(Outcome::Succeeds)? != Step::Rest {}
             let phase = world.record.map(|record| record.phase);
-            prop_assert_eq!(phase, Some(Phase::Attached { sandbox: wanted, result: made() }));
+            prop_assert_eq!(phase, Some(Phase::Attached { sandbox: desired, result: made() }));
         }
     }
 
@@ -342,8 +344,8 @@ mod tests {
     fn a_crash_alone_never_detaches_a_running_pod() {
         let attached = Phase::Attached { sandbox: sandbox("a"), result: made() };
         let record = Record { phase: attached, ..Record::new(plan("c", 0)) };
-        assert_eq!(next(&record, &Want::Unknown, "boot"), Step::Rest);
-        assert_eq!(next(&record, &Want::Attached(sandbox("a")), "boot"), Step::Rest);
+        assert_eq!(next(&record, &Desired::Unknown, "boot"), Step::Rest);
+        assert_eq!(next(&record, &Desired::Attached(sandbox("a")), "boot"), Step::Rest);
     }
 
     #[test]

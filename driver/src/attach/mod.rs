@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   prepare ──> journal ──┐                                                ┌──> Observer: gate, status
-//!   sandbox up / gone ────┼──> one task per pod ──> wanted ──> machine ────┤
+//!   sandbox up / gone ────┼──> one task per pod ──> desired ─> machine ────┤
 //!   release ──────────────┘        (pod.rs)       (pure)      (pure)       └──> Attach: CNI ADD, DEL
 //! ```
 //!
@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | [`plan`], [`record`] | what to attach for whom, and how far that has come | none |
 //! | [`machine`] | the state machine of one attachment | none |
-//! | [`wanted`], [`retry`] | what is wanted of a pod, which step is next, when one is repeated or given up | none |
+//! | [`desired`], [`retry`] | the desired state of a pod, its next step, and when a step is repeated or given up | none |
 //! | [`repair`] | which broken attachment is made again now, and what it asks for then | none |
 //! | [`Cause`] | what kind of failure it is, for programs | none |
 //! | [`state`](PodState) | the state of a pod, and whether its containers may start | none |
@@ -22,7 +22,7 @@
 //!
 //! Invariants:
 //! * The journal is the truth. Events of the runtime and calls of the orchestrator only change what is
-//!   wanted.
+//!   desired.
 //! * The journal notes every operation before it starts.
 //! * A release succeeds only after every owed DEL. A DEL is given up only where the namespace is proven gone,
 //!   after a bounded number of attempts and with an error in the log.
@@ -32,6 +32,7 @@
 mod attacher;
 mod cause;
 mod counters;
+pub mod desired;
 pub mod journal;
 pub mod machine;
 pub mod plan;
@@ -47,7 +48,6 @@ pub mod sweep;
 pub mod testing;
 #[cfg(test)]
 mod tests;
-pub mod wanted;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -84,7 +84,7 @@ impl Failure {
     /// reported.
     pub const MAX_MESSAGE: usize = 16 << 10;
 
-    /// A failure with this message. Of a longer one the beginning is kept.
+    /// A failure with this message. A long one is cut at its end.
     pub fn new(message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE));
@@ -114,7 +114,7 @@ pub struct AddFailure {
 }
 
 impl AddFailure {
-    /// An ADD of which no plugin ran.
+    /// An ADD that ran no plugin.
     pub fn not_begun(failure: Failure) -> Self {
         Self { failure, last_good: None, stopped: Some(Stopped::AT_ONCE) }
     }
@@ -310,7 +310,7 @@ pub trait Attach: Send + Sync + 'static {
         std::future::ready(false)
     }
 
-    /// Returns the networks of which something is kept on disk beside the journal, by name.
+    /// Returns the networks that have something on disk beside the journal, by name.
     fn networks_on_disk(&self) -> impl Future<Output = BTreeMap<ListName, Spec>> + Send {
         std::future::ready(BTreeMap::new())
     }
@@ -374,7 +374,7 @@ pub trait Observer: Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// Whether what breaks of the plan's network is made again. Of such an attachment the journal notes that
+    /// Whether what breaks of the plan's network is made again. For such an attachment the journal notes that
     /// a CHECK has succeeded.
     fn is_repaired(&self, _plan: &Plan<Self::Owner>) -> bool {
         false

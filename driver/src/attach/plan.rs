@@ -23,7 +23,7 @@ pub trait Owner:
     /// Name of the group: a pod's groups are attached in the order of their names.
     fn group_name(&self) -> &str;
 
-    /// Who shares turns with nobody else's attachments, such as a namespace.
+    /// Attachments share turns only with others of the same tenant, such as a namespace.
     fn tenant(&self) -> &str;
 }
 
@@ -55,7 +55,7 @@ pub struct Plan<O> {
     /// The number of attachments of its group, finalizers included. The group is prepared when all of them
     /// are journalled.
     pub of: u32,
-    /// Of a *finalizer*, the index of the attachment that it works on, which is of the same group.
+    /// For a *finalizer*, the index of the attachment that it works on, which is of the same group.
     ///
     /// Finalizers are made when all attachments of the pod are, and undone before the first of these. They
     /// make no interface, and hold nothing.

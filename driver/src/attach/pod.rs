@@ -1,4 +1,4 @@
-//! The task of one pod. It carries out the steps that [`wanted`](super::wanted) chooses, one operation at a
+//! The task of one pod. It carries out the steps that [`desired`](super::desired) chooses, one operation at a
 //! time.
 //!
 //! * Attachments of a sandbox are made in the order of the plans and removed in reverse, never two at once
@@ -24,14 +24,14 @@ use tracing::Instrument as _;
 
 use super::cause::Cause;
 use super::counters::Counters;
+use super::desired::{PodDesired, sort};
 use super::journal::{self, Journal};
-use super::machine::{self, Event, Step, Want};
+use super::machine::{self, Desired, Event, Step};
 use super::plan::{Owner, Plan};
 use super::record::{Finding, Phase, Record, Repaired, Sandbox};
 use super::repair::same_again;
 use super::retry::{Attempt, Operation, Retries, delay_after};
 use super::state::PodState;
-use super::wanted::{Wanted, sort};
 use super::{AddFailure, Attach, Checked, Del, DelOutcome, End, Failure, Observer, Revised, Traced};
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
@@ -80,7 +80,7 @@ pub(super) struct Pod<A, O: Observer> {
     counters: Arc<Counters>,
     /// In the order in which attachments are made.
     records: Vec<Record<O::Owner>>,
-    wanted: Wanted,
+    desired: PodDesired,
     retries: Retries,
     /// Network namespaces held open, by sandbox id, while DELs are owed there: CRI-O removes the name before
     /// it reports the end, and a held namespace keeps its links.
@@ -130,7 +130,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             boot_id,
             state,
             counters,
-            wanted: Wanted::at_start(&records),
+            desired: PodDesired::at_start(&records),
             records,
             retries: Retries::default(),
             pins: HashMap::new(),
@@ -184,7 +184,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     async fn reload(&mut self) -> Result<(), Failure> {
         let (journal, uid) = (self.journal.clone(), self.uid.clone());
         let loaded = blocking(move || journal.load_pod(&uid)).await?;
-        // A pod that is damaged since the start is no news.
+        // A pod that is damaged since the start is not an update.
         if let Some(file) = loaded.unreadable.first().filter(|_| self.damaged.is_none()) {
             return Err(Failure::new(format!("the journal file {} {}", file.path.display(), file.reason)));
         }
@@ -210,7 +210,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             while let Ok(command) = commands.try_recv() {
                 Box::pin(self.apply(command)).await;
             }
-            match self.wanted.next_step(&self.records, &self.retries, &self.boot_id, Instant::now()) {
+            match self.desired.next_step(&self.records, &self.retries, &self.boot_id, Instant::now()) {
                 Some((index, step)) => Box::pin(self.perform(index, step, commands)).await,
                 None => {
                     if let Some(check) = self.checks.pop() {
@@ -245,20 +245,20 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         match command {
             Command::Prepare { plans, reply } => {
                 let result = self.prepare(plans).await;
-                self.wanted.prepared();
+                self.desired.prepared();
                 self.publish().await;
                 let _ = reply.send(result);
             }
             Command::SandboxUp(sandbox, netns) => {
                 self.pins.insert(sandbox.id.clone(), netns);
-                if self.wanted.sandbox_up(sandbox) {
+                if self.desired.sandbox_up(sandbox) {
                     // Failures in another sandbox say nothing about this one.
-                    self.begin_anew();
+                    self.begin_again();
                 }
                 self.publish().await;
             }
             Command::SandboxUnfit(reason) => {
-                self.wanted.sandbox_unfit();
+                self.desired.sandbox_unfit();
                 for record in &mut self.records {
                     (record.error, record.failed) = (Some(reason.clone()), None);
                     record.cause = Cause::Other;
@@ -266,14 +266,14 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 self.publish().await;
             }
             Command::SandboxGone(id) => {
-                let Self { wanted, records, boot_id, .. } = self;
-                let known = wanted.sandbox().cloned();
+                let Self { desired, records, boot_id, .. } = self;
+                let known = desired.sandbox().cloned();
                 let lives = || {
                     let records = records.clone();
                     PodState { sandbox: known, records, ..PodState::default() }.sandbox_lives(boot_id)
                 };
-                if wanted.sandbox_gone(id.as_deref(), records, lives) {
-                    self.begin_anew();
+                if desired.sandbox_gone(id.as_deref(), records, lives) {
+                    self.begin_again();
                     self.publish().await;
                 }
             }
@@ -285,7 +285,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 let _ = reply.send(begins);
             }
             Command::Release { group, reply } => {
-                self.wanted.release(&group);
+                self.desired.release(&group);
                 self.retries.retry_now(Instant::now());
                 self.waiting.push((group, reply));
                 self.publish().await;
@@ -300,7 +300,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let Some(broken) = self.record(key).filter(|record| record.can_be_repaired()) else { return false };
         let all: Vec<_> = self.records.iter().filter(|other| broken.is_redone_with(other)).cloned().collect();
         let is_here = |record: &Record<O::Owner>| {
-            record.phase.sandbox().is_some_and(|sandbox| self.wanted.is_current(&sandbox.id))
+            record.phase.sandbox().is_some_and(|sandbox| self.desired.is_current(&sandbox.id))
         };
         let can_be = |record: &Record<O::Owner>| {
             // Its DEL would be done, and its ADD would wait.
@@ -323,7 +323,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     /// Forgets failures in the earlier sandbox.
-    fn begin_anew(&mut self) {
+    fn begin_again(&mut self) {
         self.records.iter_mut().for_each(|record| record.error = None);
         self.retries.retry_now(Instant::now());
     }
@@ -331,7 +331,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     async fn prepare(&mut self, plans: Vec<Plan<O::Owner>>) -> Result<(), Failure> {
         for plan in plans {
             let record = Record::new(plan);
-            if self.wanted.is_released(record.plan.owner.group()) {
+            if self.desired.is_released(record.plan.owner.group()) {
                 return Err(Failure::new(format!("{} is being released: try again", record.plan.owner)));
             }
             if self.records.iter().any(|known| known.key() == record.key()) {
@@ -394,7 +394,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             Ok((result, index))
         };
         let is_wanted = |pod: &Self| {
-            let wants = |record| pod.wanted.still_wants(record, &pod.records, &pod.boot_id);
+            let wants = |record| pod.desired.still_wants(record, &pod.records, &pod.boot_id);
             pod.record(&key).is_some_and(wants)
         };
         let started = Instant::now();
@@ -478,8 +478,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
 
     /// Whether an attachment is wanted in this sandbox.
     fn wants_in(&self, key: &str, sandbox: &Sandbox) -> bool {
-        let want = self.record(key).map(|record| self.wanted.of(record, &self.records, &self.boot_id));
-        matches!(want, Some(Want::Attached(wanted)) if wanted.id == sandbox.id)
+        let desired = self.record(key).map(|record| self.desired.of(record, &self.records, &self.boot_id));
+        matches!(desired, Some(Desired::Attached(desired)) if desired.id == sandbox.id)
     }
 
     /// Returns the record whose ADD is due, with the plan of now, and what keeps that from others until it is
@@ -498,7 +498,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 let mut record = self.record(key)?.clone();
                 record.begin_in(&sandbox.id);
                 let turn = revised.map(|Revised { plan, turn }| {
-                    tracing::info!(pod.uid = %self.uid, attachment = %key, "planned anew");
+                    tracing::info!(pod.uid = %self.uid, attachment = %key, "planned again");
                     record.plan = Arc::new(plan);
                     turn
                 });
@@ -656,8 +656,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     /// it.
     async fn strayed(&mut self, key: &str, why: String) {
         let Some(mut record) = self.record(key).cloned() else { return };
-        tracing::error!(pod.uid = %self.uid, attachment = %key, why, "a link is not back on the node as it was: nobody gets it until it is");
-        let note = format!("{why}; the link is looked for, and nobody gets it until it is as it was");
+        tracing::error!(pod.uid = %self.uid, attachment = %key, why, "a link has not come back to the node as it was: no pod gets it until it has");
+        let note = format!("{why}; the agent looks for the link, and no pod gets it until it is as it was");
         self.observer.given_up(&record.plan, &note);
         record.stray = Some(why.clone());
         // If this is lost, the next agent runs one more DEL.
@@ -702,7 +702,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if record.failed == Some(Operation::Del) {
             (record.error, record.failed) = (None, None);
         }
-        if self.wanted.is_released(record.plan.owner.group()) {
+        if self.desired.is_released(record.plan.owner.group()) {
             // The record goes at once: no `Planned` in between.
             self.replace(record);
             if let Some(index) = self.records.iter().position(|r| r.key() == key) {
@@ -739,7 +739,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     fn is_settled(&self) -> bool {
-        self.wanted.is_reached(&self.records, &self.boot_id)
+        self.desired.is_reached(&self.records, &self.boot_id)
     }
 
     async fn check(&mut self, check: Check, commands: &mut Commands<O::Owner>) {
@@ -864,18 +864,18 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             }
             Ok(_) | Err(_) => {}
         }
-        if attempt.is_hopeless() && !self.wanted.is_current(&sandbox.id) {
+        if attempt.is_hopeless() && !self.desired.is_current(&sandbox.id) {
             self.pins.remove(&sandbox.id);
         }
         Ok(self.pins.get(&sandbox.id).map(|netns| (netns.path_for_plugins(), netns.clone())))
     }
 
     fn drop_idle_pins(&mut self) {
-        let Self { wanted, records, pins, .. } = self;
+        let Self { desired, records, pins, .. } = self;
         let owes = |record: &Record<O::Owner>, id: &str| {
             record.stray.is_none() && record.phase.sandbox().is_some_and(|sandbox| sandbox.id == id)
         };
-        pins.retain(|id, _| wanted.is_current(id) || records.iter().any(|record| owes(record, id)));
+        pins.retain(|id, _| desired.is_current(id) || records.iter().any(|record| owes(record, id)));
     }
 
     async fn failed(&mut self, key: &str, operation: Operation, failure: Failure) {
@@ -901,10 +901,10 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         }
         // A release that was answered with an error, or while a link is a stray, continues by itself and ends
         // here.
-        self.wanted.forget_released(records);
+        self.desired.forget_released(records);
     }
 
-    /// The number of DELs that nobody waits for any more.
+    /// The number of DELs that no release waits for any more.
     fn dels_failing(&self) -> usize {
         let is_hopeless = |record: &&Record<O::Owner>| {
             matches!(record.phase, Phase::Deleting { .. })
@@ -916,9 +916,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
 
     async fn publish(&mut self) {
         let mut state = PodState {
-            sandbox: self.wanted.believed_sandbox(&self.records, &self.boot_id),
+            sandbox: self.desired.believed_sandbox(&self.records, &self.boot_id),
             records: self.records.clone(),
-            closing: self.wanted.is_closing(),
+            closing: self.desired.is_closing(),
             damaged: self.damaged.clone(),
             held: None,
             dels_failing: self.dels_failing(),

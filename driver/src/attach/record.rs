@@ -74,7 +74,7 @@ impl Phase {
     }
 }
 
-/// What a CHECK has found wrong.
+/// The fault that a CHECK has found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Finding {
@@ -139,7 +139,7 @@ pub struct Record<O> {
 }
 
 impl<O: Owner> Record<O> {
-    /// A record for a plan of which nothing has been done yet.
+    /// A record for a plan that has not begun.
     pub fn new(plan: Plan<O>) -> Self {
         Self {
             plan: Arc::new(plan),

@@ -7,7 +7,7 @@
 //! 1. A CHECK has succeeded since the ADD. Otherwise a CHECK that fails says nothing about damage.
 //! 2. CHECK has failed twice, [`LOOK_AGAIN`] apart.
 //! 3. It is the chain's first plugin that fails, the one with the interface. A sysctl that the pod has
-//!    changed is no reason to take its interface.
+//!    changed is not a reason to take its interface.
 //!
 //! A broken CHECK or plugin costs one pod of each network and node in an hour: before that, the next one is
 //! repaired only when a CHECK has found the last one whole. And no attachment is repaired more than [`MOST`]

@@ -8,7 +8,7 @@
 //! | DEL in a namespace | 0.5 s, doubled up to 10 s | never; after 5 failures a virtual link of the host is moved out, and the namespace of a sandbox that has ended is let go |
 //! | DEL without a namespace | as above | at the 3rd failure of a plugin, at the 8th if it could not be run, did not end, or says that it may work later |
 //! | DEL whose plugin's daemon does not answer | as above | without a namespace, at the 60th failure, after 9 min: an update of the daemon is over by then |
-//! | giving back a moved link | as above | at the 8th failure the link is a stray: looked for every 60 s, and nobody waits for it |
+//! | giving back a moved link | as above | at the 8th failure the link is a stray: looked for every 60 s, and no release waits for it |
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(10);
 /// The same for an ADD that cannot succeed before something changes, which [`Retries::retry_permanent`] says:
 /// the first tries are as soon as others, for what a plugin judges wrongly.
 const PERMANENT_DELAY: Duration = Duration::from_secs(60);
-/// Between looks for a stray link: mostly somebody has to do something.
+/// Between looks for a stray link: mostly an admin has to act.
 const STRAY_DELAY: Duration = Duration::from_secs(60);
 /// Failed DELs after which the namespace of a sandbox that has ended is no longer held: a plugin that cannot
 /// succeed in it may do without it, and pods must be able to go.
@@ -94,7 +94,7 @@ impl Attempt {
         Self(self.0.saturating_add(1))
     }
 
-    /// Whether nobody should wait for this DEL any more, and its namespace be let go.
+    /// Whether callers should not wait for this DEL any more, and its namespace be let go.
     pub fn is_hopeless(self) -> bool {
         self.0 >= HOPELESS
     }

@@ -18,7 +18,7 @@ pub struct PodState<O> {
     pub damaged: Option<String>,
     /// Why containers must wait although all is attached: the observer has failed.
     pub held: Option<String>,
-    /// How many DELs have failed so often that nobody waits for them any more. They are retried.
+    /// How many DELs have failed so often that no release waits for them any more. They are retried.
     pub dels_failing: usize,
 }
 

@@ -7,12 +7,12 @@
 //!      is deleted by force runs until the kubelet hears of it. While the API server is away nothing is
 //!      known.
 //!   2. *Its sandbox is gone*: its network namespace does not exist any more. Before that its containers may
-//!      run. The runtime's list is no proof, because lists have gaps.
+//!      run. The runtime's list is not a proof, because lists have gaps.
 //!   3. *The kubelet has not unprepared the claim for that while.* It usually does soon after the pod's end,
 //!      and knows that end better. It never will when it has lost its checkpoint of the claim.
 //!
 //!   The agent runs the DELs that are owed for an orphan, and forgets its records. That is safe: if the claim
-//!   of the gone pod is prepared for another pod, it is prepared anew, and unpreparing an unknown claim
+//!   of the gone pod is prepared for another pod, it is prepared again, and unpreparing an unknown claim
 //!   succeeds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -62,7 +62,7 @@ impl<K: Ord + Clone> Schedule<K> {
     }
 }
 
-/// What is known of a pod that has journalled attachments.
+/// The state of a pod that has journalled attachments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sighting {
     /// Its object is there, or its sandbox lives.

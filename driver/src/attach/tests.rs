@@ -322,7 +322,7 @@ impl Node {
         }
     }
 
-    /// Somebody empties the run directory.
+    /// The run directory is emptied.
     fn empty_run_dir(&self) {
         std::fs::remove_dir_all(self.dir.path().join("run")).unwrap();
     }
@@ -412,7 +412,7 @@ async fn a_finalizer_that_fails_is_retried_and_the_attachments_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_attachment_has_the_finalizer_made_anew() {
+async fn a_new_attachment_has_the_finalizer_made_again() {
     let node = finalized().await;
     node.up("s1");
     node.until("open", open("s1")).await;
@@ -466,7 +466,11 @@ async fn an_add_that_cannot_succeed_waits_for_a_minute_or_for_a_change() {
         }
         assert!(started.elapsed() < Duration::from_secs(71), "{:?}", started.elapsed());
         node.until("open", open("s1")).await;
-        assert!(started.elapsed() < Duration::from_secs(72), "a change begins anew: {:?}", started.elapsed());
+        assert!(
+            started.elapsed() < Duration::from_secs(72),
+            "a change starts it again: {:?}",
+            started.elapsed()
+        );
     }
 }
 
@@ -690,7 +694,7 @@ async fn a_release_for_the_old_pod_leaves_the_claims_next_pod_alone() {
     node.until_called("add b0 s2").await;
     node.attacher.release_of(POD, "a-uid").await.unwrap();
     assert_eq!(node.attacher.plans_of("a-uid"), [moved_to("next")]);
-    assert_eq!(node.attacher.release_of(POD, "a-uid").await, Ok(()), "nothing is known of it any more");
+    assert_eq!(node.attacher.release_of(POD, "a-uid").await, Ok(()), "it is not known any more");
     // Two agents never write at once.
     node.attacher.drain().await;
     node.restart("boot");
@@ -878,7 +882,7 @@ async fn after_an_orderly_reboot_a_del_has_the_result_of_its_add() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_only_planned_is_gone_after_a_power_cut_and_prepared_again() {
+async fn a_plan_without_an_add_is_gone_after_a_power_cut_and_prepared_again() {
     let mut node = Node::prepared(&[("a", 0)]).await;
     node.restart("another boot");
     assert!(node.attacher.pods().is_empty());
@@ -888,7 +892,7 @@ async fn what_was_only_planned_is_gone_after_a_power_cut_and_prepared_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_gets_its_network_again_when_somebody_has_emptied_the_run_directory() {
+async fn a_pod_gets_its_network_again_when_the_run_directory_was_emptied() {
     let mut node = Node::prepared(&[("a", 0)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;
@@ -934,7 +938,7 @@ async fn a_link_is_given_back_as_it_was_before_the_first_add_whatever_comes_betw
     node.attacher.synchronize(vec![Node::live("s1")], &HashSet::new());
     *node.plugins.link.lock().unwrap() = link(1400);
     node.until("open", open("s1")).await;
-    // Given back once, it is noted anew: somebody may have changed it since.
+    // Given back once, it is noted again: another program may have changed it since.
     node.attacher.release("a-uid").await.unwrap();
     let calls = node.plugins.calls();
     assert_eq!(calls[1..4], ["del a0 s1 giving back eth2 with 1500"; 3]);
@@ -1131,7 +1135,7 @@ async fn nothing_is_collected_while_a_journal_file_cannot_be_read() {
     node.tear("pod-uid_b-uid.0.json");
     node.restart("boot");
     let (_, spec) = node.attacher.networks().pop_first().unwrap();
-    let error = node.attacher.collect(&spec).await.expect_err("somebody's address may be in use").message;
+    let error = node.attacher.collect(&spec).await.expect_err("an address may be in use").message;
     assert!(error.contains("pod-uid_b-uid.0.json"), "{error}");
     assert!(node.plugins.calls().is_empty());
 }
@@ -1217,7 +1221,7 @@ async fn a_damaged_journal_file_keeps_its_claim_and_shuts_its_pods_gate() {
 }
 
 #[test]
-fn of_a_message_without_end_the_beginning_is_kept() {
+fn a_message_without_end_keeps_its_beginning() {
     let kept = Failure::new("ü".repeat(Failure::MAX_MESSAGE)).message;
     assert_eq!(kept.len(), Failure::MAX_MESSAGE);
     assert!(kept.starts_with('ü'));
@@ -1238,7 +1242,7 @@ fn the_task_of_a_pod_needs_little_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_broken_is_made_again_with_what_was_made_of_it() {
+async fn a_broken_attachment_is_made_again_with_those_that_were_made_of_it() {
     let mut node = Node::prepared(&[("a", 0), ("a", 1), ("b", 0)]).await;
     node.up("s1");
     node.until("open", open("s1")).await;

@@ -6,7 +6,7 @@
 //! | sysctl | value | effect |
 //! |---|---|---|
 //! | `ipv4/arp_notify` | 1 | addresses are announced (gratuitous ARP, RFC 5227) when the interface comes up |
-//! | `ipv6/ndisc_notify` | 1 | so are IPv6 ones (RFC 4861, section 7.2.6), when nobody else has them |
+//! | `ipv6/ndisc_notify` | 1 | so are IPv6 ones (RFC 4861, section 7.2.6), when no other host has them |
 //! | `ipv6/accept_ra` | 0, or 1 | addresses and routes of router advertisements are ignored, or taken |
 //!
 //! Plugins may set an interface up before it has its addresses, and a switch may not forward yet when it
@@ -40,7 +40,7 @@ pub(super) fn set_defaults(accept_ra: bool) -> Result<(), Error> {
 ///
 /// Three are left alone. They have announced their addresses when they came up, if they had them by then:
 /// * links without a hardware address, or whose driver takes none now (`ipvlan`, some NICs that are up);
-/// * a `vlan`, which follows the address of the link below only until somebody gives it one;
+/// * a `vlan`, which follows the address of the link below only until it is given one;
 /// * links with permanent neighbours, which the kernel would forget.
 pub(super) fn announce(name: &str) -> Result<(), Error> {
     let mut socket = Socket::open()?;

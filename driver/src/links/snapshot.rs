@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub addresses: BTreeMap<u32, Vec<LinkAddress>>,
 }
 
-/// What a snapshot has of one link.
+/// The data of one link in a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OfLink {
     pub(super) link: Option<Link>,
@@ -46,7 +46,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the indices of all links of which the snapshot has anything.
+    /// Returns the indices of all links in the snapshot.
     pub(super) fn indices(&self) -> impl Iterator<Item = u32> {
         let links = self.links.iter().map(|link| link.index);
         let routes = self.default_route_links.iter().chain(self.routes.keys());

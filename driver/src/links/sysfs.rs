@@ -197,7 +197,7 @@ mod tests {
     fn a_function_is_removed_if_its_address_has_none_or_another() {
         let sysfs = tempfile::tempdir().unwrap();
         let removed = |id, noted| is_removed(sysfs.path(), id, noted);
-        assert!(!removed("0000:3b:10.2", Some(7)), "nothing is known of functions");
+        assert!(!removed("0000:3b:10.2", Some(7)), "functions are not known");
         fs::create_dir_all(sysfs.path().join("bus/pci/devices/0000:3b:10.4")).unwrap();
         let noted = identity(sysfs.path(), "0000:3b:10.4").unwrap();
         assert!(removed("0000:3b:10.2", None) && removed("0000:3b:10.4", Some(noted + 1)));

@@ -35,7 +35,7 @@ pub(super) enum Unread {
     All,
     Parts {
         routes: bool,
-        /// Links of which sysfs may say something else now.
+        /// Links for which sysfs may say something else now.
         sysfs: Vec<Link>,
     },
 }
@@ -55,7 +55,7 @@ pub(super) struct Table {
     /// Something is unknown: all must be read.
     all_unread: bool,
     routes_unread: bool,
-    /// Links of which sysfs must be read, and whether they are new or have a new name.
+    /// Links whose part of sysfs must be read, and whether they are new or have a new name.
     sysfs_unread: BTreeMap<u32, bool>,
     /// Routes through these links, if there are any, may have been deleted.
     routeless_links: BTreeSet<u32>,

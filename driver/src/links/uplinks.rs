@@ -37,7 +37,7 @@ use super::address::LinkAddress;
 use super::link::Link;
 use super::snapshot::{OfLink, Snapshot};
 
-/// What the node itself uses a link for. If several apply, the first of these.
+/// The use that the node itself makes of a link. If several apply, the first of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Traffic {
     /// A default route.
@@ -156,7 +156,7 @@ pub fn classify<'a>(
     links.iter().map(move |link| (link, judge(link)))
 }
 
-/// What the node itself uses each link for, by index.
+/// The use that the node itself makes of each link, by index.
 fn own_traffic(snapshot: &Snapshot, node_addresses: &BTreeSet<IpAddr>) -> BTreeMap<u32, Traffic> {
     let mut own = BTreeMap::new();
     for link in snapshot.links.iter().filter(|link| !link.loopback) {

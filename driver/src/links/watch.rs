@@ -26,7 +26,7 @@ const COALESCE: Duration = Duration::from_millis(50);
 
 /// Everything is read again so often, because sysfs changes without messages: the NUMA node, for example, or
 /// the number of virtual functions that have no links.
-const REFRESH: Duration = Duration::from_secs(600);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Room for the messages of [`COALESCE`] in a burst of pods; the kernel may allow less.
 const RECEIVE_BUFFER: u32 = 1 << 20;
@@ -44,7 +44,7 @@ pub struct LinkWatch {
     table: Option<Table>,
     /// The read that goes on, if the caller was cancelled meanwhile.
     reading: Option<JoinHandle<Result<Read, Error>>>,
-    /// When to apply the messages, of which the buffer has the first ones.
+    /// When to apply the messages; the buffer has the first ones.
     due: Option<Instant>,
     refresh: Instant,
     dumps: u64,
@@ -80,7 +80,7 @@ impl LinkWatch {
     /// As of [`Links::snapshot`](super::Links::snapshot), and [`Error::Socket`]: try again a little later.
     pub async fn snapshot(&mut self) -> Result<&Snapshot, Error> {
         if let Err(error) = self.settle().await {
-            self.start_anew();
+            self.start_again();
             return Err(error);
         }
         let table = self.table.get_or_insert_default();
@@ -107,7 +107,7 @@ impl LinkWatch {
         };
         let changed = changed.await;
         if changed.is_err() {
-            self.start_anew();
+            self.start_again();
         }
         changed
     }
@@ -141,7 +141,7 @@ impl LinkWatch {
                         Some(table) => table.replace(dump),
                         None => self.table = Some(Table::new(dump)),
                     }
-                    self.refresh = Instant::now() + REFRESH;
+                    self.refresh = Instant::now() + REFRESH_INTERVAL;
                     self.dumps += 1;
                     // Some of them are older than the dump; see `Table`.
                     self.apply_received()?;
@@ -191,8 +191,8 @@ impl LinkWatch {
         Ok(())
     }
 
-    /// Forgets everything. Messages are no use without those before them.
-    fn start_anew(&mut self) {
+    /// Forgets everything. Messages are of no use without those before them.
+    fn start_again(&mut self) {
         (self.table, self.socket, self.due) = (None, None, None);
     }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::differences::{DIFFERENCES, Difference, Group};
 
-/// Of all groups that ran in this process.
+/// Differences of all groups that ran in this process.
 static COMPARISONS: AtomicUsize = AtomicUsize::new(0);
 
 /// The comparisons of one group of cases.

@@ -24,7 +24,7 @@ fn documents() -> Vec<Document> {
     let plugins = |plugins: &str| format!(r#"{{"cniVersion":"1.1.0","name":"net","plugins":{plugins}}}"#);
     vec![
         ("a list of one", list(""), &[]),
-        ("members nobody knows", list(r#","new":{"a":[1,null]}"#), &[]),
+        ("unknown members", list(r#","new":{"a":[1,null]}"#), &[]),
         ("disableCheck", list(r#","disableCheck":true"#), &[]),
         ("disableCheck as a text", list(r#","disableCheck":"True""#), &[]),
         ("disableCheck as another text", list(r#","disableCheck":"yes""#), &[]),

@@ -61,7 +61,7 @@ fn with_mode(side: &Side, text: &str, mode: u32) {
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A good plugin that somebody has open for writing for a while.
+/// A good plugin that is open for writing for a while.
 fn being_written(side: &Side) {
     let path = side.sub("bin/bad");
     fs::copy(tool("recorder"), &path).unwrap();
@@ -149,7 +149,7 @@ fn cases() -> Vec<Case> {
         ),
         says("an error without a code", 1, r#"{"msg":"bad"}"#, &[]),
         says("an error without a message", 1, r#"{"code":7}"#, &[]),
-        says("an error with members nobody knows", 1, r#"{"code":7,"msg":"bad","new":{"a":1}}"#, &[]),
+        says("an error with unknown members", 1, r#"{"code":7,"msg":"bad","new":{"a":1}}"#, &[]),
         says("an error in another case", 1, r#"{"Code":7,"MSG":"bad"}"#, &["exact-names"]),
         says("an error with a huge code", 1, r#"{"code":18446744073709551615,"msg":"bad"}"#, &[]),
         says(
@@ -178,7 +178,7 @@ fn cases() -> Vec<Case> {
         says("a version that is none", 0, r#"{"cniVersion":"newest"}"#, &[]),
         says("a version as a number", 0, r#"{"cniVersion":1}"#, &["malformed-result"]),
         says("an empty version", 0, r#"{"cniVersion":"","ips":[{"address":"10.0.0.2/24"}]}"#, &[]),
-        says("members nobody knows", 0, r#"{"cniVersion":"1.1.0","new":1}"#, &["handed-on-as-written"]),
+        says("unknown members", 0, r#"{"cniVersion":"1.1.0","new":1}"#, &["handed-on-as-written"]),
         says(
             "members in another case",
             0,

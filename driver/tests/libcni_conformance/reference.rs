@@ -218,7 +218,7 @@ fn compare(group: Group, cases: Vec<Case>) {
 }
 
 /// Brings what the agent tells and what libcni does into one form; returns the rows that the case may show.
-/// Of a failure the agent tells a text, in which the plugin's words must be.
+/// For a failure the agent reports a text, in which the plugin's words must be.
 fn told_alike(case: &Case, ours: &mut Value, libcni: &mut Value) -> Vec<&'static str> {
     let text = |step: &Value| step["msg"].as_str().unwrap_or_default().to_owned();
     for (ours, libcni) in ours.as_array_mut().unwrap().iter_mut().zip(libcni.as_array_mut().unwrap()) {

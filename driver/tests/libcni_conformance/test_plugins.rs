@@ -377,7 +377,7 @@ fn arguments() -> Vec<Case> {
             each(mapping()),
         ),
         case(
-            "capabilities that nobody asks for",
+            "capabilities that are not requested",
             able(json!({"mac": true}), json!({"ips": true})),
             result(),
             each(json!({})),

@@ -38,7 +38,7 @@ pub(crate) enum AddressError {
     NoBlock { network: String, block: IpNet, node: String },
     #[error(
         "the address was planned for other plugins than ClaimNetwork {network:?} has now, and is not usable any more: delete the pod to \
-         have its claim prepared anew"
+         have its claim prepared again"
     )]
     OtherChain { network: String },
 }

@@ -24,17 +24,17 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::demand::{BlockNow, Demand, Report};
 use super::metrics::AddressMetrics;
+use super::wanted::{BlockNow, Report, UseHistory};
 use crate::addresses::plan::PlanLock;
 use crate::addresses::reservations::{Lists, foreign, journalled_dirs, journalled_lists};
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::pods::owner::{Addresses, Owner, Plan, Record};
 
 /// Delay that gathers the changes of several pods.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER_DELAY: Duration = Duration::from_millis(100);
 /// Time between a failed write and the next try, and between two looks for addresses that others hold.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// How long a block that is being deleted is kept, after it is withdrawn from the node's devices: the
 /// scheduler may have promised its addresses to pods just before, and their claims arrive meanwhile.
 const WITHDRAWN: Duration = Duration::from_secs(10);
@@ -54,21 +54,21 @@ pub(crate) struct BlockKeeper {
     pub(crate) plan_lock: Arc<PlanLock>,
     /// The gauges of addresses.
     pub(crate) metrics: AddressMetrics,
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// How long a block must be empty before it is given back.
     pub(crate) idle_after: Duration,
 }
 
-/// What attachments have of one block.
+/// The use of one block by attachments.
 #[derive(Debug, Default)]
 struct Use {
     plans: u64,
     pods: BTreeSet<String>,
 }
 
-/// What one attachment has.
-struct Held {
+/// The blocks of one attachment.
+struct HeldBlocks {
     network: String,
     /// Name of the CNI network, under which `host-local` keeps its leases.
     list: String,
@@ -76,10 +76,10 @@ struct Held {
     pod: String,
 }
 
-/// What is remembered from one look to the next.
+/// The state between two looks.
 #[derive(Default)]
 struct Memory {
-    demands: BTreeMap<(NetworkName, Family), Demand>,
+    histories: BTreeMap<(NetworkName, Family), UseHistory>,
     /// Since when blocks that are being deleted are withdrawn from the devices, by UID.
     withdrawn: BTreeMap<String, Instant>,
     /// Since when blocks of ClaimNetworks that are not for this node are empty, by UID.
@@ -113,20 +113,20 @@ impl BlockKeeper {
                 done &= self.decide(&own, &uses, &inventory, &attacher, &mut memory).await;
                 done &= self.give_strangers_back(&own, &uses, &inventory, &mut memory).await;
                 if !done {
-                    memory.look_at(Instant::now() + RETRY);
+                    memory.look_at(Instant::now() + RETRY_DELAY);
                 }
             }
             let next = memory.next;
             tokio::select! {
                 changed = self.blocks.changed() => if changed.is_err() { return },
                 changed = self.inventory.changed() => if changed.is_err() { return },
-                _ = changes.changed() => tokio::time::sleep(GATHER).await,
+                _ = changes.changed() => tokio::time::sleep(GATHER_DELAY).await,
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
     }
 
-    /// Reports pods with addresses of blocks that the node does not have: somebody has deleted the blocks by
+    /// Reports pods with addresses of blocks that the node does not have: an admin has deleted the blocks by
     /// force, or the Node object was gone for long. Other nodes may have them.
     fn report_without_block(
         &self,
@@ -162,7 +162,7 @@ impl BlockKeeper {
         memory: &mut Memory,
     ) -> bool {
         let mut done = true;
-        memory.demands.retain(|(network, family), _| {
+        memory.histories.retain(|(network, family), _| {
             let is_there = inventory.addresses.contains_key(network);
             if !is_there {
                 self.metrics.forget(network.as_str(), *family);
@@ -201,9 +201,9 @@ impl BlockKeeper {
                     (sum.0.saturating_add(block.usable), sum.1 + block.used)
                 });
                 self.metrics.set(network.as_str(), family, usable, used);
-                let demand = memory.demands.entry((network.clone(), family));
-                let demand = demand.or_insert_with(|| Demand::new(self.idle_after));
-                let decision = demand.look(&blocks, leased.is_scarce, Instant::now());
+                let history = memory.histories.entry((network.clone(), family));
+                let history = history.or_insert_with(|| UseHistory::new(self.idle_after));
+                let decision = history.look(&blocks, leased.is_scarce, Instant::now());
                 for (name, report) in decision.reports {
                     done &= self.report(&name, report, lost).await;
                 }
@@ -378,10 +378,10 @@ fn succeeded(written: kube::Result<()>, block: &str, what: &str) -> bool {
 }
 
 /// Returns what attachments have.
-fn held<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Vec<Held> {
+fn held<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Vec<HeldBlocks> {
     let held = attacher.plans(|plan: &Plan| {
         let addresses = plan.owner.addresses.as_ref().filter(|addresses| !addresses.chosen.is_empty())?;
-        Some(Held {
+        Some(HeldBlocks {
             network: plan.network.clone(),
             list: plan.spec.conflist.name().to_string(),
             blocks: addresses.blocks().collect(),
@@ -414,7 +414,7 @@ fn holders<'a>(
 }
 
 /// Counts the attachments of each block, by ClaimNetwork.
-fn uses(held: &[Held]) -> BTreeMap<(String, IpNet), Use> {
+fn uses(held: &[HeldBlocks]) -> BTreeMap<(String, IpNet), Use> {
     let mut uses: BTreeMap<(String, IpNet), Use> = BTreeMap::new();
     for held in held {
         for block in &held.blocks {

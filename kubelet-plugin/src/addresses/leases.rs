@@ -24,16 +24,16 @@ use tokio::time::Instant;
 use crate::pods::owner::{AskedAddress, Owner, Plan, PodState};
 
 /// How long an address may stay with its last holder or node: a Prepare has 35 s.
-const PATIENCE: Duration = Duration::from_secs(25);
+const HOLDER_TIMEOUT: Duration = Duration::from_secs(25);
 /// Time between two looks at a lease of others.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// How long a lease may be without a plan: longer than a Prepare takes.
 const UNPLANNED: Duration = Duration::from_secs(60);
 /// Delay that gathers changes.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER_DELAY: Duration = Duration::from_millis(100);
 /// Time between two tries to clear a lease.
-const CLEAR_RETRY: Duration = Duration::from_secs(5);
-/// Time between two looks for leases of the node that it does not know of.
+const CLEAR_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Time between two looks for leases of the node that it does not know.
 const LIST_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Blocks in one answer: the agent has little memory.
@@ -49,7 +49,7 @@ pub(crate) enum LeaseError {
     )]
     Taken { address: String, holder: Box<Holder>, lease: String, namespace: String },
     #[error(
-        "{address} was given up by somebody who deleted AddressLease {lease}, which goes when no pod has the address, trying again"
+        "AddressLease {lease} of address {address} was deleted, and goes when no pod has the address: trying again"
     )]
     Leaving { address: String, lease: String },
     #[error(
@@ -66,7 +66,7 @@ pub(crate) enum LeaseError {
     Request { address: String, lease: String, source: kube::Error },
 }
 
-/// Returns what a tenant of `namespace` may know of a holder.
+/// Returns what a tenant of `namespace` may know about a holder.
 fn named(holder: &Holder, namespace: &str) -> String {
     match (holder.namespace.as_str() == namespace, holder.kind) {
         (true, _) => holder.to_string(),
@@ -127,14 +127,14 @@ impl Leases {
         plan: &Plan,
         blocks_of: impl Fn(IpAddr) -> Vec<String>,
     ) -> Result<(), LeaseError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HOLDER_TIMEOUT;
         for asked in plan.owner.addresses.iter().flat_map(|addresses| &addresses.leases) {
             loop {
                 let error = match self.take_one(plan, asked, &blocks_of).await {
                     Ok(()) => break,
                     Err(error) => error,
                 };
-                if Instant::now() + RETRY >= deadline {
+                if Instant::now() + RETRY_DELAY >= deadline {
                     if let LeaseError::Taken { address, holder, lease, .. } = &error {
                         // The claim's status and the pod's event do not name other tenants.
                         let claim = &plan.owner.claim;
@@ -142,7 +142,7 @@ impl Leases {
                     }
                     return Err(error);
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
         Ok(())
@@ -286,7 +286,7 @@ impl Leases {
                 let pause = if self.list_own().await {
                     LIST_INTERVAL.mul_f64(0.5 + fastrand::f64())
                 } else {
-                    CLEAR_RETRY
+                    CLEAR_RETRY_DELAY
                 };
                 list_at = Instant::now() + pause;
             }
@@ -296,7 +296,7 @@ impl Leases {
             let mut retry = None;
             for lease in unused {
                 if !self.clear_node(&lease).await {
-                    retry = Some(CLEAR_RETRY);
+                    retry = Some(CLEAR_RETRY_DELAY);
                     continue;
                 }
                 self.lock().remove(&lease);
@@ -306,7 +306,7 @@ impl Leases {
             let pause = retry.or(waiting).map(|pause| Instant::now() + pause);
             let next = pause.map_or(list_at, |pause| pause.min(list_at));
             tokio::select! {
-                _ = changes.changed() => tokio::time::sleep(GATHER).await,
+                _ = changes.changed() => tokio::time::sleep(GATHER_DELAY).await,
                 () = tokio::time::sleep_until(next) => {}
             }
         }
@@ -342,7 +342,7 @@ impl Leases {
                 }
                 true
             }
-            // Before the CRD is there, nobody has a lease.
+            // Before the CRD is there, no claim has a lease.
             Err(kube::Error::Api(status)) if status.code == 404 => true,
             Err(error) => {
                 tracing::warn!(
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_that_somebody_has_deleted_is_not_taken_before_it_is_gone() {
+    async fn a_lease_that_was_deleted_is_not_taken_before_it_is_gone() {
         let server = Server::default();
         let leases = server.leases("a");
         leases.take(&plan("one"), no_block).await.expect("free");

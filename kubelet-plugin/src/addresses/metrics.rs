@@ -14,7 +14,7 @@ struct AddressLabels {
 }
 
 impl AddressLabels {
-    const STATES: [&str; 2] = ["free", "used"];
+    const STATES: [&str; 2] = ["Free", "Used"];
     const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 
     fn of(network: &str, family: addresses::Family, state: &'static str) -> Self {

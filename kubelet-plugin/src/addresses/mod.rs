@@ -5,14 +5,13 @@
 //! | `plan` | chooses the addresses of an attachment, and says whether it may keep them; pure |
 //! | `leases` | makes sure of addresses that claims ask for, by AddressLeases |
 //! | `reservations` | reads what `host-local` has handed out |
-//! | `demand` | decides what to report and what to give back; pure, and public for tests with thousands of simulated nodes |
+//! | `wanted` | decides what to report and what to give back; pure, and public for tests with thousands of simulated nodes |
 //! | `keeper` | counts what attachments have, and writes to AddressBlocks |
 //! | `door` | lets the model of the whole (`tests/model`) in; nothing else uses it |
 //!
-//! `demand` and `keeper` are not on a pod's path, and a node whose number of pods stays about the same writes
+//! `wanted` and `keeper` are not on a pod's path, and a node whose number of pods stays about the same writes
 //! nothing.
 
-pub mod demand;
 #[doc(hidden)]
 pub mod door;
 pub(crate) mod error;
@@ -21,3 +20,4 @@ pub(crate) mod leases;
 pub(crate) mod metrics;
 pub(crate) mod plan;
 pub(crate) mod reservations;
+pub mod wanted;

@@ -28,7 +28,7 @@ const MAX_HOST_BITS: u8 = 16;
 /// Addresses that others than the node's attachments hold of each ClaimNetwork, from `host-local`'s files.
 pub type ForeignAddresses = BTreeMap<NetworkName, BTreeSet<IpAddr>>;
 
-/// What is kept from one choice to the next.
+/// The state between two choices.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Book {
     /// UIDs of blocks that the node has given back, which no new plan may name.
@@ -58,10 +58,10 @@ impl Book {
 /// known of addresses meanwhile.
 pub type PlanLock = tokio::sync::Mutex<Book>;
 
-/// What the node has given away of its blocks.
+/// The addresses of its blocks that the node has given away.
 #[derive(Debug, Clone, Default)]
 pub struct TakenAddresses {
-    /// What attachments have of each ClaimNetwork.
+    /// The addresses of attachments, by ClaimNetwork.
     attachments: BTreeMap<String, Taken>,
     foreign: ForeignAddresses,
     book: Book,
@@ -188,7 +188,7 @@ fn one_of_each(pool: &AddressPoolSpec, chosen: &[Choice]) -> Value {
     pool.host_local(&spans)
 }
 
-/// What the node has of a ClaimNetwork now.
+/// The current pool and blocks of a ClaimNetwork on the node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now<'a> {
     /// Its name.
@@ -203,7 +203,7 @@ pub(crate) struct Now<'a> {
     pub(crate) node: &'a str,
 }
 
-/// Returns the plan by which to attach now, if it is another one than `plan`, of which nothing is attached or
+/// Returns the plan by which to attach now, if it is another one than `plan`, which is not attached or
 /// owed. Others have what is `taken`. A pod keeps its address over a new sandbox as long as the address is
 /// usable, also one of a block that goes.
 ///
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_gets_another_address_than_one_that_somebody_has() {
+    fn a_plan_gets_another_address_than_one_that_is_taken() {
         let blocks = ["10.20.0.16/30", "fd00::40/122"];
         let plan = planned(&blocks, &TakenAddresses::default());
         let foreign = BTreeSet::from(["10.20.0.16".parse().expect("an address")]);
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_with_an_ipam_of_their_own_are_made_anew() {
+    fn plans_with_an_ipam_of_their_own_are_made_again() {
         let blocks = ["10.20.0.16/30", "fd00::40/122"];
         let none = TakenAddresses::default();
         let mut own_ipam = planned(&blocks, &none);

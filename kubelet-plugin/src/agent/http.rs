@@ -1,7 +1,7 @@
 //! `/metrics` and `/readyz` for the cluster; `/healthz` (the process answers) and `/readyz` (pods can be
 //! attached) for the kubelet.
 //!
-//! The kubelet's probes have an address that only the node reaches, so nobody else can exhaust it.
+//! The kubelet's probes have an address that only the node reaches, so other clients cannot exhaust it.
 //! `netclaimctl status` asks the other one, through the API server.
 
 use std::convert::Infallible;

@@ -1,12 +1,14 @@
 //! The agent's Prometheus metrics: each part registers its own, and the rest is here.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use netclaim_cni::{PluginType, RunEnd, RunObserver, Verb};
 use netclaim_process::metrics::{Label, Registry};
 use netclaim_process::traces::Counters;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -42,7 +44,7 @@ pub(crate) struct Metrics {
     /// 1 while the node has the hook or a plugin of an earlier agent.
     pub(crate) outdated: Gauge,
     /// How many agents the parent has started before this one.
-    pub(crate) restarts: Gauge,
+    pub(crate) restarts: Counter,
 }
 
 impl Metrics {
@@ -50,15 +52,10 @@ impl Metrics {
     pub(crate) fn new(of_spans: Counters) -> Self {
         let mut registry = Registry::new("netclaim");
         let Counters { sent, lost } = of_spans;
-        registry.add(
-            "trace_spans_sent",
-            "Spans of traces that the collector has taken; none unless an endpoint is set",
-            [],
-            sent,
-        );
+        registry.add("trace_spans_sent", "Spans of traces that the collector has accepted", [], sent);
         registry.add(
             "trace_spans_lost",
-            "Spans of traces that the collector did not take; those that did not fit the queue are not counted",
+            "Spans of traces that the collector did not accept, without those that did not fit in the queue",
             [],
             lost,
         );
@@ -86,7 +83,7 @@ impl Metrics {
                 "agent_restarts",
                 "How often the agent died and was started again in this container, which the kubelet does not count",
                 [],
-                Gauge::default(),
+                Counter::default(),
             ),
             registry,
         }
@@ -95,7 +92,7 @@ impl Metrics {
 
 /// Without the ClaimNetwork, because ClaimNetworks times plugins would be too many series: a cluster has
 /// hundreds of ClaimNetworks and a few types of plugins. Ten types make some 300 series on a node. Only
-/// admins name types, so nobody removes the series of those that are gone.
+/// admins name types, so the series of those that are gone stay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RunLabels {
     plugin: String,
@@ -108,12 +105,12 @@ struct RunLabels {
 pub(crate) struct PluginRuns(Family<RunLabels, Histogram>);
 
 impl PluginRuns {
-    /// What is measured. The other verbs are not on a pod's path, and would triple the series.
+    /// The verbs that are measured. The other verbs are not on a pod's path, and would triple the series.
     const VERBS: [Verb; 2] = [Verb::Add, Verb::Del];
 
     fn new(registry: &mut Registry) -> Self {
         Self(registry.add_seconds(
-            "plugin",
+            "plugin_duration",
             "How long a CNI plugin's process ran for an ADD or DEL, with the plugins that it runs itself, such as its IPAM plugin",
             [
                 Label::any("plugin", "the type of a plugin"),
@@ -168,9 +165,9 @@ pub(crate) struct AttachmentMetrics {
     /// 1 while the journal can be written.
     pub(crate) journal_writable: Gauge,
     /// Events that the state machine of attachments refused.
-    pub(crate) illegal_moves: Gauge,
+    pub(crate) illegal_moves: Counter,
     /// Panics in the tasks of pods.
-    pub(crate) panics: Gauge,
+    pub(crate) panics: Counter,
 }
 
 impl AttachmentMetrics {
@@ -180,6 +177,18 @@ impl AttachmentMetrics {
             "Attachments in the journal, by how far they are",
             [Label::one_of("phase", &Record::PHASE_NAMES)],
             Family::default(),
+        );
+        let illegal_moves = registry.add(
+            "attachment_illegal_moves",
+            "Events that the state machine of attachments refused: bugs, see the log",
+            [],
+            Counter::default(),
+        );
+        let panics = registry.add(
+            "attachment_panics",
+            "Panics of the agent in the work on a pod's attachments: bugs, see the log",
+            [],
+            Counter::default(),
         );
         let mut gauge = |name, help| registry.add(name, help, [], Gauge::default());
         Self {
@@ -197,15 +206,15 @@ impl AttachmentMetrics {
                 "journal_writable",
                 "0 while the state directory or the run directory refuses writes, so that no new pod is attached",
             ),
-            illegal_moves: gauge(
-                "attachment_illegal_moves",
-                "Events that the state machine of attachments refused: bugs, see the log",
-            ),
-            panics: gauge(
-                "attachment_panics",
-                "Panics of the agent in the work on a pod's attachments: bugs, see the log",
-            ),
+            illegal_moves,
+            panics,
         }
+    }
+
+    /// Takes over how many bugs the attacher has counted since the agent started.
+    pub(crate) fn count_bugs(&self, illegal_moves: u64, panics: u64) {
+        self.illegal_moves.inner().store(illegal_moves, Ordering::Relaxed);
+        self.panics.inner().store(panics, Ordering::Relaxed);
     }
 
     /// Sets the gauges of the journal.
@@ -234,18 +243,18 @@ mod tests {
     use crate::fixtures::{self, conflist, record, sandbox};
     use crate::gate::metrics::WaitEnd;
     use crate::prepare::metrics::KubeletCall;
-    use crate::repair::RepairResult;
+    use crate::repair::RepairOutcome;
     use crate::sweep::{SweepKind, SweepResult};
-    use crate::waking::metrics::{WakeCause, WakeResult};
+    use crate::waking::metrics::{WakeCause, WakeOutcome};
 
     #[test]
-    fn calls_are_counted_by_their_result() {
+    fn calls_are_counted_by_their_outcome() {
         let Metrics { registry, calls, .. } = Metrics::new(Counters::default());
         calls.call(KubeletCall::Prepare, true);
         calls.call(KubeletCall::Prepare, false);
         calls.call(KubeletCall::Prepare, false);
         let text = registry.render();
-        assert!(text.contains("netclaim_claims_total{call=\"Prepare\",result=\"Error\"} 2"), "{text}");
+        assert!(text.contains("netclaim_claims_total{call=\"Prepare\",outcome=\"Error\"} 2"), "{text}");
     }
 
     /// Runs a plugin by the runtime of production until it has ended in each way.
@@ -290,7 +299,7 @@ mod tests {
         for outcome in RunEnd::ALL.map(RunEnd::as_str) {
             for verb in PluginRuns::VERBS.map(Verb::as_str) {
                 let labels = format!("plugin=\"p\",verb=\"{verb}\",outcome=\"{outcome}\"");
-                let count = format!("netclaim_plugin_seconds_count{{{labels}}} 1");
+                let count = format!("netclaim_plugin_duration_seconds_count{{{labels}}} 1");
                 assert!(text.contains(&count), "no {count} in {text}");
             }
         }
@@ -340,16 +349,16 @@ mod tests {
                 }),
                 ("netclaim_sweeps_total", &|| {
                     for sweep in SweepKind::ALL {
-                        SweepResult::ALL.iter().for_each(|result| metrics.sweeps.count(*sweep, *result));
+                        SweepResult::ALL.iter().for_each(|outcome| metrics.sweeps.count(*sweep, *outcome));
                     }
                 }),
                 ("netclaim_repairs_total", &|| {
-                    RepairResult::ALL.iter().for_each(|result| metrics.repairs.count(*result));
+                    RepairOutcome::ALL.iter().for_each(|outcome| metrics.repairs.count(*outcome));
                 }),
                 ("netclaim_network_set_up", &|| metrics.set_up.set(&"storage".parse().unwrap(), true)),
                 ("netclaim_pods_woken_total", &|| {
                     for cause in WakeCause::ALL {
-                        WakeResult::ALL.iter().for_each(|result| metrics.wakes.woken(*cause, *result));
+                        WakeOutcome::ALL.iter().for_each(|outcome| metrics.wakes.woken(*cause, *outcome));
                     }
                 }),
                 ("netclaim_network_available", &|| metrics.networks.set_available("storage", true)),
@@ -359,8 +368,8 @@ mod tests {
                 ("netclaim_addresses", &|| {
                     families.iter().for_each(|of| metrics.addresses.set("s", *of, 9, 3))
                 }),
-                ("netclaim_attach_seconds", &|| metrics.attach_seconds.observe(1.0)),
-                ("netclaim_operation_seconds", &|| {
+                ("netclaim_attach_duration_seconds", &|| metrics.attach_seconds.observe(1.0)),
+                ("netclaim_operation_duration_seconds", &|| {
                     for operation in Operation::ALL {
                         let plan = fixtures::plan("c");
                         End::ALL.iter().for_each(|end| {
@@ -368,8 +377,8 @@ mod tests {
                         });
                     }
                 }),
-                ("netclaim_plugin_seconds", &|| run_plugin(&metrics.runs)),
-                ("netclaim_gate_wait_seconds", &|| {
+                ("netclaim_plugin_duration_seconds", &|| run_plugin(&metrics.runs)),
+                ("netclaim_gate_wait_duration_seconds", &|| {
                     WaitEnd::ALL.iter().for_each(|end| metrics.waits.observe(*end, Duration::ZERO));
                 }),
                 ("netclaim_attachments", &count),
@@ -382,12 +391,12 @@ mod tests {
                 ("netclaim_journal_writable", &|| one(&metrics.attachments.journal_writable)),
                 ("netclaim_trace_spans_sent_total", &|| _ = of_spans.sent.inc()),
                 ("netclaim_trace_spans_lost_total", &|| _ = of_spans.lost.inc()),
-                ("netclaim_attachment_illegal_moves", &|| one(&metrics.attachments.illegal_moves)),
-                ("netclaim_attachment_panics", &|| one(&metrics.attachments.panics)),
+                ("netclaim_attachment_illegal_moves_total", &|| metrics.attachments.count_bugs(1, 0)),
+                ("netclaim_attachment_panics_total", &|| metrics.attachments.count_bugs(0, 1)),
                 ("netclaim_pods_without_address_block", &|| one(&metrics.addresses.without_block)),
                 ("netclaim_forgotten_addresses", &|| one(&metrics.sweeps.forgotten)),
                 ("netclaim_programs_outdated", &|| one(&metrics.outdated)),
-                ("netclaim_agent_restarts", &|| one(&metrics.restarts)),
+                ("netclaim_agent_restarts_total", &|| _ = metrics.restarts.inc()),
             ],
         );
     }

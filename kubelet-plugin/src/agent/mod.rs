@@ -63,7 +63,7 @@ use crate::waking::{self, Observed, Patcher, Waker, Waking};
 /// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What most parts of the agent share.
+/// Values that most parts of the agent share.
 pub(crate) struct Agent {
     pub(crate) args: Args,
     client: Client,
@@ -110,7 +110,7 @@ impl Agent {
             let (path, reason) = (file.path.display(), &file.reason);
             tracing::error!(%path, reason, "keeping a journal file that cannot be read: a DEL may be owed");
         }
-        metrics.restarts.set(restarts());
+        metrics.restarts.inc_by(restarts());
         metrics.attachments.unreadable.set(i64::try_from(loaded.unreadable.len()).unwrap_or(i64::MAX));
         let files = GateFiles::open(&args)?;
         let (of_gate, spans) = (metrics.networks.clone(), Arc::<Spans>::default());
@@ -486,7 +486,7 @@ impl Agent {
     /// Stops the parts, and waits for plugins and for the last reports.
     pub(crate) async fn stop(self) {
         tracing::info!("stopping");
-        // Nobody asks any more; the next agent creates its own sockets as soon as it has the journal.
+        // No client asks any more; the next agent creates its own sockets as soon as it has the journal.
         self.parts.cancel();
         for socket in [self.args.agent_socket(), self.args.gate_socket()] {
             let _ = fs::remove_file(socket);
@@ -505,7 +505,7 @@ impl Agent {
 }
 
 /// How many agents the parent has started before this one.
-fn restarts() -> i64 {
+fn restarts() -> u64 {
     std::env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or_default()
 }
 

@@ -157,7 +157,7 @@ mod tests {
     }
     #[test]
     #[ignore = "needs root"]
-    fn an_agent_whose_hook_nobody_can_run_says_so() {
+    fn an_agent_whose_hook_cannot_be_run_says_so() {
         use nix::mount::{MsFlags, mount};
         use nix::sched::{CloneFlags, unshare};
 

@@ -47,7 +47,7 @@ impl fmt::Display for NotReady {
     }
 }
 
-/// What readiness depends on.
+/// The input of readiness.
 #[derive(Clone)]
 pub(crate) struct Readiness {
     /// Why the journal refuses writes; `None` while it takes them.
@@ -56,7 +56,7 @@ pub(crate) struct Readiness {
     pub(crate) obstacle: watch::Receiver<Option<String>>,
     /// Whether the runtime is connected by NRI.
     pub(crate) connected: watch::Receiver<bool>,
-    /// What the agent says while it is not.
+    /// The agent's message while it is not.
     pub(crate) not_connected: NotConnected,
     /// The file that exists when the kubelet has registered the driver.
     pub(crate) registered: PathBuf,
@@ -106,8 +106,7 @@ pub(crate) async fn update_gauges<N: Attach, O: Observer<Owner = Owner>>(
 ) {
     loop {
         metrics.nri_connected.set(i64::from(*connected.borrow_and_update()));
-        metrics.panics.set(i64::try_from(attacher.panics()).unwrap_or(i64::MAX));
-        metrics.illegal_moves.set(i64::try_from(attacher.illegal_moves()).unwrap_or(i64::MAX));
+        metrics.count_bugs(attacher.illegal_moves(), attacher.panics());
         let mut count = AttachmentCount::default();
         attacher.for_each_pod(|pod| count.add(pod));
         metrics.set(&count);

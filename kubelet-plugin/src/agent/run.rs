@@ -28,7 +28,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Runs the agent until it is told to stop, or until a part of it ends.
 ///
 /// # Errors
-/// What could not be set up, or which part ended. The parent starts another agent.
+/// The setup that failed, or the part that ended. The parent starts another agent.
 pub(crate) fn start(args: Args, traces: Option<Traces>) -> Result<ExitCode> {
     // Where the parent is not the first process of a container, its end does not end the agent.
     set_pdeathsig(Signal::SIGKILL).context("cannot tie the agent's life to its parent's")?;

@@ -19,7 +19,7 @@ use netclaim_cni::ipam::host_local::{HostLocal, Reservations};
 use serde_json::Value;
 
 use crate::addresses::reservations::{Lists, foreign, journalled_dirs, leases_dirs};
-use crate::devices::Held;
+use crate::devices::HeldDevice;
 use crate::devices::held::many;
 use crate::inventory::{Block, NodeAddresses};
 
@@ -31,8 +31,8 @@ pub(crate) struct Users<'a> {
     pub(crate) ours: &'a BTreeSet<String>,
     /// The addresses of ClaimNetworks that share them with other nodes.
     pub(crate) leased: &'a BTreeMap<NetworkName, NodeAddresses>,
-    pub(crate) held: &'a [Held],
-    /// What `host-local` has handed out.
+    pub(crate) held: &'a [HeldDevice],
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: &'a Reservations,
 }
 
@@ -57,14 +57,14 @@ pub(crate) fn of(name: &NetworkName, spec: &ClaimNetworkSpec, users: Users<'_>) 
 /// Returns how many attachments the node's blocks allow, those included that have addresses of others. Reads
 /// files.
 fn of_blocks(name: &NetworkName, spec: &ClaimNetworkSpec, leased: &NodeAddresses, users: Users<'_>) -> u128 {
-    let held: Vec<&Held> = users.held.iter().filter(|held| held.takes_address_of(name)).collect();
+    let held: Vec<&HeldDevice> = users.held.iter().filter(|held| held.takes_address_of(name)).collect();
     let all = many(held.iter().copied());
     let Some(pool) = &leased.pool else { return all as u128 };
     let lists = held.iter().filter_map(|held| held.list.as_deref());
     let foreign = foreign(&leases_dirs(name, spec, lists), users.ours, users.reservations);
     let of_family = |family: Family| {
         let blocks: Vec<&Block> = leased.blocks.iter().filter(|block| block.family() == family).collect();
-        let is_inside = |held: &&Held| blocks.iter().any(|block| held.blocks.contains(&block.cidr));
+        let is_inside = |held: &&HeldDevice| blocks.iter().any(|block| held.blocks.contains(&block.cidr));
         let outside = all - many(held.iter().copied().filter(is_inside));
         let sizes = blocks.iter().map(|block| block.free_of(&foreign));
         sizes.fold(outside as u128, u128::saturating_add)
@@ -168,10 +168,10 @@ mod tests {
         let networks: BTreeMap<NetworkName, ClaimNetworkSpec> =
             networks.into_iter().map(|(name, spec)| (name.parse().expect("a name"), spec)).collect();
         let all = |held: &[(&str, &str)]| {
-            let held = held.iter().map(|(network, list)| Held {
+            let held = held.iter().map(|(network, list)| HeldDevice {
                 network: network.parse().ok(),
                 list: Some((*list).to_owned()),
-                ..Held::default()
+                ..HeldDevice::default()
             });
             let (held, ours) = (held.collect::<Vec<_>>(), BTreeSet::new());
             let (none, reservations) = (BTreeMap::new(), Reservations::default());
@@ -198,8 +198,11 @@ mod tests {
             "cni": {"cniVersion": "1.0.0", "plugins": [{"type": "bridge"}]}}))
         .expect("a network");
         let leased = without_blocks(&name, &spec);
-        let held =
-            |takes_no_address| Held { network: Some(name.clone()), takes_no_address, ..Held::default() };
+        let held = |takes_no_address| HeldDevice {
+            network: Some(name.clone()),
+            takes_no_address,
+            ..HeldDevice::default()
+        };
         let (ours, reservations) = (BTreeSet::new(), Reservations::default());
         let (networks, leased) =
             (BTreeMap::from([(name.clone(), spec.clone())]), BTreeMap::from([(name.clone(), leased)]));

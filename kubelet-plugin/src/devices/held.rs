@@ -25,9 +25,9 @@ use serde_json::{Map, Value};
 use super::candidate::{Candidate, space_of_link};
 use crate::inventory::Inventory;
 
-/// What devices need to know of one attachment that a claim holds, and of those that hold the same.
+/// What devices need to know about one attachment that a claim holds, and of those that hold the same.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Held {
+pub(crate) struct HeldDevice {
     /// The device in the node's pool; `None` where it is one of the cluster.
     pub(crate) device: Option<String>,
     /// Its ClaimNetwork; `None` for a device of the uplink itself.
@@ -54,7 +54,7 @@ pub(crate) struct Held {
     pub(super) more: usize,
 }
 
-impl Held {
+impl HeldDevice {
     /// What `plan` holds, on the node of this name.
     pub(crate) fn of(plan: &Plan, node: &str) -> Self {
         let device = &plan.owner.device;
@@ -138,24 +138,24 @@ pub(crate) fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) ->
 }
 
 /// Returns how many attachments hold these.
-pub(super) fn many<'a>(held: impl IntoIterator<Item = &'a Held>) -> usize {
-    held.into_iter().map(Held::many).sum()
+pub(super) fn many<'a>(held: impl IntoIterator<Item = &'a HeldDevice>) -> usize {
+    held.into_iter().map(HeldDevice::many).sum()
 }
 
 /// Returns what claims hold of the ClaimNetwork's device in the node's pool.
-pub(super) fn amounts(network: &NetworkName, held: &[Held]) -> NetworkCapacity {
+pub(super) fn amounts(network: &NetworkName, held: &[HeldDevice]) -> NetworkCapacity {
     let device = DeviceName::Network(network.clone()).to_string();
     let here = || held.iter().filter(|held| held.device.as_ref() == Some(&device));
     let number = |count: usize| Some(Quantity::new(count as u64));
     NetworkCapacity {
-        bandwidth: Some(Quantity::new(here().map(Held::bandwidth_of_all).fold(0, u64::saturating_add))),
+        bandwidth: Some(Quantity::new(here().map(HeldDevice::bandwidth_of_all).fold(0, u64::saturating_add))),
         interfaces: number(many(here())),
         addresses: number(many(here().filter(|held| held.takes_address_of(network)))),
     }
 }
 
-/// Returns what [`settled`] needs to know of plans on the node of this name. The whole [`Held`] is many times
-/// as expensive, and each Prepare needs this of all attachments, most of which are alike.
+/// Returns what [`settled`] needs to know about plans on the node of this name. The whole [`HeldDevice`] is
+/// many times as expensive, and each Prepare needs this of all attachments, most of which are alike.
 pub(crate) fn on_links(plans: &[Arc<Plan>], node: &str, inventory: &Inventory) -> Vec<(NetworkName, IfName)> {
     let of_link = [attributes::PCI_BUS_ID, attributes::MAC, attributes::UPLINK];
     let mut seen = HashSet::new();
@@ -231,7 +231,7 @@ pub(crate) fn settled(
 }
 
 /// Adds held devices that are missing among the candidates, and reserves VLAN ids that attachments have.
-pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &Inventory) {
+pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[HeldDevice], inventory: &Inventory) {
     for one in held {
         let Some(name) = &one.device else { continue };
         match candidates.iter_mut().find(|candidate| candidate.device.name == *name) {
@@ -269,7 +269,7 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, held: &[Held], inventory: &I
     }
 }
 
-fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
+fn candidate(name: &str, held: &HeldDevice, inventory: &Inventory) -> Candidate {
     // Attributes that do not decode are left out.
     let decoded = held.attributes.iter().filter_map(|(key, value)| {
         Some((key.clone(), serde_json::from_value::<DeviceAttribute>(value.clone()).ok()?))
@@ -325,7 +325,7 @@ fn candidate(name: &str, held: &Held, inventory: &Inventory) -> Candidate {
     }
 }
 
-/// Returns a ClaimNetwork that names this link and has no other one. Of a link that is away nothing but its
+/// Returns a ClaimNetwork that names this link and has no other one. Of an absent link nothing but its
 /// name can be selected.
 fn waiting_network<'a>(link: &IfName, inventory: &'a Inventory) -> Option<&'a NetworkName> {
     let names =
@@ -344,7 +344,7 @@ mod tests {
     use crate::pods::owner::OnLink;
 
     #[test]
-    fn what_is_on_an_interface_of_the_node_does_not_use_the_link_below_as_its_plugins_say() {
+    fn an_attachment_on_an_interface_of_the_node_does_not_use_the_link_below_as_its_plugins_say() {
         let mut plan = fixtures::plan("c");
         let chain = json!([{"type": "macvlan", "master": "eth1.100"}, {"type": "vlan", "master": "eth1.100", "vlanId": 7}]);
         let list = json!({"cniVersion": "1.1.0", "name": "n", "plugins": chain}).to_string();
@@ -352,7 +352,7 @@ mod tests {
         let link = OnLink { name: "eth1".parse().expect("a name"), physical_function: None, link_use: None };
         plan.owner.link = Some(link);
         let uses = |plan: &Plan| {
-            let held = Held::of(plan, "n");
+            let held = HeldDevice::of(plan, "n");
             (held.link_use, held.vlan, held.segment.map(|segment| segment.id))
         };
         assert_eq!(uses(&plan), (Some(LinkUse::Macvlan), Some(7), Some(7)));

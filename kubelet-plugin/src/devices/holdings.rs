@@ -6,25 +6,25 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::held::Held;
+use super::held::HeldDevice;
 use crate::pods::owner::Plan;
 
-/// What plans hold, as far as they have been seen.
+/// The devices that plans hold, as far as the plans have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     /// By where the plan is in memory. That it is kept here makes sure that no other plan comes there.
-    of_plans: HashMap<usize, (Arc<Plan>, Arc<Held>)>,
+    of_plans: HashMap<usize, (Arc<Plan>, Arc<HeldDevice>)>,
 }
 
 impl Holdings {
     /// Returns what these plans hold on the node of this name: what several hold alike is there once, with
     /// their number.
-    pub(super) fn see(&mut self, plans: Vec<Arc<Plan>>, node: &str) -> Vec<Held> {
+    pub(super) fn see(&mut self, plans: Vec<Arc<Plan>>, node: &str) -> Vec<HeldDevice> {
         let mut before = std::mem::take(&mut self.of_plans);
-        let mut kinds: Vec<Arc<Held>> = Vec::new();
+        let mut kinds: Vec<Arc<HeldDevice>> = Vec::new();
         let mut many: BTreeMap<usize, usize> = BTreeMap::new();
         let mut new = Vec::new();
-        let mut count = |held: &Arc<Held>, kinds: &mut Vec<Arc<Held>>| {
+        let mut count = |held: &Arc<HeldDevice>, kinds: &mut Vec<Arc<HeldDevice>>| {
             let known = many.entry(address(held)).or_default();
             if *known == 0 {
                 kinds.push(Arc::clone(held));
@@ -41,19 +41,19 @@ impl Holdings {
             }
         }
         for plan in new {
-            let held = Held::of(&plan, node);
+            let held = HeldDevice::of(&plan, node);
             let alike = kinds.iter().find(|kind| ***kind == held).cloned();
             let held = alike.unwrap_or_else(|| Arc::new(held));
             count(&held, &mut kinds);
             self.of_plans.insert(address(&plan), (plan, held));
         }
-        let each = |kind: Arc<Held>| {
+        let each = |kind: Arc<HeldDevice>| {
             let more = many.get(&address(&kind)).copied().unwrap_or_default().saturating_sub(1);
-            Held { more, ..Held::clone(&kind) }
+            HeldDevice { more, ..HeldDevice::clone(&kind) }
         };
         // The order of the devices that are made of it would be another in each look.
         kinds.sort_by(|one, other| {
-            let key = |kind: &Held| (kind.device.clone(), kind.list.clone(), kind.vlan, kind.bandwidth);
+            let key = |kind: &HeldDevice| (kind.device.clone(), kind.list.clone(), kind.vlan, kind.bandwidth);
             key(one).cmp(&key(other))
         });
         kinds.into_iter().map(each).collect()
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_alike_is_there_once_and_counted() {
+    fn plans_that_hold_the_same_are_there_once_and_counted() {
         let [a, b, c] = [("a", 1), ("b", 1), ("c", 2)].map(|(claim, bandwidth)| plan(claim, bandwidth));
         let mut holdings = Holdings::default();
         let mut see = |plans: &[&Arc<Plan>]| {
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(see(&[&a, &b, &c]), [(1, 2), (2, 1)]);
         let d = plan("d", 1);
         assert_eq!(see(&[&d, &a, &b]), [(1, 3)], "a new one is like the others");
-        assert_eq!(see(&[&c]), [(2, 1)], "it is seen anew");
+        assert_eq!(see(&[&c]), [(2, 1)], "it is seen again");
         drop(d);
         let many: Vec<Arc<Plan>> = (0..100).map(|n| plan(&n.to_string(), n)).collect();
         assert_eq!(see(&many.iter().collect::<Vec<_>>()).len(), 100);

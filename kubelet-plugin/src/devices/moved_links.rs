@@ -47,7 +47,7 @@ mod tests {
     use netclaim_api::LinkUse;
     use serde_json::json;
 
-    use super::super::Held;
+    use super::super::HeldDevice;
     use super::super::pool::{Sources, pool};
     use super::*;
     use crate::inventory::fixtures::uplink;
@@ -64,11 +64,11 @@ mod tests {
             link: serde_json::from_value(link).expect("a link"),
             name_in_pod: "net1".parse().expect("a name"),
         };
-        let held = [Held {
+        let held = [HeldDevice {
             device: Some("nic-eth2".to_owned()),
             attributes: json!({"uplink": {"string": "eth2"}}).as_object().cloned().unwrap_or_default(),
             link_use: Some(LinkUse::Nic),
-            ..Held::default()
+            ..HeldDevice::default()
         }];
         let inventory = Arc::new(inventory);
         let unavailable = BTreeMap::new();

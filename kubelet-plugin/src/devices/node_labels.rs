@@ -29,7 +29,7 @@ use crate::inventory::Inventory;
 /// How long a label that was removed stays away.
 const STEADY: Duration = Duration::from_secs(15);
 /// Time between a write that failed and the next one.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// How long the API server may take for one write.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -80,7 +80,7 @@ impl NodeLabels {
                         ),
                     }
                     // The watch shows what was written, or it is tried again.
-                    due = due.into_iter().chain([Instant::now() + RETRY]).min();
+                    due = due.into_iter().chain([Instant::now() + RETRY_DELAY]).min();
                 }
             }
             tokio::select! {
@@ -93,7 +93,7 @@ impl NodeLabels {
     }
 }
 
-/// Logs why the labels are not written: once as a warning, if somebody has to act on it.
+/// Logs why the labels are not written: once as a warning, if an admin has to act on it.
 fn report(error: &Error, has_warned: &mut bool) {
     if matches!(error, Error::Api(status) if status.is_forbidden()) && !*has_warned {
         *has_warned = true;

@@ -7,8 +7,8 @@
 //! | has none | in one way: whole, or where that is not allowed, by macvlan |
 //!
 //! Uses of one link exclude each other, and keeping them apart costs the scheduler for every pod of the
-//! cluster. A link that is offered in one way needs nothing for it. Nobody takes a link of ClaimNetworks away
-//! whole by a class that selects any NIC.
+//! cluster. A link that is offered in one way needs nothing for it. No claim takes a link of ClaimNetworks
+//! away whole by a class that selects any NIC.
 
 use netclaim_api::LinkUse;
 

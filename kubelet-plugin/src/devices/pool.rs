@@ -15,13 +15,13 @@ use serde_json::{Map, Value};
 
 use super::availability::Unavailable;
 use super::candidate::{Candidate, networks};
-use super::held::{self, Held, settled};
+use super::held::{self, HeldDevice, settled};
 use super::sharing::{self, Shares, keep_apart};
 use super::{offer, settling};
 use crate::dra::DeviceHealth;
 use crate::inventory::{Inventory, NodeAddresses, Uplink, selects};
 
-/// What the pool is made from.
+/// The input of the pool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sources<'a> {
     /// The Node object's name.
@@ -30,7 +30,7 @@ pub(super) struct Sources<'a> {
     pub(super) inventory: &'a Arc<Inventory>,
     /// ClaimNetworks whose plugins cannot serve an ADD now.
     pub(super) unavailable: &'a Unavailable,
-    pub(super) held: &'a [Held],
+    pub(super) held: &'a [HeldDevice],
     /// Links of what is held that the node has not got.
     pub(super) gone: &'a BTreeSet<IfName>,
     /// Whether the scheduler keeps devices apart by counters.
@@ -132,7 +132,7 @@ fn exhausted(
     name: &NetworkName,
     amounts: &Amounts,
     shared: Option<&NodeAddresses>,
-    held: &[Held],
+    held: &[HeldDevice],
 ) -> Option<Unhealthy> {
     let is_full = |shared: &&NodeAddresses| {
         let taken = held::many(held.iter().filter(|held| held.takes_address_of(name))) as u64;
@@ -311,18 +311,18 @@ mod tests {
         .expect("a network")
     }
 
-    /// Of a node that has all its links, in a cluster whose scheduler counts.
+    /// The pool of a node that has all its links, in a cluster whose scheduler counts.
     fn sources<'a>(
         inventory: &'a Arc<Inventory>,
         unavailable: &'a Unavailable,
-        held: &'a [Held],
+        held: &'a [HeldDevice],
     ) -> Sources<'a> {
         static NONE: BTreeSet<IfName> = BTreeSet::new();
         Sources { node: "n", inventory, unavailable, held, gone: &NONE, counts: true }
     }
 
     /// The devices of a node whose claims hold `held`, and their health.
-    fn made(inventory: &Inventory, held: &[Held]) -> (Pool, Vec<DeviceHealth>) {
+    fn made(inventory: &Inventory, held: &[HeldDevice]) -> (Pool, Vec<DeviceHealth>) {
         let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
         let from = sources(&inventory, &unavailable, held);
         pool(from, |_, _| None)
@@ -341,7 +341,7 @@ mod tests {
     }
 
     /// What a claim holds that was prepared with this inventory.
-    fn held(device: &str, with: &Inventory) -> Held {
+    fn held(device: &str, with: &Inventory) -> HeldDevice {
         let network = match device.parse() {
             Ok(DeviceName::Network(network)) => with.networks.get(&network),
             _ => None,
@@ -353,9 +353,9 @@ mod tests {
             plan.spec.conflist = conflist(spec.cni["plugins"].clone());
         }
         plan.owner.attributes = attributes(device, with);
-        let held = Held::of(&plan, "n");
+        let held = HeldDevice::of(&plan, "n");
         let plans = [(); 2].map(|()| Arc::new(plan.clone()));
-        for (node, held) in [("n", &held), ("m", &Held::of(&plan, "m"))] {
+        for (node, held) in [("n", &held), ("m", &HeldDevice::of(&plan, "m"))] {
             let short = held::on_links(&plans, node, with);
             assert_eq!(short, Vec::from_iter(held.on_link(with)), "the short way finds the same, once");
         }
@@ -420,7 +420,7 @@ mod tests {
         let mut inventory = inventory(&[("m", "macvlan")]);
         let held = [held("net-m", &inventory)];
         let spec = json!({"ranges": [{"subnet": "10.30.0.0/28"}]});
-        let tainted = |inventory: &Inventory, held: &[Held], addresses: u64| {
+        let tainted = |inventory: &Inventory, held: &[HeldDevice], addresses: u64| {
             let (inventory, unavailable) = (Arc::new(inventory.clone()), BTreeMap::new());
             let from = sources(&inventory, &unavailable, held);
             let (pool, _) = pool(from, |_, _| Some(addresses));
@@ -455,7 +455,7 @@ mod tests {
         }
         let holding =
             [held("net-lab", &inventory), held("net-lab", &inventory), held("net-other", &inventory)];
-        let mut published = |stated: serde_json::Value, held: &[Held]| {
+        let mut published = |stated: serde_json::Value, held: &[HeldDevice]| {
             inventory.facts = [("lab".parse().expect("a name"), facts(&json!({"capacity": stated})))].into();
             let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
             let from = sources(&inventory, &unavailable, held);
@@ -538,7 +538,7 @@ mod tests {
                 |name: &str| pool.devices.iter().find(|device| device.name == name).expect("published");
             assert!(!fits(&pool, &[device("net-v1"), device("net-v2")]), "gone: {gone}");
         }
-        let of_another_pool = [Held { device: None, ..held[0].clone() }];
+        let of_another_pool = [HeldDevice { device: None, ..held[0].clone() }];
         let (pool, _) = made(&inventory, &of_another_pool);
         let v2 = pool.devices.iter().find(|device| device.name == "net-v2").expect("published");
         assert_eq!(taints(v2), ["netclaim.dev/exhausted"], "no counter keeps them apart");
@@ -653,8 +653,8 @@ mod tests {
         );
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-missing"]);
         assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"], "net-m waits for it");
-        let nobody = Inventory { networks: [].into(), ..without.clone() };
-        let (pool, _) = made(&nobody, &held);
+        let without_networks = Inventory { networks: [].into(), ..without.clone() };
+        let (pool, _) = made(&without_networks, &held);
         let nic = pool.devices.iter().find(|device| device.name == "nic-eth1").expect("published");
         assert!(taints(nic).is_empty(), "it is in a pod");
         let nic = health.iter().find(|health| health.device == "nic-eth1").expect("reported");
@@ -827,7 +827,7 @@ mod tests {
         assert_eq!(taints(device("net-m")), ["netclaim.dev/link-in-use"]);
         assert_eq!(taints(device("nic-eth1")), ["netclaim.dev/withdrawn"]);
         // In its pod.
-        let shown = |inventory: &Inventory, held: &[Held]| shown(&made(inventory, held).0);
+        let shown = |inventory: &Inventory, held: &[HeldDevice]| shown(&made(inventory, held).0);
         let moved = Inventory { uplinks: after.uplinks[1..].to_vec(), ..after.clone() };
         assert_eq!(shown(&moved, &held), "nic-eth2 nic-eth1!", "the ClaimNetwork is the next");
         let unnamed = Inventory { networks: [].into(), ..moved };
@@ -873,7 +873,7 @@ mod tests {
     fn a_scheduler_that_does_not_count_sees_uses_that_do_not_exclude_each_other() {
         let mut inventory = by_default(&[("m", "macvlan"), ("v", "vlan"), ("i", "ipvlan")]);
         inventory.uplinks[0].is_listed = true;
-        let shown = |inventory: &Inventory, held: &[Held]| {
+        let shown = |inventory: &Inventory, held: &[HeldDevice]| {
             let (unavailable, inventory) = (BTreeMap::new(), Arc::new(inventory.clone()));
             let from = Sources { counts: false, ..sources(&inventory, &unavailable, held) };
             shown(&pool(from, |_, _| None).0)

@@ -37,14 +37,14 @@ use crate::pods::owner::Owner;
 use crate::reports::Events;
 
 /// Delay that gathers the changes of several pods into one write.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER_DELAY: Duration = Duration::from_millis(100);
 
 /// Interval of looks for links of other programs in network namespaces of their own.
 const FOREIGN_USE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the devices are made of, as it changes.
+/// The input of the devices, as it changes.
 pub(crate) struct Inputs {
-    /// What the node has; `None` until it is known.
+    /// The node's inventory; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// ClaimNetworks whose plugins cannot serve an ADD now.
     pub(crate) unavailable: watch::Receiver<Arc<Unavailable>>,
@@ -64,7 +64,7 @@ pub(crate) struct Devices {
     pub(crate) metrics: PoolMetrics,
     /// Events on the Node.
     pub(crate) events: Events,
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// Why nothing can be published; `None` while something can.
     pub(crate) obstacle: watch::Sender<Option<String>>,
@@ -142,9 +142,9 @@ impl Devices {
                     return;
                 },
                 // Changes with every pod, but what is published seldom does.
-                _ = attached.changed() => tokio::time::sleep(GATHER).await,
+                _ = attached.changed() => tokio::time::sleep(GATHER_DELAY).await,
                 () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => {}
-                () = leases.changed() => tokio::time::sleep(GATHER).await,
+                () = leases.changed() => tokio::time::sleep(GATHER_DELAY).await,
                 () = self.look_for_foreign_use(&mut foreign, &mut look, &inventory, &attacher) => {}
                 // Nothing is published before: an API server that drops counters would show devices together
                 // that exclude each other.
@@ -251,7 +251,7 @@ impl Devices {
     }
 }
 
-/// Makes devices unhealthy of which attachments fail their CHECK. New pods can have them, and what a plugin
+/// Makes devices unhealthy whose attachments fail their CHECK. New pods can have them, and what a plugin
 /// says of one pod is in the status of its claim only: pods of other namespaces may share the device.
 fn note_failed_checks(health: &mut [DeviceHealth], failed: &BTreeMap<String, usize>) {
     for DeviceHealth { device, unhealthy, .. } in health {

@@ -27,7 +27,8 @@ const EVICTED: Duration = Duration::from_secs(60);
 const NO_EXECUTE: &str = "NoExecute";
 
 /// Has the device's pods evicted for what stops their traffic, if its ClaimNetwork says so. A link that is
-/// missing does so if it `is_gone` from the node: one that is no uplink any more may carry its pods' traffic.
+/// missing does so if it `is_gone` from the node: one that is not an uplink any more may carry its pods'
+/// traffic.
 pub(super) fn evict(device: &mut Device, is_gone: bool, inventory: &Inventory) {
     let Ok(DeviceName::Network(name)) = device.name.parse() else { return };
     let evicts = |spec: &ClaimNetworkSpec| spec.on_failure.traffic == OnTrafficFailure::Evict;
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(tainted(&[key, "netclaim.dev/link-down"], 29), (1, Some(30)));
         assert_eq!(tainted(&[key], 30), (1, None));
         assert_eq!(tainted(&[], 31), (0, None));
-        assert_eq!(tainted(&[key], 32), (0, Some(62)), "it counts anew");
+        assert_eq!(tainted(&[key], 32), (0, Some(62)), "it counts from zero");
     }
 
     #[test]

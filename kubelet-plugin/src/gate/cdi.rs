@@ -31,7 +31,7 @@ use netclaim_process::files;
 /// the kubelet's (2 min), which would orphan the hook.
 pub(crate) const HOOK_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// What the spec does to a container that names the claim.
+/// The edits of the spec to a container that names the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The runtime refuses to create it, with the agent alive or dead: the device has a node whose path on
@@ -45,7 +45,7 @@ pub(crate) enum Form {
 /// The content of a pod's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spec {
-    /// What it does to containers.
+    /// Its edits to containers.
     pub(crate) form: Form,
     /// Why the hook refuses the containers of another pod. The kubelet prepares a claim once, for its first
     /// pod, and gives the next pod the same devices without another call.

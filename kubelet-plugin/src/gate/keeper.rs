@@ -121,7 +121,7 @@ struct Pod {
     waits: Option<Form>,
 }
 
-/// Plans attachments anew before their ADD, see [`Observer::revise`].
+/// Plans attachments again before their ADD, see [`Observer::revise`].
 pub(crate) trait Revise: Send + Sync {
     /// Returns the plan by which to attach, if it is another one.
     fn revise<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Result<Option<Revised<Owner>>, Failure>>;

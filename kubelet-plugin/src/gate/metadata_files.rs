@@ -4,7 +4,7 @@
 //! * A file exists from the claim's preparation to its release. It is empty at first.
 //! * The runtime mounts the file before it runs the hook that waits, so a container would never see a file
 //!   that replaces it. The agent writes in place, when everything is attached and before the gate opens:
-//!   nobody reads the file then.
+//!   no container reads the file then.
 //! * The gate is the claim's own CDI device, which every container with one of these files has too.
 
 use std::collections::BTreeSet;

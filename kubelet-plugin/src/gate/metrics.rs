@@ -37,8 +37,8 @@ impl WaitMetrics {
     /// Registers them.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         Self(registry.add_seconds(
-            "gate_wait",
-            "How long containers waited in their hooks for the networks of their pods, by how the wait ended",
+            "gate_wait_duration",
+            "How long containers waited in their hooks for the networks of their pods",
             [Label::one_of("outcome", WaitEnd::VALUES)],
             Family::new_with_constructor(|| Histogram::new(WAIT_SECONDS)),
         ))

@@ -2,7 +2,7 @@
 //! alive or dead. Other containers of the pod are held while the parent is connected to the runtime.
 //!
 //! ```text
-//!   Prepare            returns the CDI device DRIVER/claim=UID, of which no spec exists: the runtime refuses
+//!   Prepare            returns the CDI device DRIVER/claim=UID, which has no spec: the runtime refuses
 //!   sandbox is up      when attaching takes long, cdi.rs writes a spec: with a createRuntime hook that waits, if the pod's
 //!                      containers may be started again, else one that the runtime refuses, with a reason
 //!   all attached       markers.rs marks the sandbox; the spec has the hook, which returns at once, also when the agent

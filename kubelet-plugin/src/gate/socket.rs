@@ -38,7 +38,7 @@ struct Question {
     pod: String,
 }
 
-/// What answers depend on.
+/// The input of the answers.
 pub(crate) trait Source: Send + Sync + 'static {
     /// Returns the state of a pod's attachments; `None` when it has none.
     fn watch(&self, pod_uid: &str) -> Option<watch::Receiver<PodState>>;
@@ -50,7 +50,7 @@ pub(crate) trait Source: Send + Sync + 'static {
     fn is_being_deleted(&self, namespace: &str, name: &str, uid: &str) -> impl Future<Output = bool> + Send;
 }
 
-/// What the agent knows of pods.
+/// The agent's knowledge about pods.
 pub(crate) struct GateSource<N> {
     pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
     pub(crate) pods: Arc<NodePods>,

@@ -84,7 +84,7 @@ pub struct NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Whether the node gets no more addresses for now: none are free, or nobody knows of any.
+    /// Whether the node gets no more addresses for now: none are free, or none is known.
     pub fn is_short(&self) -> bool {
         self.is_scarce || self.is_stale || self.pool.is_none()
     }
@@ -121,7 +121,7 @@ impl Block {
     }
 }
 
-/// Returns the addresses of each ClaimNetwork that has any. Of the `scarce` ones no block is free; `pools`
+/// Returns the addresses of each ClaimNetwork that has any. The `scarce` ones have no free block; `pools`
 /// are the valid AddressPools.
 pub(crate) fn addresses(
     networks: &BTreeMap<NetworkName, ClaimNetworkSpec>,

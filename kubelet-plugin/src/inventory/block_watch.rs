@@ -30,9 +30,9 @@ const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 240..=290;
 const RETRY: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(1)];
 /// How long the API server may take to answer. Without a limit, a lost connection would be waited for long
 /// after the network is back.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks at the clock.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The watch of one node's blocks.
 pub(crate) struct BlockWatch {
@@ -78,14 +78,14 @@ impl BlockWatch {
                     if blocks.is_stale != is_stale && is_stale && has_any {
                         let seconds = self.stale_after.as_secs();
                         tracing::error!(
-                            "no word of the API server about this node's AddressBlocks for {seconds} s: no new pod gets an \
+                            "the API server has not reported this node's AddressBlocks for {seconds} s: no new pod gets an \
                              address of them until there is"
                         );
                     }
                     std::mem::replace(&mut blocks.is_stale, is_stale) != is_stale
                 });
                 tokio::select! {
-                    () = tokio::time::sleep(LOOK.min(self.stale_after / 4)) => {}
+                    () = tokio::time::sleep(LOOK_INTERVAL.min(self.stale_after / 4)) => {}
                     _ = heard.changed(), if is_stale => {}
                 }
             }
@@ -110,7 +110,7 @@ impl BlockWatch {
         loop {
             let asked = now();
             let list = ListParams::default().fields(&fields);
-            let Ok(list) = timeout(ANSWER, api.list(&list)).await else { return Ok(()) };
+            let Ok(list) = timeout(ANSWER_TIMEOUT, api.list(&list)).await else { return Ok(()) };
             let list = list?;
             // As of the question: the answer may have been on its way for long.
             heard.send_replace(asked);
@@ -136,7 +136,9 @@ impl BlockWatch {
             }
             version = listed;
             let params = WatchParams::default().fields(&fields).timeout(fastrand::u32(WATCH_SECONDS));
-            let Ok(events) = timeout(ANSWER, api.watch(&params, &version)).await else { return Ok(()) };
+            let Ok(events) = timeout(ANSWER_TIMEOUT, api.watch(&params, &version)).await else {
+                return Ok(());
+            };
             let mut events = pin!(events?);
             // Silence of half the allowed time: ask, because the connection may be dead.
             while let Ok(event) = timeout(self.stale_after / 2, events.try_next()).await {
@@ -172,7 +174,7 @@ impl BlockWatch {
     }
 }
 
-/// Decodes a block. One that cannot be read, because somebody has edited it, is logged and left out: the
+/// Decodes a block. One that cannot be read, because it was edited, is logged and left out: the
 /// others still count.
 fn decoded(object: DynamicObject) -> Option<(String, OwnBlock)> {
     let name = object.name_any();

@@ -83,7 +83,7 @@ impl Facts for Provided {
     }
 }
 
-/// What a program on the node states about a ClaimNetwork.
+/// The facts that a program on the node states about a ClaimNetwork.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NetworkFacts {
     /// How much the node can hand out at most.
@@ -149,7 +149,7 @@ impl Facts for NetworkFacts {
         }
         let mut origin = file.clone();
         if check.is_empty() {
-            // A file that is written again and states the same is no news.
+            // A file that is written again and states the same is not an update.
             origin.version = Version::default();
         }
         let unhealthy = status.unhealthy(&file.path);

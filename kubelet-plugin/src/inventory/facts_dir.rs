@@ -28,13 +28,13 @@ const MAX_FILES: usize = 1024;
 /// Longest text in the log about one file, in bytes.
 const MAX_MESSAGE: usize = 1024;
 /// Least time between looks: a program that writes without a pause costs no more.
-const PAUSE: Duration = Duration::from_millis(100);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of looks at a directory that cannot be watched.
 const UNWATCHED_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What a file states.
+/// The content of a file of facts.
 pub(crate) trait Facts: Clone + PartialEq + Send + Sync + Sized + 'static {
-    /// What the file is about, and named after.
+    /// The subject of the file, which has its name.
     type Subject: FromStr<Err: Error + Send + Sync + 'static> + Ord + Clone + Send + Sync + 'static;
 
     /// Reads the text of a file.
@@ -130,18 +130,18 @@ impl Changes {
 /// The directory, and its files at the last look.
 pub(crate) struct FactsDir<T: Facts> {
     dir: PathBuf,
-    known: Known<T>,
+    known: ReadFiles<T>,
     /// When the last look began.
     looked: Instant,
     has_changed: bool,
-    look: Option<JoinHandle<Known<T>>>,
+    look: Option<JoinHandle<ReadFiles<T>>>,
     /// Whether the files state something else than was taken.
     has_news: bool,
 }
 
 /// The files of one look.
 #[derive(Clone)]
-struct Known<T: Facts> {
+struct ReadFiles<T: Facts> {
     /// By name without `.json`, those that are ignored included.
     versions: BTreeMap<String, Version>,
     stated: Shared<BTreeMap<T::Subject, T>>,
@@ -149,12 +149,12 @@ struct Known<T: Facts> {
 }
 
 impl<T: Facts> FactsDir<T> {
-    /// The facts in `dir`, of which none has been read.
+    /// The facts in `dir`, without having read one.
     pub(crate) fn new(dir: &Path) -> Self {
         let stated = BTreeMap::new().into();
         Self {
             dir: dir.to_owned(),
-            known: Known { versions: BTreeMap::new(), stated, has_too_many: false },
+            known: ReadFiles { versions: BTreeMap::new(), stated, has_too_many: false },
             looked: Instant::now(),
             has_changed: false,
             look: None,
@@ -183,7 +183,7 @@ impl<T: Facts> FactsDir<T> {
             return;
         }
         if self.look.is_none() {
-            sleep_until(self.looked + PAUSE).await;
+            sleep_until(self.looked + LOOK_INTERVAL).await;
         }
         let before = self.known.stated.clone();
         self.look().await;
@@ -213,8 +213,8 @@ impl<T: Facts> FactsDir<T> {
     }
 }
 
-impl<T: Facts> Known<T> {
-    /// Returns what is known of the files of `dir` now.
+impl<T: Facts> ReadFiles<T> {
+    /// Reads the files of `dir`.
     fn after_look(self, dir: &Path) -> Self {
         let (names, has_too_many) = names(dir);
         if has_too_many && !self.has_too_many {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_too_many_files_the_first_ones_by_name_are_read() {
+    async fn too_many_files_are_read_in_the_order_of_their_names() {
         let dir = tempfile::tempdir().expect("a directory");
         for number in 0..MAX_FILES + 100 {
             fs::write(dir.path().join(format!("n{number:05}.json")), "{}").expect("written");

@@ -26,7 +26,7 @@ pub(crate) fn link(name: &str) -> Link {
     }
 }
 
-/// The same as an uplink of which a policy lists all modes.
+/// The same as an uplink for which a policy lists all modes.
 pub(crate) fn uplink(name: &str) -> Uplink {
     let link = link(name);
     Uplink {
@@ -69,7 +69,7 @@ pub(crate) fn own_block(network: &str, cidr: &str) -> OwnBlock {
     }
 }
 
-/// The addresses of a ClaimNetwork of which the node has no block.
+/// The addresses of a ClaimNetwork without a block on the node.
 pub(crate) fn without_blocks(name: &NetworkName, spec: &ClaimNetworkSpec) -> NodeAddresses {
     let addresses = spec.addresses.as_ref().expect("addresses");
     NodeAddresses {

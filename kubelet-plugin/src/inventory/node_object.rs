@@ -131,6 +131,6 @@ mod tests {
         assert_eq!(after(Delete(node("1"))), None);
         assert_eq!(after(Apply(node("2"))).as_deref(), Some("2"));
         assert_eq!(after(Init).as_deref(), Some("2"), "a list is under way");
-        assert_eq!(after(InitDone), None, "the Node was deleted while nobody watched");
+        assert_eq!(after(InitDone), None, "the Node was deleted while no watch ran");
     }
 }

@@ -1,6 +1,6 @@
 //! The objects of one kind by name, as a watch reports them. Pure.
 //!
-//! An update says whether anything has changed that was read, so that a status that somebody writes costs a
+//! An update says whether anything has changed that was read, so that a write of a status costs a
 //! node nothing more.
 
 use std::collections::BTreeMap;

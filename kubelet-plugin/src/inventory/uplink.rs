@@ -8,7 +8,7 @@ use netclaim_api::uplink_policy::UplinkCapacity;
 use netclaim_api::{IfName, LinkUse, Quantity};
 use netclaim_driver::links::{Link, NodeTraffic};
 
-/// What a program on the node states about a link.
+/// The facts that a program on the node states about a link.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Provided {
     /// Attributes; those of policies take precedence.
@@ -31,11 +31,11 @@ pub(crate) struct Uplink {
     pub(crate) when_named: Option<BTreeSet<LinkUse>>,
     /// The node's own traffic that is on it.
     pub(crate) carries: Option<NodeTraffic>,
-    /// What other programs have stacked on it.
+    /// The links that other programs have stacked on it.
     pub(crate) stacked: Vec<Stacked>,
     /// The bridge that it is a port of; it serves the ClaimNetworks of that bridge.
     pub(crate) bridge: Option<String>,
-    /// What policies and providers declare about it.
+    /// The attributes that policies and providers declare for it.
     pub(crate) declared: DeclaredAttributes,
     /// Bits per second, where known.
     pub(crate) bandwidth: Option<Quantity>,

@@ -31,7 +31,7 @@ pub(crate) type PolicyLinks = BTreeMap<String, BTreeSet<String>>;
 
 /// Returns the uplinks among the links of `snapshot`, ordered by index, and the links that follow each
 /// policy. `node_addresses` are those of the Node object, `policies` those of this node. `named` are the
-/// names that ClaimNetworks select uplinks by. Links that were `made_here` for ClaimNetworks are no uplinks.
+/// names that ClaimNetworks select uplinks by. Links that were `made_here` for ClaimNetworks are not uplinks.
 pub(crate) fn uplinks(
     snapshot: &Snapshot,
     node_addresses: &BTreeSet<IpAddr>,
@@ -121,7 +121,7 @@ pub(crate) fn withheld(
     named.collect()
 }
 
-/// Why a link that was made on the node for a ClaimNetwork is no uplink of another one.
+/// Why a link that was made on the node for a ClaimNetwork is not an uplink of another one.
 const MADE_HERE: &str = "was made for a ClaimNetwork (spec.node), whose pods alone use it";
 
 /// The links that [`uplinks`] and [`withheld`] may return although they neither lead out of the node nor have
@@ -170,7 +170,7 @@ struct Offer {
 }
 
 /// Returns the ways in which pods may use a link that no policy withholds: no ways where only ClaimNetworks
-/// of its bridge can, `None` where nobody can.
+/// of its bridge can, `None` where no pod can.
 fn offer(
     link: &Link,
     class: Result<(), NotUplink>,
@@ -209,7 +209,7 @@ fn offer(
         }
         Err(NotUplink::Enslaved { .. }) if is_port && (always || leads_out(link).is_ok()) => Offer::default(),
         Err(NotUplink::PodEnd | NotUplink::Virtual { .. }) if always => by_itself(all),
-        // A node may have very many, which nobody names.
+        // A node may have very many that no policy names.
         Err(NotUplink::PodEnd | NotUplink::Virtual { .. }) if is_named => {
             Offer { when_named: Some(to_share), ..Offer::default() }
         }
@@ -224,7 +224,7 @@ fn offer(
     Some(offer)
 }
 
-/// What policies select links by.
+/// The properties by which policies select links.
 struct OwnedFacts<'a> {
     link: &'a Link,
     names: Vec<&'a str>,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_on_the_node_for_a_network_is_nobody_elses_uplink() {
+    fn a_link_that_was_made_for_a_network_is_not_an_uplink_of_another() {
         let (snapshot, none) = (snapshot(), BTreeSet::new());
         let made_here = BTreeSet::from(["eth1".to_owned()]);
         let everything = policies(json!([{"links": {"names": ["*"]}, "publish": "Always"}]));

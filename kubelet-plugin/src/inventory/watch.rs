@@ -40,7 +40,7 @@ use crate::node_networks::MadeLinks;
 use crate::reports::Events;
 
 /// How long the first lists of blocks and pools of addresses are waited for: other devices need neither.
-const ADDRESSES: Duration = Duration::from_secs(10);
+const ADDRESSES_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval of looks for kinds of links that the kernel has lacked so far.
 const KINDS_INTERVAL: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ pub(crate) struct NodeWatch {
     /// Events on the Node.
     pub(crate) events: Events,
     pub(crate) links: Links,
-    /// What programs on the node state about links and ClaimNetworks.
+    /// The facts of programs on the node about links and ClaimNetworks.
     pub(crate) facts: NodeFacts,
     /// The node's blocks of addresses.
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
@@ -84,7 +84,7 @@ impl NodeWatch {
         let (mut own_node, mut known_networks) = (NodeObject::default(), Objects::<KnownNetwork>::default());
         let (mut known_policies, mut known_pools) = (Policies::default(), Objects::<KnownPool>::default());
         let (mut warned, mut shared) = (BTreeMap::new(), SharedParts::default());
-        let (mut patience, mut waited) = (pin!(tokio::time::sleep(ADDRESSES)), false);
+        let (mut timeout, mut waited) = (pin!(tokio::time::sleep(ADDRESSES_TIMEOUT)), false);
         self.facts.look().await;
         loop {
             let snapshot = links.snapshot().await;
@@ -134,7 +134,7 @@ impl NodeWatch {
             loop {
                 let is_new = tokio::select! {
                     () = cancel.cancelled() => return,
-                    () = &mut patience, if !waited => {
+                    () = &mut timeout, if !waited => {
                         waited = true;
                         true
                     }
@@ -221,13 +221,13 @@ impl SharedParts {
         self.addresses.get_or_insert_with(make).clone()
     }
 
-    /// Has both made anew. Returns `true`.
+    /// Marks both for another derivation. Returns `true`.
     fn forget_all(&mut self) -> bool {
         *self = Self::default();
         true
     }
 
-    /// Has the addresses made anew, which others than ClaimNetworks change. Returns `true`.
+    /// Marks the addresses, which not only ClaimNetworks change, for another derivation. Returns `true`.
     fn forget_addresses(&mut self) -> bool {
         self.addresses = None;
         true
@@ -295,7 +295,7 @@ fn decoded<K: Resource<DynamicType = ()> + DeserializeOwned>(object: DynamicObje
     object.try_parse::<K>().inspect_err(log).ok()
 }
 
-/// What an agent reads of an AddressPool.
+/// The part of an AddressPool that an agent reads.
 #[derive(Debug, Clone, PartialEq)]
 struct KnownPool {
     version: Version,
@@ -340,7 +340,7 @@ impl Version {
     }
 }
 
-/// What an agent reads of a ClaimNetwork.
+/// The part of a ClaimNetwork that an agent reads.
 #[derive(Debug, Clone, PartialEq)]
 struct KnownNetwork {
     version: Version,
@@ -374,7 +374,7 @@ fn networks_for(
     valid.filter(|(_, spec)| selects_node(spec.node_selector.as_ref(), labels)).collect()
 }
 
-/// Returns the ClaimNetworks of which no block of addresses is free for a node that needs one.
+/// Returns the ClaimNetworks that have no free block of addresses for a node that needs one.
 fn scarce(networks: &BTreeMap<String, KnownNetwork>) -> BTreeSet<NetworkName> {
     let scarce = networks.iter().filter(|(_, network)| network.is_scarce);
     scarce.filter_map(|(name, _)| name.parse().ok()).collect()
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_of_a_network_is_no_news_and_its_spec_is() {
+    fn the_spec_of_a_network_is_an_update_and_its_status_is_not() {
         let spec = |kind: &str| {
             json!({"uplink": {"links": ["eth1"]},
                 "cni": {"cniVersion": "1.0.0", "plugins": [{"type": kind, "master": "${uplink.name}"}]}})
@@ -428,7 +428,7 @@ mod tests {
         let exhausted = json!({"conditions": [condition(AddressesReason::TYPE, "False", AddressesReason::Exhausted.as_str())]});
         assert!(update(Event::Apply(network(2, spec("macvlan"), exhausted.clone()))));
         assert!(!update(Event::Apply(network(2, spec("macvlan"), exhausted))));
-        // The watch begins anew.
+        // The watch begins again.
         assert!(!update(Event::Init));
         assert!(!update(Event::InitApply(network(2, spec("macvlan"), nodes(9)))));
         assert!(update(Event::InitDone), "there are addresses again");

@@ -39,19 +39,19 @@ pub(crate) enum Change {
     Absent,
 }
 
-/// What is known by the kubelet of the node's pods with claims.
+/// The node's pods with claims, as the kubelet reports them.
 #[derive(Debug, Default)]
-pub(crate) struct KnownPods(Mutex<HashMap<String, Known>>);
+pub(crate) struct KnownPods(Mutex<HashMap<String, KnownPod>>);
 
-/// What is known of a pod.
+/// The facts about a pod.
 #[derive(Debug, Clone)]
-struct Known {
+struct KnownPod {
     may_wait_in_hook: bool,
     claims: BTreeSet<String>,
     has_gate: bool,
 }
 
-impl Known {
+impl KnownPod {
     fn of(seen: &SeenPod) -> (String, Self) {
         let &SeenPod { may_wait_in_hook, has_gate, .. } = seen;
         (seen.pod.uid.clone(), Self { may_wait_in_hook, claims: seen.claims.clone(), has_gate })
@@ -77,15 +77,15 @@ impl KnownPods {
     fn update(&self, change: &Change) {
         let mut known = self.lock();
         match change {
-            Change::All(pods) => *known = pods.iter().map(Known::of).collect(),
-            Change::Pod(seen) => known.extend([Known::of(seen)]),
+            Change::All(pods) => *known = pods.iter().map(KnownPod::of).collect(),
+            Change::Pod(seen) => known.extend([KnownPod::of(seen)]),
             Change::Gone(uid) => drop(known.remove(uid)),
             // A pod's containers do not change: what was known stays true.
             Change::Lost | Change::Absent => {}
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, KnownPod>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,9 +93,9 @@ impl KnownPods {
 /// Follows the kubelet's pods.
 pub(crate) struct KubeletPods {
     pub(crate) socket: PathBuf,
-    /// What is known of pods.
+    /// The known pods.
     pub(crate) known: Arc<KnownPods>,
-    /// Who wants to know of changes.
+    /// Who gets changes.
     pub(crate) changes: mpsc::UnboundedSender<Change>,
 }
 
@@ -170,7 +170,7 @@ impl KubeletPods {
 
     fn pass_on(&self, change: Change) {
         self.known.update(&change);
-        // Nobody wants to know where waking is switched off.
+        // Where waking is switched off, changes have no receiver.
         let _ = self.changes.send(change);
     }
 }

@@ -55,7 +55,7 @@ struct ObjectMeta {
     annotations: HashMap<String, String>,
 }
 
-/// A message of which only its presence counts.
+/// A message; only its presence counts.
 #[derive(Clone, PartialEq, Message)]
 struct Anything {}
 

@@ -50,7 +50,7 @@ struct Items<T> {
 pub(crate) struct NodePods {
     client: Client,
     node: String,
-    /// What the kubelet says of them.
+    /// The kubelet's report about them.
     known: Arc<KnownPods>,
 }
 
@@ -98,7 +98,7 @@ impl NodePods {
     /// the gate or is gone. Where the kubelet reports its pods, only those with the gate are read.
     ///
     /// # Errors
-    /// What the API server answers.
+    /// The API server's answer.
     pub(crate) async fn gate(&self, pod: &ObjectRef) -> Result<Option<Option<PodCondition>>, Error> {
         if self.known.has_gate(&pod.uid) == Some(false) {
             return Ok(None);
@@ -161,10 +161,10 @@ impl NodePods {
 ///
 /// # Errors
 ///
-/// What the API server answers: 409 or 422 if the pod has another UID.
+/// The API server's answer: 409 or 422 if the pod has another UID.
 pub(crate) async fn set_condition(client: &Client, pod: &ObjectRef, condition: Value) -> Result<(), Error> {
     let change = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
-    // Of a list, a strategic merge patch changes the entry of this type.
+    // A strategic merge patch changes the list's entry of this type.
     patch(client, pod, &Patch::Strategic(change)).await
 }
 
@@ -172,7 +172,7 @@ pub(crate) async fn set_condition(client: &Client, pod: &ObjectRef, condition: V
 ///
 /// # Errors
 ///
-/// What the API server answers: 409 if the pod has another version, 409 or 422 if it has another UID.
+/// The API server's answer: 409 if the pod has another version, 409 or 422 if it has another UID.
 pub(crate) async fn annotate(
     client: &Client,
     pod: &ObjectRef,

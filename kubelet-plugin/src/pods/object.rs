@@ -41,7 +41,7 @@ struct Container {
     restart_policy: Option<String>,
 }
 
-/// An object of which only its presence counts.
+/// An object; only its presence counts.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Anything {}
 
@@ -80,7 +80,7 @@ impl PodCondition {
 }
 
 impl PodObject {
-    /// Returns what the agent needs to know of the pod; `None` for one without claims.
+    /// Returns what the agent needs to know about the pod; `None` for one without claims.
     pub(crate) fn seen(&self) -> Option<SeenPod> {
         let (metadata, spec, status) = (&self.metadata, self.spec.as_ref()?, self.status.as_ref());
         let made = status.and_then(|status| status.resource_claim_statuses.as_ref()).into_iter().flatten();

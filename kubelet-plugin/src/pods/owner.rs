@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 
 /// A plan of a claim's attachment.
 pub type Plan = attach::Plan<Owner>;
-/// What is journalled of it.
+/// A record of its attachment.
 pub type Record = attach::Record<Owner>;
-/// What is known of a pod.
+/// The state of a pod.
 pub type PodState = attach::PodState<Owner>;
 /// The node's journal.
 pub type Journal = attach::journal::Journal<Owner>;
@@ -84,10 +84,10 @@ pub struct OnLink {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Addresses {
-    /// What was chosen of the node's blocks: an address of each family, unless its claim asked for addresses.
+    /// The choice from the node's blocks: an address of each family, unless its claim asked for addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chosen: Vec<Choice>,
-    /// What its claim asked for, for which there are AddressLeases.
+    /// The addresses that its claim asked for, with AddressLeases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<AskedAddress>,
 }
@@ -132,7 +132,7 @@ pub struct Owner {
     /// The name by which the pod's specification calls the claim, where it was made from a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_claim_name: Option<String>,
-    /// What was allocated.
+    /// The allocated device.
     pub device: DeviceRef,
     /// Bits per second that the claim was granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

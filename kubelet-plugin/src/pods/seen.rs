@@ -1,4 +1,4 @@
-//! What the agent needs to know of a pod, from the API server's object or from the kubelet's.
+//! What the agent needs to know about a pod, from the API server's object or from the kubelet's.
 
 use std::collections::BTreeSet;
 

@@ -55,17 +55,17 @@ use crate::runtime::sandboxes::{Inspection, Sandboxes};
 use crate::waking::Waker;
 
 /// The kubelet waits 45 s for the whole call, with all claims of a pod.
-const PATIENCE: Duration = Duration::from_secs(35);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 /// How long the API server may take for one answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long is waited for a link that another pod uses: as long as one that is going mostly takes.
-const LINK_PATIENCE: Duration = Duration::from_secs(5);
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
 /// After so long, the kubelet has asked again for a claim that was refused.
 const KUBELET_RETRY: Duration = Duration::from_secs(90);
 /// How long is waited for the end of the pod that had the claim: less than a Prepare has, and as long as pods
 /// have to end by default.
-const END_PATIENCE: Duration = Duration::from_secs(30);
-const END_PAUSE: Duration = Duration::from_millis(250);
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+const END_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Why a claim is not prepared. Its text, with its sources, becomes an event of the pod.
 #[derive(Debug, thiserror::Error)]
@@ -91,12 +91,12 @@ pub(crate) enum PrepareError {
     /// It cannot be journalled.
     #[error(transparent)]
     Journal(Failure),
-    /// What its earlier pod had is still there.
+    /// The networks of its earlier pod are still there.
     #[error("ResourceClaim {claim}")]
     Release { claim: ObjectRef, source: Failure },
     /// Its earlier pod runs.
     #[error(
-        "ResourceClaim {claim} was that of pod {pod} (UID {}), which has not ended on node {node}: the next pod gets it then",
+        "ResourceClaim {claim} is with pod {pod} (UID {}), which has not ended on node {node}: the next pod gets it when that has ended",
         pod.uid
     )]
     NotEnded { claim: ObjectRef, pod: ObjectRef, node: String },
@@ -107,22 +107,22 @@ pub(crate) enum PrepareError {
     #[error("the agent is stopping: try again")]
     Stopping,
     /// The kubelet would not wait longer.
-    #[error("node {node}: not ready within {} s, trying again", PATIENCE.as_secs())]
+    #[error("node {node}: not ready within {} s, trying again", ANSWER_TIMEOUT.as_secs())]
     Late { node: String },
 }
 
-/// What the API server says for the plans of a claim, as far as they need it.
+/// The facts from the API server that the plans of a claim need.
 #[derive(Default)]
 struct Facts {
     labels: Labels,
-    /// What stays with `eth0` beside an attachment that has the pod's default route.
+    /// The prefixes that stay with `eth0` beside an attachment that has the pod's default route.
     kept: Vec<IpNet>,
 }
 
 static UNKNOWN: Facts =
     Facts { labels: Labels { namespace: BTreeMap::new(), pod: BTreeMap::new() }, kept: Vec::new() };
 
-/// What a Prepare needs of the CNI plugins.
+/// The part of the CNI plugins that a Prepare needs.
 pub(crate) trait Plugins: Attach {
     /// Looks whether a configuration can be carried out, and settles what its plugins decide.
     fn settle(&self, list: &NetworkList) -> impl Future<Output = Result<NetworkList, Failure>> + Send;
@@ -147,7 +147,7 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) cluster_cidrs: Vec<IpNet>,
     /// Who knows the names of CDI devices.
     pub(crate) gate: Arc<GateKeeper>,
-    /// What the node has; `None` until it is known.
+    /// The node's inventory; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     /// Looks whether a plan can be carried out.
     pub(crate) plugins: Arc<N>,
@@ -168,15 +168,15 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) metrics: CallMetrics,
     /// The traces of claims.
     pub(crate) spans: Arc<Spans>,
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// Hears of pods that wait for what others have.
     pub(crate) waker: Waker,
-    /// The ClaimNetworks by which attachments were planned anew, by claim and index.
+    /// The ClaimNetworks by which attachments were planned again, by claim and index.
     pub(crate) mended: Mutex<HashMap<(String, u32), ClaimNetworkSpec>>,
 }
 
-/// What another pod has that excludes a plan, and why that is refused if it stays.
+/// A plan of another pod that excludes a plan, and the refusal if it stays.
 struct Obstacle {
     plan: Plan,
     refusal: Excluded,
@@ -243,7 +243,7 @@ fn pauses() -> ExponentialBuilder {
         .with_min_delay(Duration::from_millis(50))
         .with_max_delay(Duration::from_secs(3))
         .without_max_times()
-        .with_total_delay(Some(PATIENCE.saturating_sub(READ_TIMEOUT)))
+        .with_total_delay(Some(ANSWER_TIMEOUT.saturating_sub(READ_TIMEOUT)))
 }
 
 /// A claim's text that is being read.
@@ -261,7 +261,7 @@ async fn text_of(client: Client, claim: ClaimRef) -> Result<String, ReadError> {
 impl<N: Plugins> NodeResources for NodeAgent<N> {
     async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
         Failpoint::PrepareAsked.reach();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         // Interface names are given in this order: it must not depend on the kubelet's maps.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by(|a, b| claims.get(*a).map(|c| &c.name).cmp(&claims.get(*b).map(|c| &c.name)));
@@ -315,7 +315,7 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
 
 impl<N: Plugins> Mend for NodeAgent<N> {
     fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>> {
-        self.planned_anew(plan).boxed()
+        self.planned_again(plan).boxed()
     }
 }
 
@@ -385,7 +385,7 @@ impl<N: Plugins> NodeAgent<N> {
         let span = self.spans.preparing(&claim);
         let prepared = self.prepare_from(&claim, known, None, &call).instrument(span.clone());
         // As long as a Prepare: the node of a lease that no plan names is cleared later.
-        let prepared = match tokio::time::timeout(PATIENCE, prepared).await {
+        let prepared = match tokio::time::timeout(ANSWER_TIMEOUT, prepared).await {
             Ok(prepared) => prepared,
             Err(_) => Err(PrepareError::Late { node: self.node_name.clone() }),
         };
@@ -393,7 +393,7 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(self.attacher.plans_of(&claim.uid).first().is_some_and(|plan| plan.owner.pod.uid != from))
     }
 
-    /// Prepares a claim of which the plans `known` are journalled.
+    /// Prepares a claim whose plans `known` are journalled.
     async fn prepare_from(
         &self,
         claim: &ClaimRef,
@@ -427,7 +427,7 @@ impl<N: Plugins> NodeAgent<N> {
         drop(span);
         spans::is_for_pod(&claim.pod);
         let refuse = |error: PrepareError| self.refuse(&claim, error);
-        let deadline = Instant::now() + LINK_PATIENCE;
+        let deadline = Instant::now() + LINK_TIMEOUT;
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
         let facts = self.facts(&claim, &inventory).await?;
         loop {
@@ -536,8 +536,8 @@ impl<N: Plugins> NodeAgent<N> {
     ) -> Result<(), PrepareError> {
         if known.iter().any(|plan| plan.owner.pod.uid != claim.pod.uid) {
             let released = self.attacher.release(&claim.object.uid);
-            let late = || Failure::new("what its earlier pod had is not released yet: try again");
-            let released = tokio::time::timeout(LINK_PATIENCE, released).await;
+            let late = || Failure::new("the networks of its earlier pod are not released yet: try again");
+            let released = tokio::time::timeout(LINK_TIMEOUT, released).await;
             released
                 .unwrap_or_else(|_| Err(late()))
                 .map_err(|source| PrepareError::Release { claim: claim.object.clone(), source })?;
@@ -549,8 +549,8 @@ impl<N: Plugins> NodeAgent<N> {
             drop(turn);
             journalled
         };
-        // A call that ends at its deadline leaves the order to journal behind: nobody may look at what others
-        // have before that.
+        // A call that ends at its deadline leaves the order to journal behind: no other call may look at what
+        // others have before that.
         let journalled = tokio::spawn(journalling.in_current_span()).await;
         let journalled = journalled.unwrap_or_else(|error| Err(Failure::of(&error)));
         journalled.map_err(|failure| self.refuse(claim, PrepareError::Journal(failure)))?;
@@ -586,7 +586,7 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Waits until the pod of `plan` has ended, for which the claim is reserved no more.
     async fn wait_for_end(&self, plan: &Plan) -> Result<End, PrepareError> {
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         loop {
             let end = self.end_of(&plan.owner.pod.uid).await;
             if end != End::NotYet {
@@ -596,7 +596,7 @@ impl<N: Plugins> NodeAgent<N> {
                 let Owner { claim, pod, .. } = plan.owner.clone();
                 return Err(PrepareError::NotEnded { claim, pod, node: self.node_name.clone() });
             }
-            tokio::time::sleep(END_PAUSE).await;
+            tokio::time::sleep(END_POLL_INTERVAL).await;
         }
     }
 
@@ -628,8 +628,8 @@ impl<N: Plugins> NodeAgent<N> {
         understand(&text_of(self.client.clone(), claim.clone()).await?, &claim.uid)
     }
 
-    /// What the node has. Where the claim is `new`, it is waited until `deadline` for its devices to be
-    /// offered: a link that another pod had is on its way back, or a ClaimNetwork is new.
+    /// Returns the node's inventory. Where the claim is `new`, it is waited until `deadline` for its devices
+    /// to be offered: a link that another pod had is on its way back, or a ClaimNetwork is new.
     async fn inventory_with(
         &self,
         claim: &Claim,
@@ -752,7 +752,7 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Plans an attachment as [`Mend::mended`] says. The claim is read once for each change of the
     /// ClaimNetwork.
-    async fn planned_anew(&self, before: &Plan) -> Option<Plan> {
+    async fn planned_again(&self, before: &Plan) -> Option<Plan> {
         let Ok(DeviceName::Network(network)) = before.owner.device.device.parse() else { return None };
         let inventory = self.inventory.borrow().clone().map(|known| self.settled(&known))?;
         let spec = inventory.networks.get(&network)?;
@@ -780,8 +780,8 @@ impl<N: Plugins> NodeAgent<N> {
         None
     }
 
-    /// What the claim would get if it were journalled now. Of addresses, others hold the `foreign` ones. What
-    /// is journalled of it stays, except for the attachment `anew`.
+    /// Returns the plans that the claim would get if it were journalled now. Others hold the `foreign`
+    /// addresses. What is journalled of it stays, except for the attachment `anew`.
     fn plan(
         &self,
         claim: &Claim,
@@ -840,7 +840,7 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(plans)
     }
 
-    /// Says on the claim's pods which file of the journal cannot be read: they end only when somebody has
+    /// Says on the claim's pods which file of the journal cannot be read: they end only when an admin has
     /// repaired or removed it, and a record that could say which pod it is of is not there.
     async fn report_damage(&self, claim_uid: &str) {
         let damaged = self.attacher.damaged_pods(claim_uid);
@@ -865,7 +865,7 @@ impl<N: Plugins> NodeAgent<N> {
             |other: &Plan| plans.iter().any(|plan| exclusion::obstacle(plan, [other].into_iter()).is_some());
         let others = self.attacher.plans(|other| excludes(other).then(|| other.clone()));
         let others: Vec<Plan> = others.into_iter().flatten().collect();
-        // Of the claim itself only what comes before: the other way round it would be said twice.
+        // From the claim itself only what comes before: the other way round it would be said twice.
         let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
             let others = others.iter().filter(|other| other.owner.claim.uid != plan.owner.claim.uid);
             Some((plan, exclusion::obstacle(plan, others.chain(plans.iter().take(index)))?))
@@ -946,7 +946,7 @@ fn settled_as(now: &[Plan], made: &[Plan], settled: &[Plan]) -> Option<Vec<Plan>
     now.iter().zip(made).zip(settled).map(one).collect()
 }
 
-/// What the API server says of an object, within the time that one answer may take.
+/// Returns the API server's answer about an object, within the time that one answer may take.
 async fn answer<T>(
     request: impl Future<Output = kube::Result<T>>,
     object: impl Fn() -> String,
@@ -1305,7 +1305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_two_prepares_at_once_that_exclude_each_other_one_is_refused() {
+    async fn one_of_two_prepares_that_exclude_each_other_is_refused() {
         for devices in [["nic-eth1", "macvlan-eth1"], ["nic-eth1", "nic-eth1"]] {
             let agent = Agent::new();
             let [one, two] = [("one", devices[0]), ("two", devices[1])]

@@ -38,7 +38,7 @@ pub(crate) enum ReadError {
     Api {
         /// Kind, namespace and name.
         object: String,
-        /// What it said.
+        /// Its message.
         #[source]
         source: Box<kube::Error>,
     },
@@ -76,7 +76,7 @@ pub(crate) enum ReadError {
     Refused(Box<Refusal>),
 }
 
-/// What is wrong with a claim that has been read.
+/// A mistake in a claim that has been read.
 #[derive(Debug, PartialEq, thiserror::Error)]
 enum ClaimError {
     #[error("ResourceClaim {claim} is reserved for {resource} {name:?}: an attachment belongs to one pod")]

@@ -49,7 +49,7 @@ impl DefaultRoutes {
     }
 }
 
-/// Returns the families of which the attachment gets the default route, as far as that is known before its
+/// Returns the families in which the attachment gets the default route, as far as that is known before its
 /// ADD: both, unless the ClaimNetwork itself gives its addresses.
 fn families(plan: &Plan) -> BTreeSet<Family> {
     if !plan.spec.conflist.plugins().any(|plugin| plugin.plugin_type().as_str() == ROUTE_PLUGIN) {

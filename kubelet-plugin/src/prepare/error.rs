@@ -5,9 +5,9 @@ use netclaim_api::Invalid;
 use crate::addresses::error::AddressError;
 use crate::pods::owner::ObjectRef;
 
-/// What to do with a claim of another node.
+/// The advice for a claim of another node.
 const ELSEWHERE: &str = "have the scheduler choose the pod's node (no spec.nodeName), or delete every pod of the claim \
-                         for the claim to be allocated anew";
+                         for the claim to be allocated again";
 
 /// Why a claim cannot be planned. Its text, with its sources, is for the user.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -54,7 +54,7 @@ pub(crate) enum DeviceError {
         "node {node} has none of the uplinks of ClaimNetwork {network:?} any more: see `kubectl get claimnetworks {network}`"
     )]
     NoUplink { node: String, network: String },
-    #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled anew")]
+    #[error("device {device:?} is no longer on node {node}: delete the pod to have it scheduled again")]
     Gone { device: String, node: String },
     #[error(
         "capacity.requests.addresses: is 0, but the claim asks for none of the reserved addresses of ClaimNetwork {network:?}: ask \
@@ -92,8 +92,8 @@ pub(crate) enum DeviceError {
     #[error("segmentation id {id} is taken on {space}: choose another one")]
     SegmentTaken { id: u32, space: String },
     #[error(
-        "segmentation id {id} is none of those of ClaimNetwork {network:?} on {space} any more: choose another one, and delete every pod \
-         of the claim for it to be allocated anew"
+        "segmentation id {id} is no longer one of ClaimNetwork {network:?} on {space}: choose another one, and delete every pod \
+         of the claim for it to be allocated again"
     )]
     SegmentGone { id: u32, network: String, space: String },
 }

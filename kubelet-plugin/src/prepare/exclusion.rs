@@ -23,7 +23,7 @@ pub(crate) fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Pla
 #[derive(Debug, thiserror::Error)]
 #[error(
     "request {:?} of ResourceClaim {}: link {link} is in another use by {}, which excludes device {:?}: the pod starts when that \
-     one is gone; delete it to have it scheduled anew",
+     one is gone; delete it to have it scheduled again",
     own.device.request, own.claim, self.named(), own.device.device
 )]
 pub(crate) struct Excluded {
@@ -50,7 +50,7 @@ impl Excluded {
     }
 }
 
-/// Returns what a tenant of `namespace` may know of another attachment.
+/// Returns what a tenant of `namespace` may know about another attachment.
 fn named(other: &Owner, namespace: &str) -> String {
     let Owner { pod, claim, device, .. } = other;
     if pod.namespace == namespace {

@@ -12,7 +12,7 @@ use super::error::{DeviceError, PlanError};
 use super::offered::{Node, in_request, offer, scope};
 use crate::pods::owner::{Owner, Plan};
 
-/// Returns the finalizers of the `attachments` of a claim, of which some are `known`.
+/// Returns the finalizers of the `attachments` of a claim; some of them are `known`.
 ///
 /// # Errors
 /// The first configuration that cannot be filled.

@@ -15,8 +15,8 @@ label_values! {
 }
 
 label_values! {
-    /// The result of a call for one claim.
-    pub(crate) enum CallResult {
+    /// The outcome of a call for one claim.
+    pub(crate) enum CallOutcome {
         Ok = "Ok",
         Error = "Error",
     }
@@ -25,7 +25,7 @@ label_values! {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     call: KubeletCall,
-    result: CallResult,
+    outcome: CallOutcome,
 }
 
 /// Counts the kubelet's calls.
@@ -38,14 +38,14 @@ impl CallMetrics {
         Self(registry.add(
             "claims",
             "Claims that the kubelet asked to prepare or unprepare",
-            [Label::one_of("call", KubeletCall::VALUES), Label::one_of("result", CallResult::VALUES)],
+            [Label::one_of("call", KubeletCall::VALUES), Label::one_of("outcome", CallOutcome::VALUES)],
             Family::default(),
         ))
     }
 
-    /// Counts the result of a call for a claim.
+    /// Counts the outcome of a call for a claim.
     pub(crate) fn call(&self, call: KubeletCall, ok: bool) {
-        let result = if ok { CallResult::Ok } else { CallResult::Error };
-        self.0.get_or_create(&CallLabels { call, result }).inc();
+        let outcome = if ok { CallOutcome::Ok } else { CallOutcome::Error };
+        self.0.get_or_create(&CallLabels { call, outcome }).inc();
     }
 }

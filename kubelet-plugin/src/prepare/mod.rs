@@ -1,6 +1,6 @@
 //! NodePrepareResources and NodeUnprepareResources: from the kubelet's claim to journalled plans, and back.
 //!
-//! `call` does the work and waits for what may pass; `revise` plans anew before an ADD; `claim`,
+//! `call` does the work and waits for what may pass; `revise` plans again before an ADD; `claim`,
 //! `offered`, `plan`, `finalize`, `exclusion` and `node_selector` are pure.
 
 pub(crate) mod call;

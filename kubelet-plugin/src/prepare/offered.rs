@@ -22,17 +22,17 @@ pub(crate) struct Node<'a> {
     pub(crate) name: &'a str,
     pub(crate) inventory: &'a Inventory,
     pub(crate) labels: &'a Labels,
-    /// What stays with `eth0` beside an attachment that has the pod's default route; empty if that is not
-    /// known.
+    /// The prefixes that stay with `eth0` beside an attachment that has the pod's default route; empty if
+    /// that is not known.
     pub(crate) kept: &'a [IpNet],
 }
 
 /// Labels of objects that only some ClaimNetworks ask for.
 #[derive(Debug, Default)]
 pub(crate) struct Labels {
-    /// Of the claim's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
+    /// Labels of the claim's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
     pub(crate) namespace: BTreeMap<String, String>,
-    /// Of the pod; needed where a ClaimNetwork [asks for them](asks_for_pod).
+    /// Labels of the pod; needed where a ClaimNetwork [asks for them](asks_for_pod).
     pub(crate) pod: BTreeMap<String, String>,
 }
 

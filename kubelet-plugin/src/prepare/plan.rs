@@ -23,7 +23,7 @@ use crate::devices;
 use crate::inventory::Inventory;
 use crate::pods::owner::{OnLink, Owner, Plan, Segment};
 
-/// What is journalled already.
+/// Names, ids, links and plans that are journalled already.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Taken {
     /// Plans of this very claim and pod, which stay as they are.
@@ -391,7 +391,7 @@ mod tests {
         list["plugins"][0].take()
     }
 
-    /// What the user reads.
+    /// The text for the user.
     fn refusal<T: std::fmt::Debug>(result: Result<T, PlanError>) -> String {
         error_chain(&result.expect_err("refused"))
     }
@@ -633,7 +633,7 @@ mod tests {
         for inventory in [&moved, &shared] {
             let error = refusal(segments(inventory, &claim, &[]));
             assert!(
-                error.contains("id 101 is none of those of ClaimNetwork \"seg\" on uplink eth1"),
+                error.contains("id 101 is no longer one of ClaimNetwork \"seg\" on uplink eth1"),
                 "{error}"
             );
         }
@@ -652,7 +652,7 @@ mod tests {
         let keeps = |inventory: &Inventory| keeps_segment(&made[0], &seg, inventory).is_ok();
         assert!(keeps(&inventory));
         let gone = Inventory { networks: [].into(), ..segmented("Node") };
-        assert!(keeps(&gone), "nobody else has it");
+        assert!(keeps(&gone), "no other attachment has it");
         let mut spec = inventory.networks[&seg].clone();
         let other = |spec: &ClaimNetworkSpec, rest: &Inventory| {
             let mut networks = rest.networks.clone();

@@ -1,4 +1,4 @@
-//! Plans attachments anew before their ADD, where they may not have their addresses any more.
+//! Plans attachments again before their ADD, where they may not have their addresses any more.
 //!
 //! A plan is made once, and carried out again in each sandbox of its pod: after a reboot, or when a sandbox
 //! has died. Meanwhile the admin may have excluded its address, moved the range, or given the ClaimNetwork
@@ -35,35 +35,35 @@ const FIRST_WORD: Duration = Duration::from_secs(10);
 pub(crate) struct Reviser<N> {
     /// What is journalled. The attacher has the reviser, by its observer.
     pub(crate) attacher: Weak<Attacher<N, GateKeeper>>,
-    /// What the node has.
+    /// The node's inventory.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
     pub(crate) blocks: watch::Receiver<OwnBlocks>,
     /// Excludes other choices of addresses.
     pub(crate) plan_lock: Arc<PlanLock>,
     /// Addresses that claims ask for.
     pub(crate) leases: Arc<Leases>,
-    /// What `host-local` has handed out.
+    /// Addresses that `host-local` has handed out.
     pub(crate) reservations: Reservations,
     /// The Node object's name.
     pub(crate) node_name: String,
-    /// What is set up on the node.
+    /// The ClaimNetworks that are set up on the node.
     pub(crate) node_networks: Readiness,
-    /// Plans claims anew, as soon as it is there.
+    /// Plans claims again, as soon as it is there.
     pub(crate) mender: Arc<Mender>,
 }
 
-/// Who plans a claim anew by what its ClaimNetwork says today.
+/// Plans a claim again by what its ClaimNetwork says today.
 pub(crate) type Mender = OnceLock<Weak<dyn Mend>>;
 
-/// Plans attachments anew that never were.
+/// Plans attachments again that were never made.
 pub(crate) trait Mend: Send + Sync {
     /// Returns the plan that the attachment would get today, if its ClaimNetwork has changed since and only
     /// plugins and addresses differ.
     fn mended<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Option<Plan>>;
 }
 
-/// What is known of the node.
-struct Known {
+/// The facts about the node.
+struct NodeView {
     inventory: Arc<Inventory>,
     own: OwnBlocks,
 }
@@ -132,23 +132,23 @@ impl<N: Attach> Reviser<N> {
         }
     }
 
-    fn now<'a>(&'a self, known: &'a Known, network: &'a NetworkName) -> Now<'a> {
-        let Known { inventory, own } = known;
+    fn now<'a>(&'a self, known: &'a NodeView, network: &'a NetworkName) -> Now<'a> {
+        let NodeView { inventory, own } = known;
         let (spec, of_node) = (inventory.networks.get(network), inventory.addresses.get(network));
         Now { network, spec, of_node, own, node: &self.node_name }
     }
 
-    fn known(&self) -> Option<Known> {
+    fn known(&self) -> Option<NodeView> {
         let inventory = self.inventory.borrow().clone()?;
-        Some(Known { inventory, own: self.blocks.borrow().clone() })
+        Some(NodeView { inventory, own: self.blocks.borrow().clone() })
     }
 
     /// Waits for what the API server says, as far as it matters to the plan; `None` if that does not come.
-    async fn wait_for_word(&self, plan: &Plan, network: &NetworkName) -> Option<Known> {
+    async fn wait_for_word(&self, plan: &Plan, network: &NetworkName) -> Option<NodeView> {
         let (mut inventory, mut blocks) = (self.inventory.clone(), self.blocks.clone());
         let known = async {
             inventory.wait_for(Option::is_some).await.ok()?;
-            let has_addresses = |known: &Known| {
+            let has_addresses = |known: &NodeView| {
                 plan.owner.addresses.is_some() || known.inventory.addresses.contains_key(network)
             };
             if self.known().is_some_and(|known| has_addresses(&known)) {
@@ -177,7 +177,7 @@ impl<N: Attach> Reviser<N> {
     async fn with_leases(
         &self,
         plan: Plan,
-        known: &Known,
+        known: &NodeView,
         network: &NetworkName,
     ) -> Result<Revised<Owner>, Failure> {
         let of_node = known.inventory.addresses.get(network);
@@ -199,7 +199,7 @@ impl<N: Attach> Reviser<N> {
     }
 
     /// The addresses that `host-local` has given to anybody: the attachment itself has none.
-    async fn foreign(&self, known: &Known, network: &NetworkName) -> Result<ForeignAddresses, Failure> {
+    async fn foreign(&self, known: &NodeView, network: &NetworkName) -> Result<ForeignAddresses, Failure> {
         let Some(spec) = known.inventory.networks.get(network) else { return Ok(ForeignAddresses::new()) };
         let lists = journalled_lists(&*self.attacher()?);
         let dirs = journalled_dirs(network, spec, &lists);

@@ -26,7 +26,7 @@ impl OfPods for Annotation {
     }
 
     /// Reads the annotation, and writes it if it has not what it should. The version that was read keeps what
-    /// somebody else writes at the same time.
+    /// another program writes at the same time.
     async fn write(
         &self,
         pod: &ObjectRef,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const MAX_DATA: usize = 10 * 1024;
 /// Most addresses that the API server takes.
 const MAX_IPS: usize = 16;
-/// Longest message of a condition in bytes. The API server takes 32 KiB; nobody reads that much.
+/// Longest message of a condition in bytes. The API server takes 32 KiB, more than people read.
 pub(super) const MAX_MESSAGE: usize = 4096;
 
 /// The entry of one device.

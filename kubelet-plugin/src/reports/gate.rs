@@ -21,7 +21,7 @@ use crate::pods::{NodePods, PodCondition, set_condition};
 /// After so long, an agent that has started has run CHECK for each attachment, if it does so at all.
 const FIRST_CHECK: Duration = Duration::from_secs(120);
 
-/// What the condition says of the networks of a pod.
+/// The condition about the networks of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Summary {
     reason: ReadyReason,
@@ -107,7 +107,7 @@ fn condition(reason: ReadyReason, message: &str, found: Option<&PodCondition>) -
     if same.is_some_and(is_there) {
         return None;
     }
-    // Of a status that stays, only the reason is new.
+    // If the status stays, only the reason is new.
     let since = same.and_then(|found| found.last_transition_time.clone());
     let now = || k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     Some(json!({

@@ -55,7 +55,7 @@ impl NetworkMetrics {
                 Family::default(),
             ),
             operations: registry.add_seconds(
-                "operation",
+                "operation_duration",
                 "How long an ADD or DEL took, with the wait for its turn",
                 [
                     Label::any(
@@ -102,7 +102,7 @@ impl NetworkMetrics {
         cause: Option<Cause>,
         took: Duration,
     ) {
-        // The DELs of a ClaimNetwork that is gone would make series that nobody removes.
+        // The DELs of a ClaimNetwork that is gone would make series that are never removed.
         let mut network = network_of(plan).map(|name| name.to_string()).unwrap_or_default();
         if self.available.get(&NetworkLabels { network: network.clone() }).is_none() {
             network.clear();
@@ -143,7 +143,7 @@ mod tests {
         let text = registry.render();
         let count = |network: &str| {
             format!(
-                "netclaim_operation_seconds_count{{network=\"{network}\",verb=\"ADD\",outcome=\"Ok\",cause=\"\"}}"
+                "netclaim_operation_duration_seconds_count{{network=\"{network}\",verb=\"ADD\",outcome=\"Ok\",cause=\"\"}}"
             )
         };
         assert!(text.contains(&format!("{} 2", count(""))) && text.contains(&count("storage")), "{text}");

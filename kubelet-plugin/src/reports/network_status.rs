@@ -59,7 +59,7 @@ fn default_gateways(result: &CniResult) -> Vec<IpAddr> {
     defaults.filter_map(|route| route.gw.or_else(|| of_address(route))).collect()
 }
 
-/// An annotation that is not a list of objects: somebody else's, which stays as it is.
+/// An annotation that is not a list of objects: it belongs to another program, and stays as it is.
 #[derive(Debug, thiserror::Error)]
 #[error("the annotation {NETWORK_STATUS} of the pod is not a list: it is left alone")]
 pub(crate) struct NoList(#[source] serde_json::Error);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_left_alone() {
+    fn a_value_that_is_not_a_list_is_left_alone() {
         assert!(merged(Some("{}"), &[], &[json!({"interface": "net1"})]).is_err());
     }
 }

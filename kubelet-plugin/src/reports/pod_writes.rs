@@ -25,7 +25,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Writes at once: one pod whose write hangs must not hold up the others.
 const AT_ONCE: usize = 8;
 
-/// What is kept of pods.
+/// The values that are kept of pods.
 pub(crate) trait OfPods: Send + Sync + 'static {
     type Value: Clone + PartialEq + Send + Sync + 'static;
 
@@ -47,7 +47,7 @@ pub(crate) trait OfPods: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Written, WriteError>> + Send;
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
     /// The pod has the value.
@@ -67,7 +67,7 @@ enum Change<V> {
 impl<K: OfPods> PodStates<K> {
     /// Notes the state of a pod.
     pub(super) fn note(&self, pod_uid: &str, state: &PodState) {
-        // What a pod that ends still has, nobody needs to know.
+        // The devices of a pod that ends are of no interest.
         let change = match state.records.first() {
             Some(record) if !state.closing => {
                 let Some(value) = K::value(state) else { return };
@@ -80,8 +80,8 @@ impl<K: OfPods> PodStates<K> {
     }
 }
 
-/// What a pod is to have.
-struct Wanted<V> {
+/// The value that a pod is to have.
+struct PodValue<V> {
     pod: ObjectRef,
     value: V,
     /// Ours, as it was written last.
@@ -93,7 +93,7 @@ struct Wanted<V> {
     has_warned: bool,
 }
 
-impl<V> Wanted<V> {
+impl<V> PodValue<V> {
     fn new(pod: ObjectRef, value: V) -> Self {
         let (due, backoff) = (Some(Instant::now()), RETRY.build());
         Self { pod, value, before: None, due, backoff, is_unwanted: false, has_warned: false }
@@ -107,7 +107,7 @@ type Ended<V> = (String, V, Result<Written, WriteError>);
 pub(crate) struct PodWriter<K: OfPods> {
     kept: Arc<K>,
     changes: mpsc::UnboundedReceiver<Change<K::Value>>,
-    wanted: HashMap<String, Wanted<K::Value>>,
+    wanted: HashMap<String, PodValue<K::Value>>,
     /// Pods with a write under way: a second one at the same time could be overtaken.
     busy: HashSet<String>,
 }
@@ -119,7 +119,7 @@ impl<K: OfPods> PodWriter<K> {
         (PodStates(sender), writer)
     }
 
-    /// Writes until nobody notes anything any more.
+    /// Writes until all senders of changes are gone.
     pub(crate) async fn run(mut self) {
         let mut writes = JoinSet::new();
         loop {
@@ -142,7 +142,7 @@ impl<K: OfPods> PodWriter<K> {
             Change::Gone { pod_uid } => drop(self.wanted.remove(&pod_uid)),
             Change::Attached { pod, value } => {
                 let uid = pod.uid.clone();
-                let wanted = self.wanted.entry(uid).or_insert_with(|| Wanted::new(pod, value.clone()));
+                let wanted = self.wanted.entry(uid).or_insert_with(|| PodValue::new(pod, value.clone()));
                 if wanted.value != value && !wanted.is_unwanted {
                     (wanted.value, wanted.due, wanted.backoff) = (value, Some(Instant::now()), RETRY.build());
                 }
@@ -165,7 +165,7 @@ impl<K: OfPods> PodWriter<K> {
             if writes.len() >= AT_ONCE {
                 return None;
             }
-            let Some(Wanted { pod, value, before, .. }) = self.wanted.get(uid) else { continue };
+            let Some(PodValue { pod, value, before, .. }) = self.wanted.get(uid) else { continue };
             let (kept, pod, before, value) =
                 (Arc::clone(&self.kept), pod.clone(), before.clone(), value.clone());
             self.busy.insert(pod.uid.clone());
@@ -216,7 +216,7 @@ impl<K: OfPods> PodWriter<K> {
 pub(crate) enum WriteError {
     #[error("the pod cannot be read")]
     Unread,
-    #[error("CHECK has not come yet since the agent has started")]
+    #[error("no CHECK has run since the agent started")]
     Unchecked,
     #[error(transparent)]
     NoList(#[from] NoList),
@@ -237,7 +237,7 @@ impl WriteError {
     }
 }
 
-/// What a write to a pod has come to.
+/// The outcome of a write to a pod.
 pub(super) fn written(result: Result<(), kube::Error>) -> Result<Written, WriteError> {
     match result {
         Ok(()) => Ok(Written::Done),

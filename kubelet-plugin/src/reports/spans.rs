@@ -62,7 +62,7 @@ pub(crate) struct Spans {
     claims: Mutex<HashMap<String, Claim>>,
 }
 
-/// What is remembered of a claim's trace.
+/// The remembered part of a claim's trace.
 #[derive(Debug, Default)]
 struct Claim {
     /// The kubelet's last call.
@@ -247,7 +247,7 @@ impl Claim {
         }
         let Some(sandbox) = &state.sandbox else {
             self.gate = None;
-            // The next sandbox of a pod that had one is no news of this Prepare.
+            // The next sandbox of a pod that had one is not an update about this Prepare.
             if self.awaits_sandbox && self.waiting.is_none() {
                 let span = claim_span!("wait for sandbox", plan.owner.claim,);
                 self.waiting = Some(self.begun(span, plan));

@@ -49,11 +49,11 @@ pub(crate) struct Refusal {
     pub(crate) claim: ObjectRef,
     /// Our devices in it.
     pub(crate) devices: Vec<DeviceRef>,
-    /// What is wrong and what to do.
+    /// The fault, and the way to correct it.
     pub(crate) message: String,
 }
 
-/// What is to be reported.
+/// A report that is to be written.
 #[derive(Debug)]
 pub(crate) enum Update {
     /// A pod's attachments changed.
@@ -350,7 +350,7 @@ impl Claims {
     async fn patch_status(&self, name: &str, params: &PatchParams, patch: &Patch<Value>) -> kube::Result<()> {
         let request = self.request().patch_subresource("status", name, params, patch);
         let mut request = request.map_err(kube::Error::BuildRequest)?;
-        // Of the answer only the outcome counts.
+        // Only the outcome of the answer counts.
         request.headers_mut().insert(ACCEPT, METADATA_ONLY);
         self.client.request_text(request).await.map(drop)
     }

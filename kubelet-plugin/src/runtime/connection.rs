@@ -30,7 +30,7 @@ pub(crate) struct NotConnected {
 pub(crate) struct Connection<N, O: Observer> {
     /// Whether the connection is up.
     pub(crate) connected: watch::Receiver<bool>,
-    /// What a report says.
+    /// The text of a report.
     pub(crate) reason: NotConnected,
     /// Where the pods wait.
     pub(crate) attacher: Arc<Attacher<N, O>>,

@@ -8,7 +8,7 @@ use crate::gate::metrics::WAIT_SECONDS;
 /// Registers what measures how long attaching takes.
 pub(crate) fn attach_seconds(registry: &mut Registry) -> Histogram {
     registry.add_seconds(
-        "attach",
+        "attach_duration",
         "From the sandbox's event to its last attachment, or to the first that failed",
         [],
         Histogram::new(WAIT_SECONDS),
@@ -24,7 +24,7 @@ mod tests {
         let mut registry = Registry::new("netclaim");
         attach_seconds(&mut registry).observe(30.0);
         let text = registry.render();
-        assert!(text.contains("netclaim_attach_seconds_bucket{le=\"10.0\"} 0"), "{text}");
-        assert!(text.contains("netclaim_attach_seconds_bucket{le=\"30.0\"} 1"), "{text}");
+        assert!(text.contains("netclaim_attach_duration_seconds_bucket{le=\"10.0\"} 0"), "{text}");
+        assert!(text.contains("netclaim_attach_duration_seconds_bucket{le=\"30.0\"} 1"), "{text}");
     }
 }

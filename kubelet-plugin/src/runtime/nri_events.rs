@@ -203,7 +203,7 @@ impl<N: Attach> RuntimeEvents<N> {
             return None;
         }
         let claims = self.pods.claims(&sandbox.namespace, &sandbox.name, &sandbox.uid).await?;
-        // Of a name that it has itself, another pod may still have an earlier claim.
+        // Another pod may still have an earlier claim of the same name.
         let name = |plan: &Plan| (plan.owner.pod.uid == sandbox.uid).then(|| plan.owner.claim.name.clone());
         let own: HashSet<String> = self.attacher.plans(name).into_iter().flatten().collect();
         let is_its = |plan: &&Plan| {

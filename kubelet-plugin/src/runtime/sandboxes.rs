@@ -17,7 +17,7 @@ const HOST_NETWORK: &str = "the pod uses the node's network (hostNetwork: true),
 /// From one inspection to the next of a sandbox that cannot be inspected.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What an inspection finds.
+/// The result of an inspection.
 #[derive(Debug)]
 pub(crate) enum Inspection {
     /// The sandbox lives; its network namespace is held open.
@@ -37,7 +37,7 @@ pub(crate) struct Sandboxes(Mutex<Reported>);
 #[derive(Debug, Default)]
 struct Reported {
     /// By the UIDs of pods.
-    of_pods: HashMap<String, Known>,
+    of_pods: HashMap<String, ReportedSandbox>,
     /// Why the runtime reports no other sandbox.
     disconnected: Option<String>,
     /// Whether the runtime has listed its sandboxes.
@@ -45,14 +45,14 @@ struct Reported {
 }
 
 #[derive(Debug, Clone)]
-struct Known {
+struct ReportedSandbox {
     id: String,
     network: SandboxNetwork,
     /// When its own event was handled.
     up: Option<Instant>,
 }
 
-impl Known {
+impl ReportedSandbox {
     fn new(sandbox: &PodSandbox) -> Self {
         Self { id: sandbox.id.clone(), network: sandbox.network.clone(), up: None }
     }
@@ -61,20 +61,21 @@ impl Known {
 impl Sandboxes {
     /// Replaces all sandboxes by those that the runtime lists.
     pub(crate) fn replace(&self, sandboxes: &[PodSandbox]) {
-        let of_pods = sandboxes.iter().map(|sandbox| (sandbox.uid.clone(), Known::new(sandbox))).collect();
+        let of_pods =
+            sandboxes.iter().map(|sandbox| (sandbox.uid.clone(), ReportedSandbox::new(sandbox))).collect();
         *self.lock() = Reported { of_pods, disconnected: None, is_listed: true };
     }
 
     /// Adds a sandbox that the runtime has created.
     pub(crate) fn up(&self, sandbox: &PodSandbox) {
-        let known = Known { up: Some(Instant::now()), ..Known::new(sandbox) };
+        let known = ReportedSandbox { up: Some(Instant::now()), ..ReportedSandbox::new(sandbox) };
         self.lock().of_pods.insert(sandbox.uid.clone(), known);
     }
 
     /// Returns the ids of the sandboxes whose own event was handled at most `ago`, and after the last list.
     pub(crate) fn up_within(&self, ago: Duration) -> HashSet<String> {
         let reported = self.lock();
-        let recent = |known: &&Known| known.up.is_some_and(|up| up.elapsed() <= ago);
+        let recent = |known: &&ReportedSandbox| known.up.is_some_and(|up| up.elapsed() <= ago);
         reported.of_pods.values().filter(recent).map(|known| known.id.clone()).collect()
     }
 
@@ -107,7 +108,7 @@ impl Sandboxes {
             (reported.of_pods.get(pod_uid).cloned(), reported.disconnected.clone())
         };
         match known {
-            Some(Known { id, network, .. }) => Some(inspect(pod_uid, &id, &network, boot_id)),
+            Some(ReportedSandbox { id, network, .. }) => Some(inspect(pod_uid, &id, &network, boot_id)),
             None => disconnected.map(Inspection::Unfit),
         }
     }

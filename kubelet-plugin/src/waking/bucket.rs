@@ -10,7 +10,7 @@ pub(super) struct Bucket {
     burst: u32,
     /// Time in which one token comes.
     interval: Duration,
-    /// When the bucket was or will be empty, if nobody takes a token until then: a full one was empty long
+    /// When the bucket was or will be empty, if no token is taken until then: a full one was empty long
     /// ago.
     empty_at: Option<Instant>,
 }

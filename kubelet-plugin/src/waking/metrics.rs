@@ -13,7 +13,7 @@ label_values! {
         Registered = "Registered",
         /// A claim of the pod has been released by its earlier pod.
         Released = "Released",
-        /// The node has got addresses, of which a claim of the pod was refused one.
+        /// The node has got addresses, after a claim of the pod was refused one.
         Supplied = "Supplied",
         /// The kubelet has the pod, and asks for no claim of it.
         NotPrepared = "NotPrepared",
@@ -23,8 +23,8 @@ label_values! {
 }
 
 label_values! {
-    /// What became of it.
-    pub(crate) enum WakeResult {
+    /// The outcome of a wake.
+    pub(crate) enum WakeOutcome {
         /// The kubelet was told to look at the pod.
         Ok = "Ok",
         /// The agent may not wake pods.
@@ -39,7 +39,7 @@ label_values! {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WakeLabels {
     cause: WakeCause,
-    result: WakeResult,
+    outcome: WakeOutcome,
 }
 
 /// Counts pods that were woken.
@@ -51,14 +51,14 @@ impl WakeMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         Self(registry.add(
             "pods_woken",
-            "Pods that waited and that the kubelet was asked to look at again, by the reason",
-            [Label::one_of("cause", WakeCause::VALUES), Label::one_of("result", WakeResult::VALUES)],
+            "Requests to the kubelet to look again at a pod that waits, by the reason",
+            [Label::one_of("cause", WakeCause::VALUES), Label::one_of("outcome", WakeOutcome::VALUES)],
             Family::default(),
         ))
     }
 
     /// Counts a pod that was woken, or was to be woken.
-    pub(crate) fn woken(&self, cause: WakeCause, result: WakeResult) {
-        self.0.get_or_create(&WakeLabels { cause, result }).inc();
+    pub(crate) fn woken(&self, cause: WakeCause, outcome: WakeOutcome) {
+        self.0.get_or_create(&WakeLabels { cause, outcome }).inc();
     }
 }

@@ -35,9 +35,9 @@ use crate::pods::{Change, NodePods, SeenPod};
 
 /// How long the kubelet's own list of pods is waited for before the API server is asked: a kubelet that
 /// starts needs a moment.
-const KUBELET_PATIENCE: Duration = Duration::from_secs(5);
+const KUBELET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What happened to claims and pods.
+/// An event of claims and pods.
 #[derive(Debug)]
 enum Event {
     Asked(Vec<ClaimName>),
@@ -103,13 +103,13 @@ impl Waker {
         self.tell(Event::Blocked(pod, (by.namespace.clone(), by.name.clone())));
     }
 
-    /// The node has got addresses, for lack of which a claim of the pod was refused.
+    /// The node has got addresses, after a claim of the pod was refused for lack of them.
     pub(crate) fn supplied(&self, pod: ObjectRef) {
         self.tell(Event::Supplied(pod));
     }
 
     fn tell(&self, event: Event) {
-        // Nobody listens where waking is switched off.
+        // Where waking is switched off, there is no receiver.
         let _ = self.0.send(event);
     }
 }
@@ -144,7 +144,7 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
     /// Wakes pods until dropped.
     pub(crate) async fn run(self, mut events: Events, mut changes: mpsc::UnboundedReceiver<Change>) {
         let mut schedule = Schedule::new();
-        let mut source = Source::Unknown(Instant::now() + KUBELET_PATIENCE);
+        let mut source = Source::Unknown(Instant::now() + KUBELET_TIMEOUT);
         let mut pending = Pending::default();
         let mut patches: JoinSet<(String, Outcome)> = JoinSet::new();
         let mut lookups: JoinSet<Vec<ObjectRef>> = JoinSet::new();
@@ -165,8 +165,8 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
             if pending.is_there() {
                 match source {
                     Source::Kubelet if !pending.registered => pending.apply(&mut schedule, now),
-                    // Of a pod that was there before this agent, the kubelet does not report the names of all
-                    // claims.
+                    // For a pod that was there before this agent, the kubelet does not report the names of
+                    // all claims.
                     Source::Kubelet | Source::ApiServer => {
                         for Released { claim, holder } in pending.released.clone() {
                             let patcher = Arc::clone(&patcher);
@@ -229,7 +229,7 @@ impl<P: Fn(&SeenPod) -> bool + Send + Sync + 'static> Waking<P> {
             Change::Lost => {
                 schedule.follow(false);
                 if matches!(source, Source::Kubelet) {
-                    *source = Source::Unknown(now + KUBELET_PATIENCE);
+                    *source = Source::Unknown(now + KUBELET_TIMEOUT);
                 }
             }
             Change::Absent => {

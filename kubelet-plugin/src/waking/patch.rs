@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
 use kube::{Api, Client, Error};
 
-use super::metrics::WakeResult;
+use super::metrics::WakeOutcome;
 use super::schedule::{ClaimName, Wake};
 use crate::pods::owner::ObjectRef;
 use crate::pods::{RETRY, annotate};
@@ -19,7 +19,7 @@ const FORBIDDEN: u16 = 403;
 /// Those that say that the pod is gone, or another one has its name.
 const GONE: [u16; 3] = [404, 409, 422];
 
-/// What became of a wake.
+/// The outcome of a wake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The annotation is written.
@@ -43,13 +43,13 @@ impl Outcome {
     }
 
     /// As what it is counted; pods of other drivers are not.
-    pub(super) fn counted(self) -> Option<WakeResult> {
+    pub(super) fn counted(self) -> Option<WakeOutcome> {
         match self {
-            Self::Woken => Some(WakeResult::Ok),
+            Self::Woken => Some(WakeOutcome::Ok),
             Self::NotOurs | Self::NotReserved => None,
-            Self::Gone => Some(WakeResult::Gone),
-            Self::Forbidden => Some(WakeResult::Forbidden),
-            Self::Failed => Some(WakeResult::Error),
+            Self::Gone => Some(WakeOutcome::Gone),
+            Self::Forbidden => Some(WakeOutcome::Forbidden),
+            Self::Failed => Some(WakeOutcome::Error),
         }
     }
 

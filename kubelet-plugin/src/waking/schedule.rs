@@ -47,7 +47,7 @@ pub(super) struct Wake {
     pub(super) number: Option<u16>,
 }
 
-struct Known {
+struct SleepingPod {
     seen: SeenPod,
     /// Attachments of it, or of an earlier pod with its claims, are journalled: it needs no Prepare, or gets
     /// none before they are released.
@@ -76,7 +76,7 @@ impl Tries {
 
 /// What to wake.
 pub(super) struct Schedule {
-    known: HashMap<String, Known>,
+    known: HashMap<String, SleepingPod>,
     reasons: HashMap<String, (ObjectRef, WakeCause, Instant)>,
     tries: HashMap<String, Tries>,
     asked: HashMap<ClaimName, Instant>,
@@ -131,7 +131,7 @@ impl Schedule {
             // A pod's claims do not change, and the kubelet does not always know their names.
             seen.claims.extend(earlier.seen.claims);
         }
-        self.known.insert(uid, Known { seen, is_held, since });
+        self.known.insert(uid, SleepingPod { seen, is_held, since });
     }
 
     /// Forgets a pod that has ended.
@@ -165,7 +165,7 @@ impl Schedule {
     /// Notes that the kubelet knows the driver (again).
     pub(super) fn registered(&mut self, now: Instant) {
         let is_recent = |claim: &ClaimName| self.asked.get(claim).is_some_and(|asked| *asked + RECENT > now);
-        let waits = |known: &&Known| known.seen.waits && !known.seen.claims.is_empty();
+        let waits = |known: &&SleepingPod| known.seen.waits && !known.seen.claims.is_empty();
         let waiting = self.known.values().filter(waits);
         for known in waiting.filter(|known| !known.claims().any(|claim| is_recent(&claim))) {
             let uid = known.seen.pod.uid.clone();
@@ -195,7 +195,7 @@ impl Schedule {
         }
     }
 
-    /// Notes that a claim that has been released is that of a pod which nobody reports.
+    /// Notes that a claim that has been released is that of a pod that is not reported.
     pub(super) fn next_of_claim(&mut self, pod: ObjectRef, now: Instant) {
         self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Released, now + FORGOTTEN));
     }
@@ -258,7 +258,7 @@ impl Schedule {
             if cause != WakeCause::Attached {
                 claims.clone_from(&known.seen.claims);
             }
-            // Of four digits at most. The kubelet reports the change a little later.
+            // At most four digits. The kubelet reports the change a little later.
             known.seen.retry = known.seen.retry % 9999 + 1;
             known.seen.retry
         });
@@ -280,7 +280,7 @@ impl Schedule {
     }
 
     /// Whether a pod waits without a Prepare, for no reason that is known.
-    fn is_silent(&self, known: &Known) -> bool {
+    fn is_silent(&self, known: &SleepingPod) -> bool {
         let has_reason =
             |claim: ClaimName| self.asked.contains_key(&claim) || self.releasing.contains(&claim);
         let is_named = !known.seen.claims.is_empty();
@@ -297,7 +297,7 @@ impl Schedule {
     }
 }
 
-impl Known {
+impl SleepingPod {
     fn claims(&self) -> impl Iterator<Item = ClaimName> {
         self.seen.claims.iter().map(|name| (self.seen.pod.namespace.clone(), name.clone()))
     }
@@ -369,7 +369,7 @@ mod tests {
         let unnamed = || SeenPod { claims: BTreeSet::new(), ..seen("a") };
         schedule.seen(unnamed(), false, now);
         schedule.registered(now);
-        assert_eq!(run(&mut schedule, now), [], "nobody knows whose claims they are");
+        assert_eq!(run(&mut schedule, now), [], "it is unknown whose claims they are");
         schedule.seen(seen("a"), false, now);
         schedule.seen(unnamed(), false, now);
         assert_eq!(schedule.due(now + SILENCE)[0].claims, seen("a").claims);
@@ -448,7 +448,7 @@ mod tests {
     fn a_registration_wakes_all_pods_that_wait_without_a_recent_prepare() {
         let mut schedule = Schedule::new();
         let now = Instant::now() + Duration::from_secs(60);
-        // As after a reboot: the journal has it, and the kubelet starts it anew.
+        // As after a reboot: the journal has it, and the kubelet starts it again.
         schedule.seen(seen("prepared"), true, now);
         schedule.seen(SeenPod { waits: false, ..seen("running") }, true, now);
         schedule.seen(seen("asked"), false, now);

@@ -8,7 +8,7 @@
 //! of its own. Without an endpoint there is no layer and no thread, and creating a span costs one comparison.
 //!
 //! Invariants:
-//! * Whoever ends a span never waits: not for room in the queue, and not for the collector.
+//! * Ending a span never waits: not for room in the queue, and not for the collector.
 //! * Header values and events of the log are never part of a span, and header values never of the log.
 
 mod environment;
@@ -138,7 +138,7 @@ fn resource(service: &Service) -> Resource {
     let own = [("service.name", service.name.to_owned()), ("service.version", service.version.to_owned())];
     let own = own.into_iter().chain(service.attributes.clone());
     let own = Resource::builder_empty().with_attributes(own.map(|(name, value)| KeyValue::new(name, value)));
-    // The detectors come last, so that the environment wins. One of them would name the program if nobody
+    // The detectors come last, so that the environment wins. One of them would name the program if no one
     // does.
     let of_env = Resource::builder().build();
     let of_env = of_env.iter().filter(|(_, value)| !value.as_str().starts_with("unknown_service"));
@@ -191,7 +191,7 @@ impl Sending {
 pub struct Parent(Context);
 
 /// Begins a span, which must be new and without a parent: as a child of `parent`, or in the given trace.
-/// Returns `None` if nobody wants the span.
+/// Returns `None` if the span is not wanted.
 pub fn begin(span: &Span, trace: Option<u128>, parent: Option<&Parent>) -> Option<Parent> {
     if span.is_disabled() {
         return None;
@@ -207,7 +207,7 @@ pub fn begin(span: &Span, trace: Option<u128>, parent: Option<&Parent>) -> Optio
 }
 
 /// Returns the span's context as another program takes it, in the environment variable `TRACEPARENT` for
-/// example; `None` if nobody wants the span.
+/// example; `None` if the span is not wanted.
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = span.context();
     let span = context.span();

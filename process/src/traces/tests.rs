@@ -130,7 +130,7 @@ fn a_trace_without_a_given_id_has_one_of_its_own() {
 }
 
 #[test]
-fn what_is_not_sampled_is_not_sent_and_plugins_hear_so() {
+fn an_unsampled_trace_is_not_sent_and_plugins_hear_so() {
     let mut seen = None;
     let off = Sampler::ParentBased(Sampler::TraceIdRatioBased(0.0).into());
     let spans = spans_of(off, || {
@@ -146,7 +146,7 @@ fn what_is_not_sampled_is_not_sent_and_plugins_hear_so() {
 }
 
 #[test]
-fn nobody_gets_a_context_where_traces_are_off() {
+fn no_plugin_gets_a_context_where_traces_are_off() {
     tracing::subscriber::with_default(tracing_subscriber::registry(), || {
         let call = of_trace!("call");
         assert!(begin(&call, Some(CLAIM), None).is_none());
@@ -163,7 +163,7 @@ fn the_program_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_left_is_sent_at_the_end() {
+async fn queued_spans_are_sent_at_the_end() {
     let fake = Fake::default();
     let (sending, counters) = sending(fake.clone());
     end_spans(&sending.0, 6);
@@ -185,7 +185,8 @@ async fn spans_that_a_collector_missed_are_counted_and_later_ones_are_sent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_away_or_hangs_delays_neither_spans_nor_the_end() {
-    // Nobody listens at the first port. At the second the kernel takes connections, and nobody answers.
+    // No program listens at the first port. At the second the kernel takes connections, and no program
+    // answers.
     let hanging = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     for address in [closed, hanging.local_addr().unwrap()] {

@@ -54,7 +54,7 @@ pub fn kubectl_shows_what_is_accepted_and_who_has_addresses(test: &Test<'_>) -> 
     asking["spec"]["devices"]["config"] = json!([attachment(json!({"ips": [reserved]}))]);
     test.create([asking, pod("p", &["c"])])?;
     test.runs("p")?;
-    // The status may change at any time: it is read anew for each look.
+    // The status may change at any time: it is read again for each look.
     eventually(60, "the columns have what the status says", || {
         let status = test.cluster.get(&["claimnetworks.netclaim.dev", &network])?["status"].clone();
         let number = |key: &str| status["addresses"][key].as_i64().context("the status has no totals");

@@ -17,7 +17,7 @@ pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
         "netclaim_nri_connected 1",
         "netclaim_journal_unreadable_files 0",
         "netclaim_journal_writable 1",
-        "netclaim_attachment_illegal_moves 0",
+        "netclaim_attachment_illegal_moves_total 0",
         "netclaim_dels_failing 0",
         "netclaim_attachments{phase=\"Deleting\"}",
         "# EOF",
@@ -25,7 +25,7 @@ pub fn metrics_are_served(test: &Test<'_>) -> Result<()> {
         ensure!(answer.contains(words), "no {words:?} in {answer}");
     }
     // The harness checks the number after every scenario.
-    let restarts = answer.lines().find_map(|line| line.strip_prefix("netclaim_agent_restarts "));
+    let restarts = answer.lines().find_map(|line| line.strip_prefix("netclaim_agent_restarts_total "));
     ensure!(restarts.is_some_and(|count| count.parse::<u64>().is_ok()), "no count of restarts in {answer}");
     Ok(())
 }

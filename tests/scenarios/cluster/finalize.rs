@@ -44,10 +44,10 @@ pub fn finalizers_of_two_claims_run_after_both_attachments(test: &Test<'_>) -> R
     is_set(test, "p", "net2")?;
     for (claim, interface) in [("a", "net1"), ("b", "net2")] {
         let (inside, devices) = (test.interface("p", interface)?, test.claim_is_ready(claim)?);
-        ensure!(devices.len() == 1, "finalizers are no devices: {devices:?}");
+        ensure!(devices.len() == 1, "finalizers are not devices: {devices:?}");
         ensure!(devices[0]["networkData"]["ips"] == json!(inside.ips), "{inside:?} is not in {devices:?}");
     }
-    // A new sandbox gets all of it anew.
+    // A new sandbox gets all of it again.
     test.replace_sandbox("p")?;
     test.began_with("p", &["net1", "net2"])?;
     is_set(test, "p", "net1")?;
@@ -79,7 +79,7 @@ pub fn a_finalizer_that_fails_keeps_the_container_waiting_until_it_succeeds(test
     test.runs_with("p", &["net1"])?;
     test.claim_is_ready("p")?;
     is_set(test, "p", "net1")?;
-    ensure!(made()? == before, "it was attached anew");
+    ensure!(made()? == before, "it was attached again");
     test.delete_pod("p")?;
     let uid = text(&claim["metadata"]["uid"]);
     eventually(60, "nothing is journalled", || {

@@ -21,7 +21,7 @@ pub fn devices_follow_a_link_that_is_added_changed_and_removed(test: &Test<'_>) 
     link.set(&["eth71", "down"])?;
     link.set(&["eth71", "name", "eth72"])?;
     test.is_not_published("nic-eth71")?;
-    // A pod that gets the whole link sets it up; nobody else does.
+    // Only a pod that gets the whole link sets it up.
     test.is_published("nic-eth72", |device| device["taints"].is_null())?;
     test.is_published("macvlan-eth72", |device| device["taints"].is_array())?;
     drop(link);

@@ -102,7 +102,7 @@ pub fn a_link_that_is_in_the_way_is_named_and_stays(test: &Test<'_>) -> Result<(
         device["taints"][0]["key"] == "netclaim.dev/not-ready"
     })?;
     test.does_not_start("p")?;
-    ensure!(is_there(test, "br83")?, "somebody else's bridge was removed");
+    ensure!(is_there(test, "br83")?, "another program's bridge was removed");
     drop(bridge);
     test.runs_with("p", &["net1"])?;
     test.is_published(&format!("net-{network}"), |device| device["taints"].is_null())?;
@@ -126,7 +126,7 @@ pub fn two_networks_with_one_interface_are_refused_by_name(test: &Test<'_>) -> R
     is_taken_down(test, &first, "eth84", "br84")
 }
 
-pub fn what_is_set_up_is_made_anew_when_its_link_is_gone_and_no_pod_is_on_it(test: &Test<'_>) -> Result<()> {
+pub fn a_setup_is_made_again_when_its_link_is_gone_and_no_pod_is_on_it(test: &Test<'_>) -> Result<()> {
     let _link = Plugged::new(test, "eth86")?;
     let network = bridged(test, "eth86", "br86")?;
     test.start_pod("p", &network)?;

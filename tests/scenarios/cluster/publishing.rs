@@ -75,7 +75,7 @@ pub fn more_devices_than_fit_into_one_slice_are_published(test: &Test<'_>) -> Re
             ensure!(
                 pool["resourceSliceCount"] == slices.len()
                     && pool["generation"] == slices[0]["spec"]["pool"]["generation"],
-                "{} slices, of which one has {pool}",
+                "{} slices, one with {pool}",
                 slices.len()
             );
         }

@@ -80,7 +80,7 @@ pub fn a_network_with_addresses_of_whereabouts_is_not_accepted(test: &Test<'_>) 
         let words = ["spec.cni.plugins[0].ipam.type", "whereabouts", "spec.addresses or an AddressPool"];
         condition["status"] == "False" && words.iter().all(|word| message.contains(word))
     })?;
-    // Whoever writes it learns of it at once.
+    // The user who writes it gets the warning at once.
     let mut object = network(&test.name("b"), "macvlan", "eth1", "10.77.0.0/24");
     with_whereabouts(&mut object);
     let warned = ["create", "--dry-run=server", "--warnings-as-errors", "-f", "-"];
@@ -149,7 +149,7 @@ pub fn a_network_is_refused_at_once_for_what_its_object_shows(test: &Test<'_>) -
     let scope = r#"{"spec": {"scope": "Cluster"}}"#;
     let changed = test.cluster.kubectl(&["patch", "claimnetwork", &accepted, "--type=merge", "-p", scope]);
     let refused = format!("{:#}", changed.err().context("the scope has changed")?);
-    ensure!(refused.contains("spec.scope") && refused.contains("create it anew"), "{refused}");
+    ensure!(refused.contains("spec.scope") && refused.contains("create it again"), "{refused}");
     Ok(())
 }
 

@@ -60,9 +60,9 @@ pub fn an_interface_that_is_lost_comes_back_with_its_addresses(test: &Test<'_>) 
         ensure!(test.container("p", "shell")?.pid == container.pid, "the container was started again");
         test.claim_is_ready("p")?;
         test.ping("p", "other", "net1")?;
-        let repairs = "netclaim_repairs_total{result=\"Ok\"} 1";
+        let repairs = "netclaim_repairs_total{outcome=\"Ok\"} 1";
         ensure!(test.cluster.ask_agent("/metrics")?.contains(repairs), "there is no {repairs}");
-        // In another sandbox it asks for no address that somebody else may have by then.
+        // In another sandbox it asks for no address that another pod may have by then.
         test.replace_sandbox("p")?;
         eventually(60, "the new sandbox has the interface", || test.interface("p", "net1").map(drop))
     })
@@ -137,7 +137,7 @@ pub fn a_repair_that_does_not_help_costs_one_pod(test: &Test<'_>) -> Result<()> 
     fs::remove_file(&calls).context("cannot remove the notes")
 }
 
-pub fn what_was_set_up_on_the_node_is_made_again_before_its_pods(test: &Test<'_>) -> Result<()> {
+pub fn a_setup_of_the_node_is_made_again_before_its_pods(test: &Test<'_>) -> Result<()> {
     let _link = Plugged::new(test, "eth88")?;
     let network = test.network_on("eth88", "a", |network| {
         repaired(network);

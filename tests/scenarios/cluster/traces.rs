@@ -234,7 +234,7 @@ pub fn the_agent_sends_traces_by_tls_only_to_a_collector_with_a_certificate_of_i
     let spans = collector.trace(&refused);
     ensure!(spans.is_empty(), "the Collector with another CA got {spans:?}");
 
-    // The next batch connects anew.
+    // The next batch connects again.
     collector.restart(Some(&certificates))?;
     test.start_pod("taken", &network)?;
     let taken = trace_id(test, "taken")?;
@@ -255,7 +255,8 @@ pub fn a_collector_that_is_away_or_hangs_delays_no_pod_and_is_logged_once(test: 
     // The first pod may be slower.
     start("first")?;
     let without = start("without")?;
-    // Nobody listens at the first port. At the second the kernel takes connections, and nobody answers.
+    // No program listens at the first port. At the second the kernel takes connections, and no program
+    // answers.
     let hanging = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let closed = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port();
     for (name, port) in [("away", closed), ("hangs", hanging.local_addr()?.port())] {

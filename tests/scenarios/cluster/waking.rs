@@ -23,7 +23,7 @@ fn wakes(test: &Test<'_>, pod: &str) -> Result<u64> {
 /// A counter of the agent.
 fn woken(test: &Test<'_>, cause: &str, result: &str) -> Result<u64> {
     let metrics = test.cluster.ask_agent("/metrics")?;
-    let labels = format!("netclaim_pods_woken_total{{cause=\"{cause}\",result=\"{result}\"}} ");
+    let labels = format!("netclaim_pods_woken_total{{cause=\"{cause}\",outcome=\"{result}\"}} ");
     let value = metrics.lines().find_map(|line| line.strip_prefix(&labels));
     Ok(value.map_or(Ok(0), str::parse)?)
 }
@@ -77,7 +77,7 @@ pub fn a_pod_starts_as_soon_as_its_agent_and_parent_are_back(test: &Test<'_>) ->
 
 /// Pods of a burst.
 const BURST: usize = 20;
-/// Bursts, of which one is enough in which a read was refused.
+/// Bursts; one in which a read was refused is enough.
 const BURSTS: usize = 8;
 
 pub fn pods_whose_claims_the_kubelet_may_not_read_yet_are_woken(test: &Test<'_>) -> Result<()> {

@@ -29,7 +29,7 @@ const PLAIN_EVERY: usize = 4;
 /// Time until the agent has returned the memory of a burst to the kernel.
 const SETTLED: Duration = Duration::from_secs(60);
 /// Seconds until all pods of a batch run, or are gone.
-const PATIENCE: u64 = 300;
+const TIMEOUT: u64 = 300;
 
 fn main() -> ExitCode {
     suite::run(scenarios![
@@ -57,7 +57,7 @@ fn pods(prefix: &str, count: usize, networks: bool) -> impl Iterator<Item = Valu
 fn start(test: &Test<'_>, prefix: &str, count: usize, networks: bool) -> Result<Latencies> {
     let watch = test.watch_pods()?;
     test.create(pods(prefix, count, networks))?;
-    let started = watch.started(count, PATIENCE).with_context(|| format!("pods {prefix}-*"))?;
+    let started = watch.started(count, TIMEOUT).with_context(|| format!("pods {prefix}-*"))?;
     if networks {
         for (name, _) in &started {
             let interfaces = test.interfaces(name)?;
@@ -72,7 +72,7 @@ fn start(test: &Test<'_>, prefix: &str, count: usize, networks: bool) -> Result<
 
 /// Deletes all pods, and makes sure that the node is clean.
 fn end(test: &Test<'_>) -> Result<()> {
-    test.kubectl(&["delete", "pods", "--all", &format!("--timeout={PATIENCE}s")])?;
+    test.kubectl(&["delete", "pods", "--all", &format!("--timeout={TIMEOUT}s")])?;
     test.nodes_are_clean()
 }
 

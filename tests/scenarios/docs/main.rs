@@ -66,7 +66,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// The anchors of a page. Of equal headings, the second has `-1` at its end.
+/// The anchors of a page. The second of two equal headings has `-1` at its end.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let headings = prose(page).filter(|line| line.starts_with('#'));
@@ -168,7 +168,7 @@ fn a_heading_has_the_anchor_that_readers_link_to() {
 const SPEAKING: [&str; 10] =
     ["api", "cli", "cni", "controller", "deploy", "docs", "driver", "kubelet-plugin", "process", "tests"];
 
-/// Names of our kinds that kubectl also finds without a group, and that other groups may have, too. Nobody
+/// Names of our kinds that kubectl also finds without a group, and that other groups may have, too. No one
 /// else has ClaimNetworks.
 const SHORT: [&str; 12] = [
     "uplinkpolicy",

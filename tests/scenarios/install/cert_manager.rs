@@ -54,7 +54,7 @@ impl<'a> CertManager<'a> {
         Ok(started)
     }
 
-    /// Has a certificate of netclaim made anew, as `cmctl renew` does.
+    /// Renews a certificate of netclaim, as `cmctl renew` does.
     pub fn renew(&self, certificate: &str) -> Result<()> {
         let issuing = json!({
             "type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "renewed by the test",

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
                 plugins_of_an_image_are_mounted_or_copied,
                 each_value_reaches_the_objects,
                 kubeconform_finds_no_mistakes,
-                whoever_may_view_the_cluster_sees_networks_and_changes_none;
+                a_user_who_may_view_the_cluster_sees_networks_and_changes_none;
             alone:
                 agents_and_controllers_have_images_with_only_their_own_programs,
                 netclaimctl_shows_what_is_used_and_what_is_wrong,

@@ -1,9 +1,9 @@
-//! What those who are no admins may see and do.
+//! What users who are not admins may see and do.
 
 use anyhow::{Result, ensure};
 use netclaim_tests::{Test, eventually};
 
-/// What nobody gets by Kubernetes' roles for users.
+/// Rights that Kubernetes' roles for users do not give.
 const FORBIDDEN: [(&str, &str); 14] = [
     ("create", "claimnetworks.netclaim.dev"),
     ("patch", "claimnetworks.netclaim.dev"),
@@ -21,7 +21,7 @@ const FORBIDDEN: [(&str, &str); 14] = [
     ("patch", "nodes"),
 ];
 
-pub fn whoever_may_view_the_cluster_sees_networks_and_changes_none(test: &Test<'_>) -> Result<()> {
+pub fn a_user_who_may_view_the_cluster_sees_networks_and_changes_none(test: &Test<'_>) -> Result<()> {
     let nobody = test.name("nobody");
     ensure!(
         !test.cluster.may(&nobody, &["list", "claimnetworks.netclaim.dev"]),

@@ -95,7 +95,7 @@ fn path(test: &Test<'_>) -> Result<String> {
     Ok(one.clone())
 }
 
-/// The status with which the webhook answers to somebody who posts to a path.
+/// The status with which the webhook answers to a client that posts to a path.
 fn status_at(test: &Test<'_>, path: &str) -> Result<String> {
     let pod = running(test)?.into_iter().next().context("no controller runs")?;
     let post =
@@ -140,7 +140,7 @@ pub fn the_webhook_refuses_what_netclaim_could_not_serve(test: &Test<'_>) -> Res
         let network = test.macvlan("a")?;
         let good = |name: &str| claim(name, &network, attachment(json!({"interfaceName": "data0"})));
 
-        // While another certificate comes, nobody is refused.
+        // While another certificate comes, no request is refused.
         let before = served(test)?;
         let empty = ["patch", "secret", "netclaim-webhook", "--type=merge", "--patch", "{\"data\": null}"];
         test.cluster.kubectl(&[&["-n", SYSTEM], empty.as_slice()].concat())?;
@@ -242,7 +242,7 @@ pub fn the_webhook_has_a_certificate_of_cert_manager(test: &Test<'_>) -> Result<
         ensure!(error.contains("is not a MAC address"), "{error}");
 
         // The kubelet brings files of Secrets up to date once in a minute or so, or when the pod changes.
-        // Nobody is refused meanwhile.
+        // No request is refused meanwhile.
         let before = served(test)?;
         cert_manager.renew("netclaim-webhook")?;
         timed("renewed", || {

@@ -102,7 +102,7 @@ pub fn pods_that_start_at_once_on_three_nodes_have_different_addresses_and_reach
     let pods = names.iter().map(|name| spread(pod_of_template(name, "net")));
     test.create([claim_template("net", &network)].into_iter().chain(pods))?;
     // Many pods at once take their time. None may take the minute after which a kubelet retries: addresses
-    // that a node lacks keep pods Pending, and are no reason to refuse a claim.
+    // that a node lacks keep pods Pending, and are not a reason to refuse a claim.
     test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=300s"])?;
     test.no_claim_was_refused()?;
     let owners = no_duplicates(test, &names, 2)?;
@@ -342,7 +342,7 @@ pub fn idle_blocks_go_to_the_one_node_on_which_pods_wait(test: &Test<'_>) -> Res
     }
     test.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s"])?;
     no_duplicates(test, &names, 1)?;
-    // The block that somebody deletes goes to the node on which a pod waits, too, and not back to its own.
+    // A block that an admin deletes goes to the node on which a pod waits, too, and not back to its own.
     let rest = ["p6", "p7", "p8", "p9"];
     for name in rest {
         test.pod_on("node0", name, &network)?;

@@ -9,7 +9,7 @@ pub fn a_claim_of_another_node_is_refused(test: &Test<'_>) -> Result<()> {
     let network = test.macvlan("a")?;
     test.pod_on("node0", "first", &network)?;
     test.runs_with("first", &["net1"])?;
-    // Without the scheduler, nobody else compares the node of the claim with that of the pod.
+    // Without the scheduler, only the agent compares the node of the claim with that of the pod.
     let mut second = pod("second", &["first"]);
     second["spec"]["nodeName"] = json!("node1");
     test.create([second])?;

@@ -22,13 +22,13 @@ pub fn the_next_controller_reports_the_status_of_networks(test: &Test<'_>) -> Re
     test.cluster.controller_ready()
 }
 
-pub fn a_controller_makes_its_lease_anew_when_somebody_has_deleted_it(test: &Test<'_>) -> Result<()> {
+pub fn a_controller_makes_its_lease_again_when_it_was_deleted(test: &Test<'_>) -> Result<()> {
     test.cluster.controller_away()?;
     let deleted = test.cluster.kubectl(&["-n", SYSTEM, "delete", "lease", "netclaim-controller"]);
     let back = test.cluster.controller_back();
     deleted.map(drop).and(back)?;
     is_everywhere(test, &test.macvlan("a")?, 90)?;
-    ensure!(!test.cluster.leader()?.is_empty(), "nobody holds the lease");
+    ensure!(!test.cluster.leader()?.is_empty(), "no replica holds the lease");
     Ok(())
 }
 

@@ -268,7 +268,7 @@ fn restored(test: &Test<'_>, how: Restore) -> Result<()> {
     let (shown, back) = (shown(), on_all(test, "start", "kubelet"));
     shown.and(back)?;
     if matches!(how, Restore::Copy) {
-        // Watches wait for revisions that are to come, and nobody tells their clients.
+        // Watches wait for revisions that are to come, and their clients do not hear of it.
         test.cluster.kubectl(&["rollout", "restart", "-n", SYSTEM, AGENT, CONTROLLER])?;
     }
     test.cluster.agent_ready()?;
@@ -301,8 +301,8 @@ pub fn an_etcd_restored_with_bumped_revisions_gives_no_address_to_two_pods(test:
 }
 
 pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test<'_>) -> Result<()> {
-    // Large blocks: addresses that the agent has forgotten count twice, as somebody else's and by their
-    // claims.
+    // Large blocks: addresses that the agent has forgotten count twice, as those of another holder and by
+    // their claims.
     let ranges = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 27}});
     let network = leased(test, ranges, 3)?;
     let set = |setting: &str| {
@@ -394,7 +394,7 @@ pub fn a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone(test: 
     run(test, &["next".to_owned(), "other".to_owned()])
 }
 
-pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(test: &Test<'_>) -> Result<()> {
+pub fn nodes_that_are_set_up_again_and_a_cloned_cluster_give_no_address_twice(test: &Test<'_>) -> Result<()> {
     if !long() {
         return test.skip("it takes minutes: make test-faults");
     }
@@ -406,7 +406,7 @@ pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(tes
     }
     run(test, &pods)?;
     for node in ["node1", "node2"] {
-        set_up_anew(test, node)?;
+        set_up_again(test, node)?;
     }
     test.cluster.agent_ready()?;
     run(test, &pods)?;
@@ -423,7 +423,7 @@ pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(tes
     test.cluster.kubectl(&["patch", "claimnetwork", &network, "--type", "merge", "-p", &patch])?;
     test.cluster.kubectl(&["delete", "addressblocks", "--all", "--wait=false"])?;
     for node in ["node1", "node2"] {
-        set_up_anew(test, node)?;
+        set_up_again(test, node)?;
     }
     test.cluster.agent_ready()?;
     run(test, &pods)?;
@@ -437,7 +437,7 @@ pub fn nodes_that_are_set_up_anew_and_a_cloned_cluster_give_no_address_twice(tes
 
 /// Powers a node on or off and on, without anything of what kubelet, CNI plugins and netclaim had on its
 /// disk.
-fn set_up_anew(test: &Test<'_>, name: &str) -> Result<()> {
+fn set_up_again(test: &Test<'_>, name: &str) -> Result<()> {
     if test.cluster.nodes().iter().any(|node| node.name() == name) {
         test.cluster.power_off(name)?;
     }
@@ -576,7 +576,7 @@ pub fn a_node_that_is_cut_off_and_deleted_hands_out_no_address(test: &Test<'_>) 
     // As documented, this pod keeps its address, also when another one gets that.
     let left_out = Some("stays");
     meanwhile_unique_beside(test, left_out, NOTICED, "the agent misses the API server", || {
-        has_said(&["no word of the API server about this node's AddressBlocks for 20 s"])
+        has_said(&["the API server has not reported this node's AddressBlocks for 20 s"])
     })?;
     for name in ["anew", "asks"] {
         crictl.replace_sandbox(name)?;

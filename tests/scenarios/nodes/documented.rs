@@ -170,7 +170,7 @@ pub fn addresses_for_the_whole_cluster_work_as_their_page_shows(test: &Test<'_>)
     })?;
     for node in &dual {
         for family in ["ipv4", "ipv6"] {
-            let used = format!("netclaim_addresses{{network=\"dual\",family=\"{family}\",state=\"used\"}}");
+            let used = format!("netclaim_addresses{{network=\"dual\",family=\"{family}\",state=\"Used\"}}");
             eventually(10, &format!("{node} counts its pod"), || {
                 let counted = gauge(test, node, &used)?;
                 ensure!(counted == 1, "{used} {counted}");

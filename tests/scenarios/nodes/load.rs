@@ -20,7 +20,7 @@ const DEPLOYMENTS: usize = 32;
 const REPLICAS: usize = 3;
 const PODS: usize = DEPLOYMENTS * REPLICAS;
 /// Seconds for each step.
-const PATIENCE: u64 = 600;
+const TIMEOUT: u64 = 600;
 
 /// A Deployment whose pods have an address each; none has more pods at a time than it will have.
 fn deployment(n: usize) -> Value {
@@ -47,7 +47,7 @@ fn running(test: &Test<'_>) -> Result<BTreeSet<String>> {
 
 /// Waits until all pods run that are not of `before`; returns the seconds since `begin`.
 fn all_run(test: &Test<'_>, begin: Instant, before: &BTreeSet<String>) -> Result<f64> {
-    eventually(PATIENCE, "all pods run", || {
+    eventually(TIMEOUT, "all pods run", || {
         let running = running(test)?;
         let new = running.difference(before).count();
         ensure!(new == PODS, "{new} of {PODS} run");
@@ -76,7 +76,7 @@ pub fn as_many_pods_as_addresses_are_created_restarted_and_deleted(test: &Test<'
 
     let begin = Instant::now();
     test.kubectl(&["delete", "deployments", "--all", "--wait=false"])?;
-    let deleted = eventually(PATIENCE, "all pods are gone", || {
+    let deleted = eventually(TIMEOUT, "all pods are gone", || {
         let pods = test.kubectl(&["get", "pods", "-l", "load=all", "-o", "name"])?;
         ensure!(pods.is_empty(), "{} are there", pods.lines().count());
         Ok(begin.elapsed().as_secs_f64())

@@ -75,8 +75,8 @@ impl<'a> Page<'a> {
             .map_err(|found| anyhow!("{}: {found:?}", self.name))
     }
 
-    /// The commands by which the reader checks the result, each once: so many, so that no command is left out
-    /// that somebody adds.
+    /// The commands by which the reader checks the result, each once: so many, so that an added command is
+    /// not left out.
     pub fn checks<const COUNT: usize>(&self) -> Result<[String; COUNT]> {
         let (_, section) =
             self.text.split_once("\n## How to check\n").context("nothing says how to check")?;

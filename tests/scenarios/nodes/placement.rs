@@ -96,7 +96,7 @@ pub fn pods_of_a_cluster_wide_network_run_only_on_nodes_that_serve_it(test: &Tes
     second.set(&["far-eth62", "up"])?;
     test.runs_with("waiting", &["net1"])?;
 
-    // A label that somebody removes comes back, and those of a ClaimNetwork that is gone go.
+    // A label that is removed comes back, and those of a ClaimNetwork that is gone go.
     let label = format!("network.netclaim.dev/{network}-");
     test.cluster.kubectl(&["label", "node", "node0", &label])?;
     serve(test, &network, &["node0", "node1"])?;

@@ -68,7 +68,7 @@ pub fn a_leader_with_an_old_view_gives_no_address_twice(test: &Test<'_>) -> Resu
     nothing_is_left(test, &shown?, &network)
 }
 
-pub fn what_came_and_went_without_a_controller_gives_no_address_twice(test: &Test<'_>) -> Result<()> {
+pub fn changes_without_a_controller_give_no_address_twice(test: &Test<'_>) -> Result<()> {
     let addresses = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 30}});
     let network = network(test, addresses, 3)?;
     let before = ["p0", "p1"].map(str::to_owned);

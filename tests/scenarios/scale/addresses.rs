@@ -36,7 +36,7 @@ const PODS: usize = 20;
 /// The uplink of the nodes.
 const UPLINK: &str = "eth1";
 /// The deadline of waits.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Service accounts, so that the audit log tells requests apart.
 const CONTROLLER: &str = "netclaim-controller";
 const AGENTS: &str = "simulated-agents";
@@ -169,7 +169,7 @@ impl World<'_> {
             }
             Ok::<_, Error>(())
         };
-        timeout(PATIENCE, counted).await.context("the controller does not count all nodes")??;
+        timeout(TIMEOUT, counted).await.context("the controller does not count all nodes")??;
         self.delete_network(name).await
     }
 
@@ -222,7 +222,7 @@ impl World<'_> {
         let log = AuditLog::from_now(self.cluster)?;
         let begin = Instant::now();
         self.delete_network(name).await?;
-        agents.let_go(PATIENCE).await?;
+        agents.let_go(TIMEOUT).await?;
         let left = self.blocks.list(&ListParams::default()).await?.items.len();
         ensure!(left == 0, "{left} blocks are left");
         report.seconds(format!("{title}: ClaimNetwork deleted, no block left after"), begin.elapsed())?;
@@ -238,7 +238,7 @@ impl World<'_> {
         let (mut events, mut times) = (Vec::new(), BTreeMap::new());
         let all: BTreeSet<&String> = self.nodes.iter().collect();
         while times.len() < all.len() {
-            let event = timeout(PATIENCE.saturating_sub(begin.elapsed()), seen.recv()).await;
+            let event = timeout(TIMEOUT.saturating_sub(begin.elapsed()), seen.recv()).await;
             let event = event.with_context(|| format!("only {} nodes have a block", times.len()))?;
             let (at, event) = event.context("the watch has ended")?;
             if let Event::Applied(block) = &event {

@@ -1,4 +1,4 @@
-//! Simulated nodes that use blocks of addresses as agents do: `Demand` decides, as in the agent, and the
+//! Simulated nodes that use blocks of addresses as agents do: `UseHistory` decides, as in the agent, and the
 //! requests that follow go to the real API server. What the agent's keeper and `host-local` do around it is
 //! repeated here.
 //!
@@ -19,7 +19,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::addresses::{AddressBlock, AddressBlockStatus, AddressPoolSpec, BLOCK_FINALIZER};
-use netclaim_kubelet_plugin::addresses::demand::{BlockNow, Demand, Report as StatusReport};
+use netclaim_kubelet_plugin::addresses::wanted::{BlockNow, Report as StatusReport, UseHistory};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant as Moment, timeout};
@@ -136,7 +136,7 @@ pub struct Agents {
 #[derive(Default)]
 struct Node {
     blocks: BTreeMap<String, Block>,
-    demand: Demand,
+    history: UseHistory,
     coming: VecDeque<Arrival>,
     /// Pods for which there was no address, with the time at which they came.
     waiting: VecDeque<Arrival>,
@@ -265,11 +265,11 @@ impl Agents {
     }
 
     /// Lets go of all blocks, which the controller deletes because their ClaimNetwork is gone.
-    pub async fn let_go(&mut self, patience: Duration) -> Result<()> {
+    pub async fn let_go(&mut self, limit: Duration) -> Result<()> {
         let begin = Instant::now();
         while !self.blocks.is_empty() {
             let left = self.blocks.len();
-            let seen = timeout(patience.saturating_sub(begin.elapsed()), self.seen.recv()).await;
+            let seen = timeout(limit.saturating_sub(begin.elapsed()), self.seen.recv()).await;
             let seen = seen.with_context(|| format!("{left} blocks are left"))?;
             self.take_in(seen.context("the watch has ended")?, Duration::ZERO)?;
             while let Ok(seen) = self.seen.try_recv() {
@@ -409,7 +409,7 @@ impl Node {
                 reported_wanted: block.status.wanted,
             })
             .collect();
-        let decision = self.demand.look(&blocks, false, shared.begin + now);
+        let decision = self.history.look(&blocks, false, shared.begin + now);
         let has_written = !decision.reports.is_empty() || decision.give_back.is_some();
         for (name, report) in decision.reports {
             self.report(shared, &name, report).await?;
@@ -471,7 +471,7 @@ impl Node {
             .collect();
         for (name, uid, index) in deleting {
             let has_pods = self.blocks.get(&name).is_some_and(|block| !block.used.is_empty());
-            ensure!(!has_pods, "{name} is being deleted, and has pods: nobody asked for that");
+            ensure!(!has_pods, "{name} is being deleted, and has pods: no one asked for that");
             let path = format!("/metadata/finalizers/{index}");
             let patch = serde_json::from_value(json!([
                 {"op": "test", "path": "/metadata/uid", "value": uid},

@@ -12,7 +12,7 @@ use netclaim_tests::{Cluster, Usage};
 /// The deadline for all nodes to publish.
 pub const PUBLISHING: Duration = Duration::from_secs(600);
 /// The deadline of other waits, but for pods.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Nodes, unless `$NETCLAIM_SCALE_NODES` says otherwise.
 const NODES: usize = 1000;

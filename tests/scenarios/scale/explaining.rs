@@ -13,7 +13,7 @@ use netclaim_tests::{Cluster, objects};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::{Controller, PATIENCE, admin, client, on_cluster};
+use crate::cluster::{Controller, TIMEOUT, admin, client, on_cluster};
 use crate::fleet::{self, LINKS, Uses};
 use crate::networks::ClaimNetworks;
 use crate::report::{Report, mib, millis};
@@ -48,7 +48,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let begin = Instant::now();
     create_pods(cluster)?;
     cluster.service("start", "scheduler")?;
-    let events = timeout(PATIENCE, all_explained(&client, begin)).await.context("a pod has no event")??;
+    let events = timeout(TIMEOUT, all_explained(&client, begin)).await.context("a pod has no event")??;
     let (first, last) = (events.values().min(), events.values().max());
     let explained = controller.usage()?;
     let (first, last) = (first.context("no pod")?, last.context("no pod")?);

@@ -15,7 +15,7 @@ use netclaim_tests::{AuditLog, Cluster};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::cluster::{Controller, PATIENCE, PUBLISHING, admin, client, on_cluster};
+use crate::cluster::{Controller, PUBLISHING, TIMEOUT, admin, client, on_cluster};
 use crate::fleet::{self, Fleet, LINKS, Uses};
 use crate::networks::ClaimNetworks;
 use crate::report::{Report, millis};
@@ -115,7 +115,7 @@ impl Watches {
                 sleep(Duration::from_millis(100)).await;
             }
         };
-        timeout(PATIENCE, all).await.context("not all watches have begun")?;
+        timeout(TIMEOUT, all).await.context("not all watches have begun")?;
         Ok(Self { events, _tasks: tasks })
     }
 }

@@ -15,13 +15,13 @@ use crate::report::Report;
 /// Changes of a link, one after another.
 const FLAPS: usize = 30;
 /// Time between two changes, so that the publisher's budget of 2 writes a second does not matter.
-const PAUSE: Duration = Duration::from_secs(1);
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the slices are deleted.
 const DELETIONS: usize = 10;
 /// Links of a node that has many.
 const MANY: usize = 300;
 /// The deadline of every wait.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// How long no slice is written after all changes are published.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -49,7 +49,7 @@ impl Monitor {
     /// Waits for the first message with this state of the link; returns its time.
     fn time_of(&self, state: &str) -> Result<Instant> {
         loop {
-            let (at, line) = self.lines.recv_timeout(PATIENCE).context("the kernel sends no such message")?;
+            let (at, line) = self.lines.recv_timeout(TIMEOUT).context("the kernel sends no such message")?;
             if line.contains(&format!(" state {state} ")) {
                 return Ok(at);
             }
@@ -66,10 +66,10 @@ pub fn a_change_of_a_link_is_soon_in_its_slice(test: &Test<'_>) -> Result<()> {
     let mut times = Vec::new();
     for _ in 0..FLAPS {
         for (word, state, tainted) in [("down", "LOWERLAYERDOWN", true), ("up", "UP", false)] {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(ROUND_INTERVAL);
             link.set(&["far-eth80", word])?;
             let changed = monitor.time_of(state)?;
-            let visible = watch.until(PATIENCE, &format!("eth80 is {word} in its slice"), |write| {
+            let visible = watch.until(TIMEOUT, &format!("eth80 is {word} in its slice"), |write| {
                 write.device("nic-eth80").is_some_and(|device| device["taints"].is_array() == tainted)
             })?;
             times.push(visible.at.saturating_duration_since(changed));
@@ -111,7 +111,7 @@ pub fn a_block_is_soon_in_the_capacity_of_its_device(test: &Test<'_>) -> Result<
         let mut times = Vec::new();
         // The controller has the first one.
         for number in 1..=BLOCKS {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(ROUND_INTERVAL);
             let log = AuditLog::from_now(test.cluster)?;
             let host = u8::try_from(number * 8)?;
             let name = format!("{network}.{}-29", test.address(0, host));
@@ -139,7 +139,7 @@ pub fn a_block_is_soon_in_the_capacity_of_its_device(test: &Test<'_>) -> Result<
 
 /// Waits until `count` links of [`PluggedMany`] are published as NICs.
 fn are_published(test: &Test<'_>, count: usize) -> Result<()> {
-    eventually(PATIENCE.as_secs(), &format!("{count} links are published"), || {
+    eventually(TIMEOUT.as_secs(), &format!("{count} links are published"), || {
         let devices = test.cluster.devices_of_node()?;
         let names = devices.iter().filter_map(|device| device["name"].as_str());
         let published =

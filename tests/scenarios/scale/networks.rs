@@ -11,7 +11,7 @@ use netclaim_tests::{Cluster, objects};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::{self, Controller, PATIENCE, admin};
+use crate::cluster::{self, Controller, TIMEOUT, admin};
 use crate::fleet::{self, LINKS, Uses};
 
 /// The ClaimNetworks, which every node has.
@@ -24,7 +24,7 @@ impl ClaimNetworks {
     /// Creates the ClaimNetworks of such nodes, each with a class.
     pub fn create(cluster: &Cluster, client: &Client, uses: Uses) -> Result<Self> {
         cluster::create_crds(cluster)?;
-        // Without a controller manager nobody else creates it.
+        // Without a controller manager it is not created otherwise.
         cluster.kubectl(&["create", "serviceaccount", "default"])?;
         let count = uses.networks();
         let all: Vec<(usize, &str, usize)> = (LINKS.into_iter().enumerate())
@@ -64,9 +64,7 @@ impl ClaimNetworks {
             }
             anyhow::Ok(())
         };
-        timeout(PATIENCE, published)
-            .await
-            .context("the ClaimNetwork of scope Cluster is not published")??;
+        timeout(TIMEOUT, published).await.context("the ClaimNetwork of scope Cluster is not published")??;
         controller.stop()
     }
 
@@ -96,7 +94,7 @@ impl ClaimNetworks {
                 sleep(Duration::from_millis(100)).await;
             }
         };
-        timeout(PATIENCE, right).await.context("too late")?
+        timeout(TIMEOUT, right).await.context("too late")?
     }
 
     /// Makes one status wrong, so that a controller is done only after it has read all slices.

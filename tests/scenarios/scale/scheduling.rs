@@ -19,7 +19,7 @@ use netclaim_tests::{Cluster, Usage, objects};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::cluster::PATIENCE;
+use crate::cluster::TIMEOUT;
 use crate::fleet::{self, AT_ONCE, LINKS, Uses};
 use crate::networks::class;
 use crate::report::{Report, mib};
@@ -93,7 +93,7 @@ impl<'a> Scheduling<'a> {
         let mut names = BTreeSet::new();
         let mut bound: Vec<Instant> = Vec::new();
         let mut first = None;
-        let mut end = begin + PATIENCE;
+        let mut end = begin + TIMEOUT;
         while bound.len() < PODS {
             let left = end.saturating_duration_since(Instant::now());
             let Ok(Some(pod)) = timeout(left, pods.next()).await else { break };

@@ -28,10 +28,10 @@ const CLAIMS: &str = "20000";
 const PROFILES: [(&str, Profile); 3] =
     [("", Profile::Default), (", 2 % of nodes", Profile::Percent(2)), (", no scores", Profile::Unscored)];
 
-/// The ClaimNetwork of the first link that nobody uses.
+/// The first link's ClaimNetwork, which is not used.
 pub const NEW: usize = 1;
 
-/// Measures ClaimNetworks in the first and in the last place, one that nobody uses, and one of scope
+/// Measures ClaimNetworks in the first and in the last place, an unused one, and one of scope
 /// `Cluster`, beside claims of others.
 pub fn networks_are_scheduled_beside_many_claims() -> Result<()> {
     on_cluster("users", async |cluster, count| {
@@ -102,12 +102,12 @@ pub fn a_cluster_wide_network_is_scheduled_beside_its_claims() -> Result<()> {
     })
 }
 
-/// Measures nodes with plain exclusive devices, of which half are in use.
+/// Measures nodes with plain exclusive devices, half of them in use.
 pub fn exclusive_devices_are_scheduled() -> Result<()> {
     on_cluster("exclusive", async |cluster, count| {
         let mut report = Report::new("exclusive")?;
         let client = client(&admin(cluster)).await?;
-        // Without a controller manager nobody else creates it.
+        // Without a controller manager it is not created otherwise.
         cluster.kubectl(&["create", "serviceaccount", "default"])?;
         let class = objects::class("nic", "device.attributes[\"netclaim.dev\"].mode == \"nic\"");
         cluster.kubectl_with(&["create", "-f", "-"], &json!(class).to_string())?;

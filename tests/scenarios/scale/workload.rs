@@ -1,7 +1,7 @@
 //! The pods that come and go on simulated nodes. Pure, and the same for the same seed.
 //!
 //! Eight hours with a quiet and a busy half. One arrival in ten is a burst of 4 to 16 pods on one node within
-//! half a minute, which gives half of all pods. Of the arrivals, 40 % live for 5 minutes, 40 % for an hour
+//! half a minute, which gives half of all pods. 40 % of the arrivals live for 5 minutes, 40 % for an hour
 //! and 20 % for 4 hours, exponentially distributed.
 
 use std::cmp::Reverse;

@@ -77,13 +77,13 @@ fn programs_are_copied_and_nothing_else() {
     symlink("folder", copy.path("from/link-to-a-folder")).unwrap();
     copy.write("to/.copy-plugins", "half a pl", 0o600);
     copy.write("to/macvlan", "macvlan 1", 0o700);
-    copy.write("to/kept", "of somebody else", 0o600);
+    copy.write("to/kept", "of another program", 0o600);
     for _ in 0..2 {
         let said = copy.copy().unwrap();
         assert_eq!(said, "copied 3 CNI plugins from /from to /to: bridge macvlan ptp\n");
         let expected = [
             ("bridge", "many plugins in one", 0o100_755),
-            ("kept", "of somebody else", 0o100_600),
+            ("kept", "of another program", 0o100_600),
             ("macvlan", "macvlan 2", 0o100_755),
             ("ptp", "many plugins in one", 0o100_755),
         ];

@@ -57,7 +57,7 @@ fn a_skipped_case_does_not_count_against_the_tests_that_passed() {
 }
 
 #[test]
-fn a_skip_that_nobody_expects_fails() {
+fn an_unexpected_skip_fails() {
     let surprise = "\nskipped, and not in the list of expected skips:\n       module::a_test: no disk\n";
     for line in [
         "SKIPPED: module::a_test: no disk",
@@ -81,7 +81,7 @@ fn an_ignored_test_without_a_reason_fails() {
 }
 
 #[test]
-fn what_a_mirror_lacks_is_expected_elsewhere_than_on_github() {
+fn missing_parts_of_a_mirror_are_expected_elsewhere_than_on_github() {
     let log = ["SKIPPED CASE: advisories: no network\n", THREE].concat();
     let expected = "# downloads\nelsewhere advisories: .*\n";
     assert!(summary_of(&log, expected, false).1);

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
             a_pod_gets_an_ipv6_address,
             a_pod_gets_an_address_of_each_family,
             a_pod_gets_the_ipv6_address_that_its_claim_asks_for,
-            the_link_of_the_nodes_own_traffic_is_no_device,
+            the_link_of_the_nodes_own_traffic_is_not_a_device,
             metrics_are_served,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
@@ -209,7 +209,7 @@ fn a_pod_gets_the_ipv6_address_that_its_claim_asks_for(test: &Test<'_>) -> Resul
     start("another")
 }
 
-fn the_link_of_the_nodes_own_traffic_is_no_device(test: &Test<'_>) -> Result<()> {
+fn the_link_of_the_nodes_own_traffic_is_not_a_device(test: &Test<'_>) -> Result<()> {
     // Its address and its default route are of IPv6 where the cluster has no others.
     test.is_published("nic-eth2", |_| true)?;
     for device in ["nic-eth0", "macvlan-eth0"] {

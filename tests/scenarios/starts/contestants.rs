@@ -1,4 +1,4 @@
-//! Who gives pods their networks: nobody, or one of several drivers.
+//! Which driver gives pods their networks, if any.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use crate::daemon::Daemon;
 /// The claim template of netclaim's pods.
 const TEMPLATE: &str = "a";
 
-/// Somebody who takes part in a measurement, and runs while this value lives.
+/// A program that takes part in a measurement, and runs while this value lives.
 pub trait Contestant {
     /// The name in tables.
     fn name(&self) -> &'static str;

@@ -1,6 +1,6 @@
 //! What becomes of a pod's network when something dies, stops or restarts: the same faults for each peer.
 //!
-//! netclaim's agent and its parent are killed together, and the kubelet starts them again. Of a peer, whose
+//! netclaim's agent and its parent are killed together, and the kubelet starts them again. For a peer, whose
 //! daemon is a process of the benchmark, the benchmark does that: after [`AWAY`], or at once while the pod
 //! runs.
 
@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use netclaim_tests::objects::pod;
 use netclaim_tests::{is_alive, signal};
 
-use crate::measure::{PATIENCE, Turn};
+use crate::measure::{START_TIMEOUT, Turn};
 use crate::samples::{Samples, short, table};
 
 /// How long a daemon that was killed is away.
@@ -117,7 +117,7 @@ impl Turn<'_> {
                 self.runs(fault, &created)?;
             }
             Fault::DeletedMeanwhile => {
-                self.pods.start(&[pod], PATIENCE)?;
+                self.pods.start(&[pod], START_TIMEOUT)?;
                 self.signal("KILL")?;
                 self.test.delete_pod_by_force(name)?;
                 std::thread::sleep(AWAY);
@@ -125,7 +125,7 @@ impl Turn<'_> {
                 return self.becomes_free(fault, name);
             }
             Fault::RuntimeRestarts => {
-                self.pods.start(&[pod], PATIENCE)?;
+                self.pods.start(&[pod], START_TIMEOUT)?;
                 service("restart", "runtime")?;
                 std::thread::sleep(LATER);
                 let ended = !self.who.daemons()?.into_iter().all(is_alive);
@@ -135,7 +135,7 @@ impl Turn<'_> {
                 }
             }
             Fault::KilledMeanwhile => {
-                self.pods.start(&[pod], PATIENCE)?;
+                self.pods.start(&[pod], START_TIMEOUT)?;
                 self.signal("KILL")?;
                 self.who.restart()?;
             }
@@ -151,7 +151,7 @@ impl Turn<'_> {
 
     /// Waits until the pod runs, and looks at its network then and later.
     fn runs(&mut self, fault: Fault, created: &[(String, Duration)]) -> Result<()> {
-        for pod in self.pods.running(created, PATIENCE)? {
+        for pod in self.pods.running(created, START_TIMEOUT)? {
             self.note_fault(fault, TOOK, &pod.name, pod.took());
             for (what, wait) in [(HAD, Duration::ZERO), (HAS, LATER)] {
                 std::thread::sleep(wait);

@@ -19,15 +19,15 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Of two sets of single measurements; `None` if one is empty. The interval is a bootstrap's, with the
+    /// For two sets of single measurements; `None` if one is empty. The interval is a bootstrap's, with the
     /// same draws every time.
     pub fn of(new: &[f64], old: &[f64]) -> Option<Self> {
         let median = middle(new.to_vec())? - middle(old.to_vec())?;
         Self::with(median, |random| Some(middle(drawn(new, random))? - middle(drawn(old, random))?))
     }
 
-    /// Of what has one number in each round: rounds are compared one by one, so that a slow one does not
-    /// matter.
+    /// For measurements with one number in each round: rounds are compared one by one, so that a slow one
+    /// does not matter.
     pub fn by_round(new: &BTreeMap<usize, f64>, old: &BTreeMap<usize, f64>) -> Option<Self> {
         let pairs: Vec<f64> = new.iter().filter_map(|(round, new)| Some(new - old.get(round)?)).collect();
         Self::with(middle(pairs.clone())?, |random| middle(drawn(&pairs, random)))

@@ -1,4 +1,4 @@
-//! What a node costs that has much: ClaimNetworks that nobody uses now, and attachments that rest.
+//! What a node costs that has much: ClaimNetworks that are not used now, and attachments that rest.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::contestants::Netclaim;
 use crate::measure::{
-    CPU_CONTAINERD, CPU_KUBELET, CPU_OWN, CPU_PLUGINS, CPU_STARTED, ONE_BARE, PATIENCE, Turn, setting,
+    CPU_CONTAINERD, CPU_KUBELET, CPU_OWN, CPU_PLUGINS, CPU_STARTED, ONE_BARE, START_TIMEOUT, Turn, setting,
 };
 use crate::own::count;
 use crate::pods::Pods;
@@ -63,7 +63,7 @@ impl<'a> Resting<'a> {
             let until = to.min(self.there + TOGETHER);
             let new: Vec<Value> =
                 (self.there..until).map(|n| pod_of_templates(&self.name(n), templates)).collect();
-            self.pods.start(&new, PATIENCE)?;
+            self.pods.start(&new, START_TIMEOUT)?;
             self.there = until;
         }
         Ok(begin.elapsed().as_secs_f64())

@@ -26,7 +26,7 @@ pub const KINDS: [&str; 4] = [ONE_BARE, NO_VOLUMES, ONE_TOKENS, TOKENS];
 /// The ends of pods that are deleted at once.
 pub const GONE: &str = "deleted at once: gone ms";
 /// Longer than the kubelet takes for its next look at a pod by itself, 60 to 90 s.
-pub const PATIENCE: Duration = Duration::from_secs(150);
+pub const START_TIMEOUT: Duration = Duration::from_secs(150);
 /// The user that creates and deletes the pods.
 const OURSELVES: &str = "admin";
 /// What every contestant makes work, beside the API server.
@@ -101,7 +101,7 @@ impl Turn<'_> {
 
     /// Starts and ends pods that do not count: caches fill.
     pub fn warm_up(&mut self) -> Result<()> {
-        let started = self.pods.start(&self.new_pods("warm", 2, true), PATIENCE)?;
+        let started = self.pods.start(&self.new_pods("warm", 2, true), START_TIMEOUT)?;
         self.have_networks(&started)?;
         self.pods.delete(&started.into_iter().map(|pod| pod.name).collect::<Vec<_>>()).map(drop)
     }
@@ -112,7 +112,7 @@ impl Turn<'_> {
         let logs = Logs::from_now(self.test)?;
         let mut started = Vec::new();
         for pod in self.new_pods(label, count, tokens) {
-            started.extend(self.pods.start(&[pod], PATIENCE)?);
+            started.extend(self.pods.start(&[pod], START_TIMEOUT)?);
             // The kubelet still writes what became of this one.
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -124,7 +124,7 @@ impl Turn<'_> {
     fn at_once(&mut self, count: usize, tokens: bool) -> Result<()> {
         let (label, kind) = if tokens { ("tokens", TOKENS) } else { ("bare", NO_VOLUMES) };
         let logs = Logs::from_now(self.test)?;
-        let started = self.pods.start(&self.new_pods(label, count, tokens), PATIENCE)?;
+        let started = self.pods.start(&self.new_pods(label, count, tokens), START_TIMEOUT)?;
         self.note(kind, &logs, &started)?;
         self.add(&slowest_of(kind), "burst", started.iter().map(Started::took).fold(0.0, f64::max));
         self.end(&started)
@@ -205,7 +205,7 @@ struct Costs {
     programs: u64,
     rss: u64,
     anonymous: u64,
-    /// Of the runtime's cgroup.
+    /// CPU of the runtime's cgroup.
     runtime: u64,
     containerd: u64,
     kubelet: u64,

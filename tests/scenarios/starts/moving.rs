@@ -112,7 +112,7 @@ fn moved_with_their_range(test: &Test<'_>, numbers: &RawNumbers) -> Result<()> {
     test.move_deployment(&migration, "first")?;
     let moved = address(test, "first")?;
     timed("first Deployment moved: old pod ended, new pod runs with its network", begin);
-    // Whoever stays with Multus for now keeps its address, and both reach each other.
+    // A pod that stays with Multus for now keeps its address, and both reach each other.
     ensure!(moved != second && address(test, "second")? == second, "{moved}, {second}");
     reaches(test, "first", &second)?;
     reaches(test, "second", &moved)?;

@@ -13,7 +13,7 @@ use crate::contestants::{Contestant, Netclaim, Plain, claim_from_template, netcl
 use crate::goals::{WHO, goals};
 use crate::measure::{
     CPU_API_SERVER, CPU_CONTAINERD, CPU_CONTROL_PLANE, CPU_KUBELET, CPU_NODE, CPU_OWN, CPU_PLUGINS,
-    CPU_STARTED, GONE, KINDS, NO_VOLUMES, ONE_BARE, PATIENCE, TOKENS, Turn, setting, slowest_of,
+    CPU_STARTED, GONE, KINDS, NO_VOLUMES, ONE_BARE, START_TIMEOUT, TOKENS, Turn, setting, slowest_of,
 };
 use crate::picture::{self, Panel};
 use crate::pods::{Pods, Started};
@@ -204,13 +204,13 @@ pub fn plain_pods_start_beside_a_slow_add(test: &Test<'_>) -> Result<()> {
             let mut started: Vec<Started> = Vec::new();
             while Instant::now() < end {
                 let name = format!("plain-{}-{round}-{}", u8::from(beside), started.len());
-                started.extend(pods.start(&[pod(&name, &[])], PATIENCE)?);
+                started.extend(pods.start(&[pod(&name, &[])], START_TIMEOUT)?);
             }
             ensure!(slow.iter().all(|(name, _)| !pods.runs(name)), "the slow pod is not slow");
             for pod in &started {
                 samples.add(round, who, "plain pod ms", &pod.name, pod.took());
             }
-            for pod in pods.running(&slow, PATIENCE)? {
+            for pod in pods.running(&slow, START_TIMEOUT)? {
                 samples.add(round, who, "slow pod ms", &pod.name, pod.took());
             }
             let all = started.into_iter().map(|pod| pod.name).chain(slow.into_iter().map(|(name, _)| name));
@@ -238,7 +238,7 @@ pub fn pods_that_never_restart_wait_for_a_slow_add(test: &Test<'_>) -> Result<()
         let round = samples.next_round();
         for restarts in ["Always", "Never"] {
             let name = format!("{}-{round}", restarts.to_lowercase());
-            let started = pods.start(&[slow_pod(&name, &template, restarts)], PATIENCE)?;
+            let started = pods.start(&[slow_pod(&name, &template, restarts)], START_TIMEOUT)?;
             for pod in &started {
                 ensure!(test.interfaces(&pod.name)?.contains_key("net1"), "{} has no net1", pod.name);
                 samples.add(round, restarts, "start ms", &pod.name, pod.took());
@@ -275,7 +275,7 @@ pub fn away(turn: &mut Turn<'_>) -> Result<()> {
     std::thread::sleep(AWAY.saturating_sub(begin.elapsed()));
     who.restart()?;
     let back = begin.elapsed().as_secs_f64() * 1000.0;
-    for pod in pods.running(&created, PATIENCE)? {
+    for pod in pods.running(&created, START_TIMEOUT)? {
         let there = test.interfaces(&pod.name)?.contains_key("net1");
         turn.add(AWAY_TOOK, &pod.name, pod.took());
         turn.add(AWAY_AFTER, &pod.name, (pod.took() - back).max(0.0));

@@ -126,8 +126,8 @@ impl Pods {
     }
 
     /// Waits until created pods run.
-    pub fn running(&self, created: &[(String, Duration)], patience: Duration) -> Result<Vec<Started>> {
-        self.wait_for(created.len(), "run", patience, |seen| {
+    pub fn running(&self, created: &[(String, Duration)], limit: Duration) -> Result<Vec<Started>> {
+        self.wait_for(created.len(), "run", limit, |seen| {
             let started = created.iter().filter_map(|(name, created)| {
                 let of_pod = seen.get(name)?;
                 let (name, uid) = (name.clone(), of_pod.uid.clone());
@@ -142,16 +142,16 @@ impl Pods {
         &self,
         count: usize,
         what: &str,
-        patience: Duration,
+        limit: Duration,
         find: impl Fn(&BTreeMap<String, Seen>) -> Vec<T>,
     ) -> Result<Vec<T>> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + limit;
         loop {
             let found = find(&self.seen());
             if found.len() == count {
                 return Ok(found);
             }
-            let (n, seconds) = (found.len(), patience.as_secs());
+            let (n, seconds) = (found.len(), limit.as_secs());
             ensure!(Instant::now() < end, "{n} of {count} pods {what} after {seconds} s");
             std::thread::sleep(LOOK);
         }
@@ -163,8 +163,8 @@ impl Pods {
     }
 
     /// Creates pods at once, and waits until they run.
-    pub fn start(&self, pods: &[Value], patience: Duration) -> Result<Vec<Started>> {
-        self.running(&self.create(pods)?, patience)
+    pub fn start(&self, pods: &[Value], limit: Duration) -> Result<Vec<Started>> {
+        self.running(&self.create(pods)?, limit)
     }
 
     /// Deletes pods at once, and waits until they are gone; returns the milliseconds that each took.

@@ -192,7 +192,7 @@ fn of_kubelet(text: &str, namespace: &str, marks: &mut HashMap<&str, Marks>) {
     }
 }
 
-/// containerd logs each call and its return: a sandbox's with the pod's name, the others with ids. Of a call
+/// containerd logs each call and its return: a sandbox's with the pod's name, the others with ids. For a call
 /// that is repeated, the first one counts for the beginning, the last one for the end.
 fn of_runtime(text: &str, namespace: &str, marks: &mut HashMap<&str, Marks>) {
     let text = text.replace("\\\"", "\"");

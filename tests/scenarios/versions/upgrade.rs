@@ -9,7 +9,7 @@
 //!   1.37                  1.37                   1.37     and back, in the opposite order
 //! ```
 //!
-//! Nobody drains a node or restarts netclaim.
+//! No node is drained and netclaim is not restarted.
 
 use std::time::Instant;
 

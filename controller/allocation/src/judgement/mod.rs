@@ -21,7 +21,7 @@ use crate::judge::{Answer, NodeVerdict, Question, RequestVerdict};
 use crate::node_selector::{KnownNode, Unfit, unfit};
 use crate::request::RequestName;
 
-/// What the scheduler works with.
+/// The scheduler's input.
 #[derive(Clone, Copy)]
 pub struct World<'a> {
     /// Those of the driver.
@@ -47,7 +47,7 @@ pub enum Effort {
     Until(Instant),
 }
 
-/// What the nodes can serve.
+/// The verdicts of the nodes.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Judgement {
@@ -57,7 +57,7 @@ pub struct Judgement {
     pub serving: Vec<String>,
     /// Nodes that could serve all requests, but do not take the pod.
     pub serving_others: Vec<String>,
-    /// Nodes of which it is not known.
+    /// Nodes whose answer is unknown.
     pub unknown: Vec<String>,
     /// Why nodes do not take the pod.
     pub unfit: Vec<Group>,
@@ -199,7 +199,7 @@ impl Judgement {
         let mut judgement = gathered.judgement();
         let is_shared = |slice: &ResourceSlice| slice.spec.node_name.is_none();
         judgement.lacks_nodes = world.nodes.is_none() && world.slices.iter().any(is_shared);
-        // Of a request that is judged, it is only an alternative.
+        // For a request that is judged, it is only an alternative.
         let judged: BTreeSet<String> = question.requests().map(whole_request).collect();
         let foreign = foreign.iter().map(|name| (whole_request(name), name.to_string()));
         let foreign = foreign.map(|(whole, name)| if judged.contains(&whole) { name } else { whole });

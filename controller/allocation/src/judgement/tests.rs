@@ -177,7 +177,7 @@ fn a_pod_that_a_node_can_serve_waits_for_something_else() {
 }
 
 #[test]
-fn what_no_node_can_change_comes_first() {
+fn a_cause_that_no_node_can_change_comes_first() {
     let mut cluster = cluster();
     let refused = |cluster: &Cluster, class: &str| match cluster.judge(&[class], false).outlook() {
         Outlook::Refused(why) => why,

@@ -118,7 +118,7 @@ fn matches<'b, 'v>(arguments: Arguments<'b, 'v>) -> Returned<'b, 'v> {
 /// The most memory of a pattern, in bytes.
 const SIZE_LIMIT: usize = 1 << 20;
 
-/// `LIST.includes(ELEMENT)`; a value that is no list includes itself.
+/// `LIST.includes(ELEMENT)`; a value that is not a list includes itself.
 fn includes<'b, 'v>(arguments: Arguments<'b, 'v>) -> Returned<'b, 'v> {
     let (whole, part) = (argument(&arguments, 0)?, argument(&arguments, 1)?);
     let is_list = whole.get_type().kind() == Kind::List;

@@ -39,7 +39,7 @@ pub struct Selector {
     program: Result<Program, String>,
 }
 
-/// What a selector says of a device.
+/// The result of a selector for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evaluation {
     /// The device is selected.

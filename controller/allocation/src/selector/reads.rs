@@ -3,7 +3,7 @@
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use netclaim_api::attributes;
 
-/// What an expression reads of a device.
+/// The parts of a device that an expression reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reads {
     /// Attributes and capacities that it names.

@@ -275,7 +275,7 @@ fn the_servers_additions_and_rewrites_are_left_alone() {
     assert_eq!(
         devices[0].taints.as_ref().unwrap()[0].time_added,
         Some(time),
-        "tolerations do not start anew"
+        "tolerations do not start again"
     );
 }
 

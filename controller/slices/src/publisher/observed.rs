@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_echo_of_a_write_is_no_update() {
+    fn the_echo_of_a_write_is_not_an_update() {
         let mut observed = Observed::default();
         observed.stored(slice("a", 10));
         assert!(!observed.watched(Event::Apply(slice("a", 9))));

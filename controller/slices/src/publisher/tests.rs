@@ -373,7 +373,7 @@ async fn a_burst_of_calls_is_one_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_after_a_conflict_is_planned_anew() {
+async fn an_update_after_a_conflict_is_planned_again() {
     let server = Server::default();
     let handle = start(&server);
     published(&handle, vec![nets(1)]).await;

@@ -89,7 +89,7 @@ impl Place {
     }
 }
 
-/// What is known of a claim that is said to have an address on a node.
+/// The state of a claim that is said to have an address on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The claim is allocated there, or was just before.
@@ -195,7 +195,7 @@ impl Claims {
         self.known.contains_key(&digest(uid))
     }
 
-    /// Returns what is known of a claim that is said since `since` to have an address on the node. `grace` is
+    /// Returns the state of a claim that is said since `since` to have an address on the node. `grace` is
     /// how late the watch may be.
     pub(super) fn standing(
         &self,
@@ -259,7 +259,7 @@ pub(super) mod tests {
         Claims::new(Client::new(service, "default"))
     }
 
-    /// Claims by UID and node, of which the list is complete.
+    /// Claims by UID and node whose list is complete.
     pub(crate) fn listed(allocated: &[(&str, &str)]) -> Claims {
         let mut claims = empty();
         claims.apply(Init, Instant::now());

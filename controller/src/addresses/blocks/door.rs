@@ -18,7 +18,7 @@ use netclaim_api::network::ClaimNetworkSpec;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::RETRY;
+use super::RETRY_DELAY;
 use super::survey::{Found, Surveyed, Task};
 use super::view::View;
 use crate::addresses::leasing::Leasing;
@@ -102,7 +102,7 @@ impl Request {
 /// How the API server answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Answer {
+pub enum WriteOutcome {
     Done,
     Recorded(BlockSize),
     /// Another writer was faster, or the object is gone.
@@ -198,19 +198,19 @@ impl Controller {
     }
 
     /// Takes in the answer to a request.
-    pub fn finish(&mut self, request: &Request, answer: Answer, now: Instant) {
+    pub fn finish(&mut self, request: &Request, answer: WriteOutcome, now: Instant) {
         self.in_flight.remove(&request.key());
         match (request, answer) {
-            (_, Answer::Failed) => {
+            (_, WriteOutcome::Failed) => {
                 if let Request::Create(spec) = request {
                     self.view.blocks.remove_pending(&spec.name());
                 }
-                self.delayed.insert(request.key(), now + RETRY);
+                self.delayed.insert(request.key(), now + RETRY_DELAY);
             }
-            (Request::Record { pool, .. }, Answer::Recorded(size)) => {
+            (Request::Record { pool, .. }, WriteOutcome::Recorded(size)) => {
                 self.view.sizes.insert(pool.clone(), size);
             }
-            (Request::Create(spec), Answer::Overtaken) if !self.view.blocks.has(spec) => {
+            (Request::Create(spec), WriteOutcome::Overtaken) if !self.view.blocks.has(spec) => {
                 self.view.avoid(spec, now);
             }
             (Request::Delete { name, uid }, _) => self.view.blocks.set_deleting(name, uid),

@@ -10,7 +10,7 @@
 //! It is apart from the reconciler, so that no status write delays a lease. Requests run beside the watches;
 //! a block counts as taken from the moment it is asked for.
 //!
-//! * [`view::View`] is what is known of the cluster, and says what is to be done.
+//! * [`view::View`] is the known state of the cluster, and says what is to be done.
 //! * [`requests::Requests`] are those that wait, run or have failed.
 //! * [`timers::Timers`] say when to plan, and when to look for leases whose holder is gone.
 
@@ -51,7 +51,7 @@ use crate::objects::watches::next_unless_refused;
 use crate::pods::{AwaitingAddresses, Places};
 
 /// Time between a failed request and the next try for the same object.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Time between two looks for leases whose holder is gone.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ pub(crate) async fn run(
                 state.timers.plan_soon();
             }
             ended = state.requests.ended() => {
-                // An action that panics is a bug; the next plan makes it anew.
+                // An action that panics is a bug; the next plan makes it again.
                 if let Some((action, result)) = ended {
                     state.finish(&action, result);
                 }
@@ -137,7 +137,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What the loop works with. Only [`Requests`] asks the API server, and only [`View`] knows what there is.
+/// The state of the loop. Only [`Requests`] asks the API server, and only [`View`] knows what there is.
 struct State {
     client: Client,
     driver: String,
@@ -152,7 +152,7 @@ struct State {
     is_short: bool,
     /// The survey under way: one at a time.
     surveying: JoinSet<kube::Result<Surveyed>>,
-    /// Blocks of ClaimNetworks that are gone, of which a warning is logged.
+    /// Blocks of ClaimNetworks that are gone; a warning about them is logged.
     warned: BTreeSet<String>,
 }
 
@@ -200,8 +200,8 @@ impl State {
         self.timers.end_plan(begin);
         let next = plan.next;
         self.carry_out(plan, begin);
-        let unseen = self.view.blocks.any_pending().then(|| begin + RETRY);
-        // Without a shortage, nobody needs to know which pods wait.
+        let unseen = self.view.blocks.any_pending().then(|| begin + RETRY_DELAY);
+        // Without a shortage, it does not matter which pods wait.
         let until = until.filter(|_| self.is_short);
         let next = [next, unseen, self.requests.next(), self.view.next(), until];
         next.into_iter().flatten().for_each(|next| self.timers.plan_at(next));
@@ -235,8 +235,8 @@ impl State {
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "cannot look for addresses that pods have from before, will retry");
-                self.view.survey.retry(now + RETRY);
-                self.timers.plan_at(now + RETRY);
+                self.view.survey.retry(now + RETRY_DELAY);
+                self.timers.plan_at(now + RETRY_DELAY);
             }
         }
     }
@@ -276,10 +276,7 @@ impl State {
         }
         for block in plan.hold {
             if self.requests.push(Action::Hold(block.clone())) {
-                tracing::warn!(
-                    block = block.name,
-                    "somebody has removed the finalizer of a block: putting it back"
-                );
+                tracing::warn!(block = block.name, "the finalizer of a block was removed: putting it back");
             }
         }
         self.requests.start();
@@ -346,7 +343,7 @@ impl State {
                 {
                     tracing::warn!(
                         lease = lease.name, %node, %holder,
-                        "a node was said to use the address of a claim that is not allocated there: freed it; somebody else may \
+                        "a node was said to use the address of a claim that is not allocated there: freed it; another client may \
                          have the token of its agent"
                     );
                 }
@@ -364,7 +361,7 @@ impl State {
                 if let Action::Create(spec) = action {
                     self.view.blocks.remove_pending(&spec.name());
                 }
-                let until = Instant::now() + RETRY;
+                let until = Instant::now() + RETRY_DELAY;
                 self.requests.delay(action, until);
                 self.timers.plan_at(until);
                 self.timers.collect_at(until);
@@ -372,7 +369,7 @@ impl State {
         }
     }
 
-    /// Confirms leases of claims that exist, frees those that no node uses, and deletes those that nobody
+    /// Confirms leases of claims that exist, frees those that no node uses, and deletes those that no pod
     /// holds.
     fn collect(&mut self, claims: &Claims) {
         self.timers.begin_collect();
@@ -428,7 +425,7 @@ mod tests {
 
     use super::requests::LEASE_ACTIONS;
     use super::store::Leases;
-    use super::timers::GATHER;
+    use super::timers::GATHER_DELAY;
     use super::view::UNPROVEN;
     use super::writes::LeaseRef;
     use super::*;
@@ -501,10 +498,13 @@ mod tests {
         state.finish(&failed, Err(failure(500)));
         assert!(!state.requests.push(failed) && state.requests.push(other));
         state.timers.plan_soon();
-        assert!(state.timers.plan().unwrap() <= Instant::now() + GATHER, "the next plan is not delayed");
+        assert!(
+            state.timers.plan().unwrap() <= Instant::now() + GATHER_DELAY,
+            "the next plan is not delayed"
+        );
         state.plan();
         let due = state.timers.plan().unwrap() - Instant::now();
-        assert!(due > GATHER && due <= RETRY, "{due:?}");
+        assert!(due > GATHER_DELAY && due <= RETRY_DELAY, "{due:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -515,7 +515,7 @@ mod tests {
         state.timers.begin_plan();
         let block = Removal { name: "storage.10.20.0.0-30".into(), uid: "u".into(), why: Why::NodeGone };
         state.finish(&Action::Delete(block), Ok(Done::Yes));
-        assert!(state.timers.plan().is_some_and(|due| due <= Instant::now() + GATHER));
+        assert!(state.timers.plan().is_some_and(|due| due <= Instant::now() + GATHER_DELAY));
     }
 
     #[tokio::test(start_paused = true)]
@@ -619,7 +619,7 @@ mod tests {
         state.view.apply_block(Ok(watcher::Event::InitDone), Instant::now());
         state.view.apply_lease(Ok(watcher::Event::InitDone), Instant::now());
         scarce(&mut state);
-        // Another block is free now, and nobody has looked who has its addresses.
+        // Another block is free now, and no survey has looked who has its addresses.
         let wider: AddressPoolSpec = serde_json::from_value(
             json!({"ranges": [{"subnet": "10.20.0.0/28"}], "blockSize": {"ipv4": 30}}),
         )
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_lease_said_before_the_controller_saw_it_stays() {
+    async fn a_lease_from_before_the_controller_keeps_what_it_said() {
         let (mut state, claims) = (state(), claims::tests::listed(&[]));
         let watcher::Event::Apply(object) = lease("none", Some("a"), false) else { unreachable!() };
         state.view.leases.apply(watcher::Event::InitApply(object), Instant::now());
@@ -722,7 +722,7 @@ mod tests {
         state.requests.push(Action::Create(serde_json::from_value(spec).unwrap()));
         state.requests.start();
         assert_eq!(state.requests.leases.running.len(), LEASE_ACTIONS);
-        // Nobody answers the requests, and all are given up.
+        // The requests are not answered, and all are given up.
         let mut unanswered = Vec::new();
         let mut seen = Vec::new();
         while seen.last().is_none_or(|path: &String| !path.ends_with("addressblocks")) {

@@ -14,7 +14,7 @@ use crate::addresses::leasing::{BlockRef, Removal};
 /// Actions on blocks that run at once.
 const BLOCK_ACTIONS: usize = 32;
 
-/// Actions on leases that run at once. They have slots of their own: whoever makes leases delays no block.
+/// Actions on leases that run at once. They have slots of their own: leases delay no block.
 pub(super) const LEASE_ACTIONS: usize = 8;
 
 /// A request to be made.

@@ -256,7 +256,7 @@ impl Leases {
         self.known.values().filter_map(|lease| lease.node.clone()).map(String::from).collect()
     }
 
-    /// Remembers that what a lease says of its node is true, or that nobody knows better.
+    /// Remembers that what a lease says about its node is true, or cannot be checked.
     pub(super) fn set_proven(&mut self, name: &str) {
         if let Some(lease) = self.known.get_mut(name) {
             lease.unproven = None;

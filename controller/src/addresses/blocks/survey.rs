@@ -57,7 +57,7 @@ const DIGEST_BITS: u32 = 53;
 pub(super) struct Survey {
     /// The digests of the pools that were looked through by this leader.
     done: BTreeMap<PoolKey, i64>,
-    /// Pools of which two pods had one address. A lease is of one of them, so that another look is due when
+    /// Pools in which two pods had one address. A lease is of one of them, so that another look is due when
     /// it is gone.
     shared: BTreeSet<PoolKey>,
     /// What ClaimNetworks draw from; `None` before that is known.
@@ -84,26 +84,26 @@ pub(super) struct Pool {
 #[derive(Debug, Clone)]
 pub(super) struct Task {
     pub(super) pools: BTreeMap<PoolKey, Pool>,
-    /// What the blocks and leases of all pools have.
-    known: Known,
+    /// The addresses of the blocks and leases of all pools.
+    known: KnownAddresses,
 }
 
 /// Addresses that blocks and leases have.
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct KnownAddresses {
     blocks: BTreeMap<PoolKey, Vec<AddressBlockSpec>>,
     /// The UID of the pod that holds each lease, if it is a pod.
     leases: BTreeMap<String, Option<String>>,
-    /// What the ClaimNetworks draw from.
+    /// The pools that the ClaimNetworks draw from.
     draws: BTreeMap<NetworkName, PoolKey>,
 }
 
-/// What a survey has found and written.
+/// The result of a survey.
 #[derive(Debug, Default)]
 pub(super) struct Surveyed {
     pub(super) pools: BTreeMap<PoolKey, i64>,
     pub(super) leases: BTreeMap<String, HeldAddress>,
-    /// Pools of which two pods have one address.
+    /// Pools in which two pods have one address.
     pub(super) shared: BTreeSet<PoolKey>,
 }
 
@@ -148,7 +148,7 @@ impl Survey {
             }
         }
         let missing = demand.pools.iter().filter_map(|(key, spec)| {
-            // Without a ClaimNetwork, nobody gets an address.
+            // Without a ClaimNetwork, no pod gets an address.
             let pool = Pool::of(spec, networks.remove(key)?);
             (self.digest(key, demand) != Some(pool.digest)).then(|| (key.clone(), pool))
         });
@@ -256,7 +256,7 @@ fn leaving_of(name: &str, lease: &Lease) -> Option<Leaving> {
     })
 }
 
-impl Known {
+impl KnownAddresses {
     /// Whether the pool has given the address to a node or a claim.
     fn has(&self, pool: &PoolKey, address: IpAddr) -> bool {
         self.blocks.get(pool).is_some_and(|blocks| blocks.iter().any(|block| block.hands_out(address)))
@@ -355,7 +355,7 @@ impl Task {
         blocks: &Blocks,
         leases: &Leases,
     ) -> Self {
-        let mut known = Known::default();
+        let mut known = KnownAddresses::default();
         for block in blocks.all().values() {
             known.blocks.entry(block.spec.key()).or_default().push(block.spec.clone());
         }
@@ -408,8 +408,7 @@ impl Task {
         self.pools.iter().filter(needs_it).filter_map(lease).collect()
     }
 
-    /// Reads all claims, and makes a lease for each address that they have of the pools and that nobody
-    /// knows.
+    /// Reads all claims, and makes a lease for each unknown address that they have of the pools.
     ///
     /// # Errors
     /// A request failed. What was made stays, and is found again.
@@ -494,7 +493,7 @@ mod tests {
     use kube::runtime::watcher;
     use tower_test::mock;
 
-    use super::super::RETRY;
+    use super::super::RETRY_DELAY;
     use super::*;
 
     fn name(name: &str) -> NetworkName {
@@ -565,7 +564,7 @@ mod tests {
         let draw = || Draw::From { pool: plant.clone(), nodes: BTreeSet::new(), selected: BTreeSet::new() };
         let mut shared = Demand::default();
         shared.pools.insert(plant.clone(), pool(json!({"ranges": [{"subnet": "10.20.0.0/24"}]})));
-        assert!(survey.missing(&shared).is_empty(), "nobody draws from it");
+        assert!(survey.missing(&shared).is_empty(), "no ClaimNetwork draws from it");
         shared.networks.insert(name("a"), draw());
         survey.pass(&shared);
         shared.networks.insert(name("b"), draw());
@@ -599,7 +598,7 @@ mod tests {
         let mut demand = demand(json!([{"subnet": "10.20.0.0/24"}]));
         let key = PoolKey::Network(name("storage"));
         survey.observe(&demand, start);
-        assert_eq!(survey.due(&key), start + SETTLE, "nobody knows since when it is so");
+        assert_eq!(survey.due(&key), start + SETTLE, "it is unknown since when it is so");
         let storage = demand.networks.remove(&name("storage")).unwrap();
         survey.observe(&demand, now);
         demand.networks.insert(name("storage"), storage.clone());
@@ -610,8 +609,8 @@ mod tests {
         assert_eq!(survey.due(&key), later + SETTLE);
         survey.observe(&demand, later + SETTLE);
         assert!(survey.due(&key) <= later);
-        survey.retry(later + RETRY);
-        assert_eq!(survey.due(&key), later + RETRY);
+        survey.retry(later + RETRY_DELAY);
+        assert_eq!(survey.due(&key), later + RETRY_DELAY);
     }
 
     fn network(spec: Value) -> ClaimNetworkSpec {
@@ -624,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_nobody_knows_gets_a_lease_in_each_pool_that_has_it() {
+    fn an_unknown_address_gets_a_lease_in_each_pool_that_has_it() {
         let demand = demand(json!([{"subnet": "10.20.0.0/24"}]));
         let (mut blocks, mut leases) = (Blocks::default(), Leases::default());
         let object = |kind: &str, name: &str, spec: Value| {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Changes are gathered for this long before blocks are planned anew.
-pub(super) const GATHER: Duration = Duration::from_millis(100);
+/// Changes are gathered for this long before blocks are planned again.
+pub(super) const GATHER_DELAY: Duration = Duration::from_millis(100);
 
 /// Planning takes at most this part of the time: one in so many.
 const PLAN_SHARE: u32 = 5;
@@ -30,7 +30,7 @@ impl Timers {
     }
 
     pub(super) fn plan_soon(&mut self) {
-        self.plan_at(Instant::now() + GATHER);
+        self.plan_at(Instant::now() + GATHER_DELAY);
     }
 
     pub(super) fn plan_at(&mut self, time: Instant) {

@@ -1,5 +1,5 @@
-//! What is known of the cluster: the blocks and leases that the watches have shown, what needs addresses, and
-//! what has been found out about both. It makes no request.
+//! The known state of the cluster: the blocks and leases that the watches have shown, what needs addresses,
+//! and what has been found out about both. It makes no request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::addresses::leasing::{Leasing, Plan, World};
 use crate::demand::{Demand, Needs, Waiting};
 use crate::objects::watches::Refused;
 
-/// How long no block is created of which the API server says that it exists, but the watch does not show it.
+/// How long a block is not created that exists for the API server but is not shown by the watch.
 const AVOID: Duration = Duration::from_secs(300);
 
-/// Holders of which no watch tells that are looked up at once.
+/// Holders that are looked up at once because no watch reports them.
 const LOOKUPS: usize = 5;
 
 /// How long a node may be said to use an address before the watch of claims shows why.
 pub(super) const UNPROVEN: Duration = Duration::from_secs(10);
 
-/// What a watch has shown.
+/// The objects of a watch.
 type Shown = Result<watcher::Event<DynamicObject>, Refused>;
 
 /// Which watches have seen a whole list.
@@ -40,7 +40,7 @@ struct Synced {
     leases: bool,
 }
 
-/// What is known of the cluster.
+/// The known state of the cluster.
 #[derive(Debug, Clone)]
 pub(super) struct View {
     pub(super) blocks: Blocks,
@@ -196,7 +196,7 @@ impl View {
     }
 
     /// Returns what is to be done about leases: some are confirmed, those that no node uses are freed, and
-    /// those that nobody holds are deleted.
+    /// those without a holder are deleted.
     pub(super) fn due(&mut self, claims: &Claims, now: Instant) -> Vec<Action> {
         let forged = self.judge(claims, now);
         let all = self.leases.all().iter();
@@ -213,7 +213,7 @@ impl View {
         actions
     }
 
-    /// Returns what is to be done about a lease. Of one that `is_forged`, a node is said to use the address
+    /// Returns what is to be done about a lease. If it `is_forged`, a node is said to use the address
     /// without the claim.
     fn due_of(&self, name: &str, lease: &Lease, is_forged: bool, claims: &Claims) -> Option<Action> {
         let reference = LeaseRef {
@@ -245,7 +245,7 @@ impl View {
         self.is_to_be_confirmed(lease, claims).then_some(Action::ConfirmLease(reference))
     }
 
-    /// Looks at what is said of nodes since the last list, and returns the leases of which a node is said to
+    /// Looks at what is said of nodes since the last list, and returns the leases that a node is said to
     /// use the address without the claim.
     fn judge(&mut self, claims: &Claims, now: Instant) -> BTreeSet<String> {
         let unproven = self.leases.all().iter().filter_map(|(name, lease)| {
@@ -254,7 +254,7 @@ impl View {
                 HolderKind::ResourceClaim => claims.standing(&lease.holder.uid, node, since, UNPROVEN, now),
                 HolderKind::Pod => Standing::Proven,
             };
-            // The watch of claims began, or began anew, too late to tell.
+            // The watch of claims began, or began again, too late to tell.
             let is_over = standing == Standing::Unknown && claims.is_listed_since(since + UNPROVEN);
             Some((name.clone(), since, if is_over { Standing::Proven } else { standing }))
         });

@@ -41,7 +41,7 @@ pub(super) struct LeaseRef {
     pub(super) resource_version: String,
 }
 
-/// Why a node does not use an address of which it is said to.
+/// Why a node does not use an address that it is said to use.
 #[derive(Debug, Clone)]
 pub(super) enum Unused {
     /// It is gone.
@@ -50,7 +50,7 @@ pub(super) enum Unused {
     NotAllocated(Holder),
 }
 
-/// What a request has found or done.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Done {
     /// The object is as it should be.
@@ -74,7 +74,7 @@ impl Writes {
     }
 
     /// Records the size of a pool's blocks in its status, unless one is recorded there, and returns what is
-    /// recorded. Of two leaders, one succeeds.
+    /// recorded. One of two leaders succeeds.
     pub(super) async fn record(&self, pool: &PoolKey, totals: AddressTotals) -> kube::Result<Done> {
         let (api, name) = match pool {
             PoolKey::Network(name) => (&self.networks, name.as_ref()),
@@ -199,7 +199,7 @@ impl Writes {
         overtaken(&[404, 409, 422], patched)
     }
 
-    /// Says that a lease holds its address whoever hands it out, and that it stays until no node uses it.
+    /// Says that a lease holds its address for any claim, and that it stays until no node uses it.
     pub(super) async fn confirm(&self, lease: &LeaseRef) -> kube::Result<Done> {
         let Some(found) = self.leases.get_opt(&lease.name).await? else { return Ok(Done::Overtaken) };
         let metadata = found.metadata;
@@ -523,7 +523,7 @@ mod tests {
         let lease = lease();
         let of_pod = Holder { kind: HolderKind::Pod, ..holder() };
         assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Overtaken, "a node uses it");
-        assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Overtaken, "nobody deleted it");
+        assert_eq!(writes.release_lease(&lease, None).await.unwrap(), Done::Overtaken, "it was not deleted");
         assert_eq!(
             writes.release_lease(&lease, Some(&of_pod)).await.unwrap(),
             Done::Overtaken,

@@ -159,7 +159,7 @@ impl<'a, I: Iterator<Item = IpNet>> Free<'a, I> {
         Self { candidates, taken: taken.clone(), usable, held, resting, rested: BTreeSet::new() }
     }
 
-    /// Returns the block if it is free and somebody can get an address of it.
+    /// Returns the block if it is free and a pod can get an address of it.
     fn check(&self, cidr: IpNet) -> Option<FreeBlock> {
         if self.taken.overlap(cidr).is_some() {
             return None;

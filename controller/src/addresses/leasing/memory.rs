@@ -8,9 +8,9 @@ use netclaim_api::NetworkName;
 use netclaim_api::addresses::{AddressBlockSpec, PoolKey};
 use tokio::time::Instant;
 
-use super::{BlockRef, MOVE_INTERVAL, MOVE_PATIENCE, Phase, REST, World};
+use super::{BlockRef, MOVE_DELAY, MOVE_INTERVAL, Phase, REST, World};
 
-/// What the API server does not store.
+/// The part of the state that the API server does not store.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Memory {
     /// Since when nodes with blocks or leases have had no Node object.
@@ -114,7 +114,7 @@ impl Memory {
     /// Returns when the next round of moves of a pool may begin, if there was one.
     pub(super) fn moves_due(&self, key: &PoolKey) -> Option<Instant> {
         let (began, left) = self.moved.get(key)?;
-        Some(*began + if left.is_empty() { MOVE_INTERVAL } else { MOVE_PATIENCE })
+        Some(*began + if left.is_empty() { MOVE_INTERVAL } else { MOVE_DELAY })
     }
 
     /// Remembers that these blocks of a pool are moved now.

@@ -12,7 +12,7 @@
 //!   the same.
 //! * A finalizer is removed only of a block whose Node object is gone for the safety time, and no block is
 //!   deleted without one.
-//! * What nobody asked for is not deleted: a ClaimNetwork or AddressPool that is invalid keeps its blocks.
+//! * Nothing is deleted without a request: a ClaimNetwork or AddressPool that is invalid keeps its blocks.
 //! * The work grows with the blocks that exist, never with the addresses of a pool.
 
 mod free;
@@ -61,8 +61,8 @@ const LEFT: Duration = Duration::from_secs(600);
 /// Time between two rounds of moves of one pool: an agent needs some of it to give a block back.
 const MOVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time after which a round of moves is over of which a block did not come: its node may be away for long.
-const MOVE_PATIENCE: Duration = Duration::from_secs(20);
+/// Time after which a round of moves ends although a block did not come: its node may be away for long.
+const MOVE_DELAY: Duration = Duration::from_secs(20);
 
 /// Blocks that are being created at once, so that no number that an agent reports exhausts the memory.
 const MAX_CREATES: usize = 1000;
@@ -70,7 +70,7 @@ const MAX_CREATES: usize = 1000;
 /// Time to the next plan after one that reached a limit.
 const NEXT_CREATES: Duration = Duration::from_secs(1);
 
-/// What the plan follows from.
+/// The input of the plan.
 pub(crate) struct World<'a> {
     /// All ClaimNetworks that exist.
     pub(crate) networks: &'a BTreeMap<NetworkName, Draw>,
@@ -158,13 +158,13 @@ pub(crate) struct Plan {
     pub(crate) delete: Vec<Removal>,
     /// Blocks whose finalizer is to be removed, after they are deleted.
     pub(crate) release: Vec<Removal>,
-    /// Blocks that somebody took the finalizer off, which is to be put back: without it, their nodes do not
+    /// Blocks whose finalizer was removed, which is to be put back: without it, their nodes do not
     /// use them.
     pub(crate) hold: Vec<BlockRef>,
     pub(crate) totals: BTreeMap<PoolKey, AddressTotals>,
     /// Whether there are addresses for each accepted ClaimNetwork that draws some.
     pub(crate) supply: BTreeMap<NetworkName, Supply>,
-    /// Blocks that go but still have holders, and what else somebody has of addresses that are not its
+    /// Blocks that go but still have holders, and other holders of addresses that are not its
     /// ClaimNetwork's any more.
     pub(crate) leaving: Vec<Leaving>,
     /// Nodes with blocks or leases whose Node object is gone for the safety time.
@@ -310,14 +310,14 @@ impl Leasing {
         now: Instant,
         plan: &mut Plan,
     ) {
-        // A node needs no block from which nobody gets an address.
-        let (has_usable, nobody) = (spec.has_usable(), BTreeSet::new());
+        // A node needs no block from which no pod gets an address.
+        let (has_usable, no_nodes) = (spec.has_usable(), BTreeSet::new());
         let networks: BTreeMap<&NetworkName, &BTreeSet<String>> = world
             .networks
             .iter()
             .filter_map(|(name, draw)| match draw {
                 Draw::From { pool, nodes, .. } if pool == key => {
-                    Some((name, if has_usable { nodes } else { &nobody }))
+                    Some((name, if has_usable { nodes } else { &no_nodes }))
                 }
                 _ => None,
             })
@@ -355,15 +355,15 @@ impl Leasing {
             }
             self.memory.gave(key, &share.given, now);
             let short = share.short();
-            for turn in &short {
-                let supply = plan.supply.entry(turn.network.clone()).or_insert(Supply::Free);
+            for node in &short {
+                let supply = plan.supply.entry(node.network.clone()).or_insert(Supply::Free);
                 if let Supply::Exhausted(nodes) = supply {
-                    nodes.insert(turn.node.to_owned());
+                    nodes.insert(node.node.to_owned());
                 } else {
-                    *supply = Supply::Exhausted(BTreeSet::from([turn.node.to_owned()]));
+                    *supply = Supply::Exhausted(BTreeSet::from([node.node.to_owned()]));
                 }
             }
-            if short.iter().any(|turn| turn.rank != Rank::More) {
+            if short.iter().any(|node| node.rank != Rank::More) {
                 match moves_are_due {
                     Some(due) if due > now => plan.look_at(due),
                     _ => {
@@ -382,7 +382,7 @@ impl Leasing {
         }
         if !moved.is_empty() {
             self.memory.moved(key, moved, now);
-            plan.look_at(now + MOVE_PATIENCE);
+            plan.look_at(now + MOVE_DELAY);
         }
         if let Some(totals) = totals {
             let totals = AddressTotals { block_size: sizes, ..totals };
@@ -421,7 +421,7 @@ impl Plan {
 /// The blocks of one pool.
 #[derive(Default)]
 struct OfPool<'a> {
-    blocks: Vec<Held<'a>>,
+    blocks: Vec<ExistingBlock<'a>>,
     /// Their addresses, and those of blocks of other pools that pods may still have.
     taken: Taken,
     /// Addresses that AddressLeases hold.
@@ -429,7 +429,7 @@ struct OfPool<'a> {
 }
 
 /// A block that exists.
-struct Held<'a> {
+struct ExistingBlock<'a> {
     name: &'a str,
     block: &'a Block,
     /// Whether it goes: it is being deleted, or this plan deletes it.
@@ -455,17 +455,17 @@ impl OfPool<'_> {
 fn by_pool<'a>(world: &World<'a>) -> BTreeMap<PoolKey, OfPool<'a>> {
     let mut pools: BTreeMap<PoolKey, OfPool<'a>> = BTreeMap::new();
     for (name, block) in world.blocks {
-        let held = Held { name, block, leaves: block.phase == Phase::Deleting };
+        let held = ExistingBlock { name, block, leaves: block.phase == Phase::Deleting };
         pools.entry(block.spec.key()).or_default().blocks.push(held);
     }
     pools
 }
 
-/// Makes addresses count as taken in every pool that has them, if somebody still has them who may get no more
-/// of them: their ClaimNetwork is gone or draws from another pool now, or their own pool does not have all of
-/// them any more, or nobody knows what it has. Leases of other ClaimNetworks count in their own pool. The
-/// ranges of two pools may be the same, such as when they move from a ClaimNetwork to an AddressPool, or on
-/// two links. So what other ClaimNetworks may still hand out does not count.
+/// Makes addresses count as taken in every pool that has them, if a holder still has them that may get no
+/// more of them: their ClaimNetwork is gone or draws from another pool now, or their own pool does not have
+/// all of them any more, or its content is unknown. Leases of other ClaimNetworks count in their own pool.
+/// The ranges of two pools may be the same, such as when they move from a ClaimNetwork to an AddressPool, or
+/// on two links. So what other ClaimNetworks may still hand out does not count.
 fn keep_apart(
     world: &World<'_>,
     usable: &BTreeMap<&PoolKey, Usable>,

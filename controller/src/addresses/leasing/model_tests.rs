@@ -59,7 +59,7 @@ struct Stored {
     wanted: Option<i64>,
 }
 
-/// What the API server stores.
+/// The objects that the API server stores.
 #[derive(Clone, Default)]
 struct Api {
     blocks: BTreeMap<String, Stored>,
@@ -649,7 +649,7 @@ fn run(seed: u64) -> (usize, u64, usize) {
     for _ in 0..30 {
         cluster.step(true);
     }
-    assert_eq!(cluster.moves(), before, "NETCLAIM_SEED={seed}: blocks move though nobody waits");
+    assert_eq!(cluster.moves(), before, "NETCLAIM_SEED={seed}: blocks move though no pod waits");
     cluster.check_shares();
     cluster.api.networks.clear();
     for _ in 0..20 {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use tokio::time::Instant;
 
-use super::share::{Rank, Share, Turn};
-use super::{Held, Removal, Why};
+use super::share::{Rank, Share, ShortNode};
+use super::{ExistingBlock, Removal, Why};
 
 /// An empty block, in the order in which they are taken.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -28,11 +28,11 @@ struct Candidate<'a> {
 /// rest.
 pub(super) fn find(
     share: &Share<'_>,
-    short: &[Turn<'_>],
+    short: &[ShortNode<'_>],
     given: Option<&BTreeMap<IpNet, Instant>>,
 ) -> Vec<Removal> {
     let count = |rank, has_blocks| {
-        short.iter().filter(|turn| turn.rank == rank && (turn.blocks > 0) == has_blocks).count()
+        short.iter().filter(|short| short.rank == rank && (short.blocks > 0) == has_blocks).count()
     };
     let crowded: usize = share.pressure.values().map(|pressure| pressure.crowded).sum();
     let awaited = count(Rank::Awaited, false) + count(Rank::Awaited, true).min(crowded);
@@ -55,7 +55,7 @@ fn candidates<'a>(share: &Share<'a>, given: Option<&BTreeMap<IpNet, Instant>>) -
             share.pressure.get(network).is_some_and(|pressure| pressure.needed.contains(node));
         let rests = |cidr: &IpNet| given.is_some_and(|given| given.contains_key(cidr));
         let empty = holding.empty.iter().filter(|(held, _)| !rests(&held.block.spec.cidr));
-        let mut empty: Vec<&(&Held<'a>, u128)> = empty.collect();
+        let mut empty: Vec<&(&ExistingBlock<'a>, u128)> = empty.collect();
         empty.sort_by_key(|(held, _)| (held.block.reported, held.name));
         let (mut blocks, mut usable) = (holding.blocks, holding.usable);
         for (held, count) in empty {

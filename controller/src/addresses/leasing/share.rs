@@ -9,7 +9,7 @@ use netclaim_api::addresses::{
 };
 
 use super::free::{Free, Usable};
-use super::{Held, OfPool, Phase, World};
+use super::{ExistingBlock, OfPool, Phase, World};
 use crate::demand::Places;
 
 /// New blocks of a node for a ClaimNetwork and family in one plan.
@@ -30,10 +30,10 @@ pub(super) struct Share<'a> {
     /// Blocks that this plan creates for nodes for which pods wait.
     pub(super) given: Vec<IpNet>,
     /// Who needs a block, the most urgent first.
-    queue: BTreeSet<Turn<'a>>,
+    queue: BTreeSet<ShortNode<'a>>,
 }
 
-/// What a node has for one ClaimNetwork.
+/// The blocks that a node has for one ClaimNetwork.
 #[derive(Default)]
 pub(super) struct Holding<'a> {
     pub(super) blocks: usize,
@@ -46,7 +46,7 @@ pub(super) struct Holding<'a> {
     needed: u128,
     used: u128,
     /// Its empty blocks that the API server has, if its node exists, with their usable addresses.
-    pub(super) empty: Vec<(&'a Held<'a>, u128)>,
+    pub(super) empty: Vec<(&'a ExistingBlock<'a>, u128)>,
     /// Whether the node should have addresses for the ClaimNetwork: it publishes it.
     is_due: bool,
     /// Whether its Node object says that it is not Ready.
@@ -68,7 +68,7 @@ pub(super) struct Pressure<'a> {
 
 /// A node that needs a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Turn<'a> {
+pub(super) struct ShortNode<'a> {
     pub(super) rank: Rank,
     pub(super) blocks: usize,
     pub(super) node: &'a str,
@@ -80,7 +80,7 @@ pub(super) struct Turn<'a> {
 pub(super) enum Rank {
     /// A pod waits for a node without a free address.
     Awaited,
-    /// Nobody waits for a node without a block.
+    /// No pod waits for a node without a block.
     First,
     More,
 }
@@ -95,13 +95,13 @@ impl<'a> Share<'a> {
     ) -> Self {
         let mut holdings: BTreeMap<(&NetworkName, &str), Holding<'a>> = BTreeMap::new();
         for (network, nodes) in networks {
-            // Without its Node object, nobody would clean up after the node.
+            // Without its Node object, nothing would clean up after the node.
             for node in nodes.iter().filter(|node| world.nodes.contains(*node)) {
                 holdings.entry((*network, node)).or_default().is_due = true;
             }
         }
         let (mut leased, mut used) = (0u128, 0u128);
-        let of_family = |held: &&Held<'_>| Family::of(held.block.spec.cidr.addr()) == family;
+        let of_family = |held: &&ExistingBlock<'_>| Family::of(held.block.spec.cidr.addr()) == family;
         for held in of_pool.blocks.iter().filter(of_family) {
             let block = held.block;
             let count = usable.count(&block.spec);
@@ -156,7 +156,7 @@ impl<'a> Share<'a> {
         }
         let due = share.holdings.iter().filter(|(_, holding)| holding.needs_block());
         share.queue =
-            due.map(|((network, node), holding)| share.turn(network, node, holding.blocks)).collect();
+            due.map(|((network, node), holding)| share.short_node(network, node, holding.blocks)).collect();
         share
     }
 
@@ -188,7 +188,7 @@ impl<'a> Share<'a> {
         pressure
     }
 
-    fn turn(&self, network: &'a NetworkName, node: &'a str, blocks: usize) -> Turn<'a> {
+    fn short_node(&self, network: &'a NetworkName, node: &'a str, blocks: usize) -> ShortNode<'a> {
         let is_awaited =
             || self.pressure.get(network).is_some_and(|pressure| pressure.awaited.contains(node));
         let rank = match blocks {
@@ -196,7 +196,7 @@ impl<'a> Share<'a> {
             0 => Rank::First,
             _ => Rank::More,
         };
-        Turn { rank, blocks, node, network }
+        ShortNode { rank, blocks, node, network }
     }
 
     /// Leases free blocks one by one, each to the node whose turn it is, so that no node gets many while
@@ -210,38 +210,38 @@ impl<'a> Share<'a> {
         limit: usize,
     ) -> bool {
         let mut is_limited = false;
-        while let Some(turn) = self.queue.pop_first() {
+        while let Some(short) = self.queue.pop_first() {
             if create.len() >= limit {
                 // Whether the others are short, the next plan knows.
                 self.queue.clear();
                 return true;
             }
             let Some(block) = free.next() else {
-                self.queue.insert(turn);
+                self.queue.insert(short);
                 return is_limited;
             };
-            let Some(holding) = self.holdings.get_mut(&(turn.network, turn.node)) else { continue };
+            let Some(holding) = self.holdings.get_mut(&(short.network, short.node)) else { continue };
             holding.blocks += 1;
             holding.created += 1;
             holding.usable = holding.usable.saturating_add(block.usable);
             let (blocks, again, is_short) = (holding.blocks, holding.needs_block(), holding.is_short());
             let is_last = holding.created >= MAX_CREATES_OF_NODE;
             is_limited |= again && is_last;
-            if turn.rank == Rank::Awaited {
+            if short.rank == Rank::Awaited {
                 self.given.push(block.cidr);
                 // The first of those that wait has an address now.
-                if let Some(pressure) = self.pressure.get_mut(turn.network).filter(|_| !is_short) {
-                    pressure.awaited.remove(turn.node);
+                if let Some(pressure) = self.pressure.get_mut(short.network).filter(|_| !is_short) {
+                    pressure.awaited.remove(short.node);
                 }
             }
             if again && !is_last {
-                self.queue.insert(self.turn(turn.network, turn.node, blocks));
+                self.queue.insert(self.short_node(short.network, short.node, blocks));
             }
             self.leased = self.leased.saturating_add(block.usable);
             create.push(AddressBlockSpec {
                 pool: key.address_pool(),
-                network: turn.network.clone(),
-                node: turn.node.to_owned(),
+                network: short.network.clone(),
+                node: short.node.to_owned(),
                 cidr: block.cidr,
                 ranges: block.ranges,
             });
@@ -250,7 +250,7 @@ impl<'a> Share<'a> {
     }
 
     /// Returns who got no block or fewer than it wants, the most urgent first.
-    pub(super) fn short(&self) -> Vec<Turn<'a>> {
+    pub(super) fn short(&self) -> Vec<ShortNode<'a>> {
         self.queue.iter().copied().collect()
     }
 

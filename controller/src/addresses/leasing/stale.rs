@@ -10,7 +10,9 @@ use tokio::time::Instant;
 
 use super::free::{Taken, Usable};
 use super::memory::Memory;
-use super::{Block, BlockRef, Held, HeldAddress, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World};
+use super::{
+    Block, BlockRef, ExistingBlock, HeldAddress, LEFT, Leaving, OfPool, Phase, Plan, Removal, Safety, World,
+};
 use crate::demand::Draw;
 
 /// Why a block is removed.
@@ -107,7 +109,7 @@ pub(super) fn find(
 }
 
 /// Returns why a block may not be used, as far as the block itself says.
-fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &Held<'_>) -> Option<Why> {
+fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &ExistingBlock<'_>) -> Option<Why> {
     let spec = &held.block.spec;
     match world.networks.get(&spec.network) {
         None => Some(Why::NetworkGone),
@@ -115,7 +117,7 @@ fn stale(world: &World<'_>, key: &PoolKey, usable: Option<&Usable>, held: &Held<
         Some(Draw::Nothing) => Some(Why::OtherPool),
         Some(Draw::From { pool, .. }) if pool != key => Some(Why::OtherPool),
         Some(Draw::From { .. }) if spec.name() != held.name => Some(Why::OtherName),
-        // Without an accepted AddressPool, nobody knows its ranges.
+        // Without an accepted AddressPool, its ranges are unknown.
         Some(Draw::From { .. }) => match usable? {
             usable if usable.reserves(spec) => Some(Why::Reserved),
             usable if usable.count(spec) == 0 => Some(Why::OutOfRange),
@@ -138,8 +140,9 @@ fn overlaps<'a>(of_pool: &mut OfPool<'a>) -> BTreeMap<&'a str, IpNet> {
         return BTreeMap::new();
     }
     // The API server's times have seconds. A block of another name than its spec's is a copy.
-    let age = |held: &&Held<'a>| (held.block.spec.name() != held.name, held.block.created, held.name);
-    let mut by_age: Vec<&Held<'a>> = of_pool.blocks.iter().collect();
+    let age =
+        |held: &&ExistingBlock<'a>| (held.block.spec.name() != held.name, held.block.created, held.name);
+    let mut by_age: Vec<&ExistingBlock<'a>> = of_pool.blocks.iter().collect();
     by_age.sort_by_key(age);
     let mut older = Taken::default();
     let younger = by_age.into_iter().filter_map(|held| {
@@ -168,7 +171,7 @@ pub(super) fn leaving(name: &str, block: &Block, why: Option<&Why>) -> Leaving {
     }
 }
 
-/// Describes an address that somebody holds and that is not its ClaimNetwork's any more, if that `is_lost`.
+/// Describes an address that has a holder and is not its ClaimNetwork's any more, if that `is_lost`.
 pub(super) fn leaving_lease(held: &HeldAddress, is_lost: bool, awaited_by: BTreeSet<PoolKey>) -> Leaving {
     let HeldAddress { pool, network, address, holder } = held;
     let name = lease_name(pool, Leased::Address(*address));

@@ -235,13 +235,13 @@ fn a_pod_that_needs_several_addresses_gets_idle_blocks_of_others() {
     lab.block("storage.10.20.1.16-28").used = Some(1);
     assert_eq!(deleted(&lab.step()), [("storage.10.20.1.32-28", &Why::Moved)], "not a's own, though idle");
     lab.blocks.remove("storage.10.20.1.32-28");
-    assert_eq!(created(&lab.step()), ["a 10.20.1.32/28"], "not to c, for which nobody waits");
+    assert_eq!(created(&lab.step()), ["a 10.20.1.32/28"], "not to c, for which no pod waits");
     lab.wait(MOVE_INTERVAL);
     assert_eq!(deleted(&lab.step()), [], "the pod can be scheduled");
 }
 
 #[test]
-fn scarce_blocks_go_round_robin_so_that_nobody_hoards() {
+fn scarce_blocks_go_round_robin_so_that_no_node_hoards() {
     let mut lab = Lab::new(blocks_of_16(7), &["a", "b"]);
     lab.step();
     lab.block("storage.10.20.1.0-28").wanted = Some(1000);
@@ -260,7 +260,7 @@ fn a_node_wants_at_most_what_its_pods_have_and_some_more() {
     lab.step();
     lab.block("storage.fd00-0-0-0-0-0-0-0-122").wanted = Some(i64::MAX);
     let plan = lab.step();
-    assert_eq!(plan.create.len(), 64, "4096 addresses, two of the first block are nobody's");
+    assert_eq!(plan.create.len(), 64, "4096 addresses, two of the first block are not handed out");
     assert_eq!(lab.step().create.len(), 0, "they are enough");
     lab.block("storage.fd00-0-0-0-0-0-0-0-122").used = Some(i64::MAX);
     assert_eq!(lab.step().create.len(), 1, "no block has more pods than addresses");
@@ -327,7 +327,11 @@ fn the_first_block_waits_until_the_size_of_blocks_is_recorded() {
     assert_eq!((key, totals.block_size.ipv4, totals.size), (&inline("storage"), Some(29), 253));
     let draw = lab.networks.remove(&network("storage")).unwrap();
     let totals = lab.plan_once().totals[&inline("storage")];
-    assert_eq!((totals.size, totals.block_size), (253, BlockSize::default()), "nobody draws from it");
+    assert_eq!(
+        (totals.size, totals.block_size),
+        (253, BlockSize::default()),
+        "no ClaimNetwork draws from it"
+    );
     lab.networks.insert(network("storage"), draw);
     lab.sizes.insert(inline("storage"), BlockSize { ipv4: Some(28), ipv6: None });
     let plan = lab.plan_once();
@@ -370,7 +374,7 @@ fn a_block_gets_the_usable_addresses_that_no_lease_holds() {
         lab.hold(inline("storage"), "storage", ip(last));
     }
     let plan = lab.step();
-    assert_eq!(created(&plan), ["a 10.20.1.16/28"], "nobody could use the first");
+    assert_eq!(created(&plan), ["a 10.20.1.16/28"], "no pod could use the first");
     let ranges: Vec<String> = plan.create[0].ranges.iter().map(ToString::to_string).collect();
     assert_eq!(ranges, ["10.20.1.16/30", "10.20.1.21-10.20.1.31"]);
     assert_eq!(lab.plan().totals[&inline("storage")].leased, 15);
@@ -514,7 +518,7 @@ fn one_is_full(count: u8, nodes: &[&str]) -> Lab {
 }
 
 #[test]
-fn a_pod_beside_full_blocks_gets_the_last_idle_block_of_a_node_for_which_nobody_waits() {
+fn a_pod_beside_full_blocks_gets_the_last_idle_block_of_a_node_for_which_no_pod_waits() {
     let mut lab = one_is_full(3, &["a", "b", "c"]);
     let plan = lab.step();
     assert_eq!(deleted(&plan), [], "no pod waits");
@@ -522,7 +526,7 @@ fn a_pod_beside_full_blocks_gets_the_last_idle_block_of_a_node_for_which_nobody_
     lab.wants(network("storage"), Places::Nodes(names(&["a"])));
     assert_eq!(deleted(&lab.step()), [("storage.10.20.1.16-28", &Why::Moved)]);
     lab.blocks.remove("storage.10.20.1.16-28");
-    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"], "not to b, for which nobody waits");
+    assert_eq!(created(&lab.step()), ["a 10.20.1.16/28"], "not to b, for which no pod waits");
     lab.wait(MOVE_INTERVAL);
     assert_eq!(deleted(&lab.step()), [], "a has free addresses");
     // All of them are in use, and pods still wait.
@@ -534,7 +538,7 @@ fn a_pod_beside_full_blocks_gets_the_last_idle_block_of_a_node_for_which_nobody_
 }
 
 #[test]
-fn a_block_that_somebody_deletes_goes_to_the_full_node_for_which_a_pod_waits() {
+fn a_block_that_an_admin_deletes_goes_to_the_full_node_for_which_a_pod_waits() {
     let mut lab = one_is_full(2, &["a", "b"]);
     lab.wants(network("storage"), Places::Nodes(names(&["a"])));
     lab.blocks.remove("storage.10.20.1.16-28");
@@ -542,7 +546,7 @@ fn a_block_that_somebody_deletes_goes_to_the_full_node_for_which_a_pod_waits() {
 }
 
 #[test]
-fn a_node_that_gives_blocks_away_gets_one_back_from_nobody_who_needs_it() {
+fn a_node_that_gives_blocks_away_gets_none_back_from_a_node_that_needs_it() {
     let mut lab = one_is_full(2, &["a", "b"]);
     let [first, second] = ["storage.10.20.1.0-28", "storage.10.20.1.16-28"];
     lab.wants(network("storage"), Places::Nodes(names(&["a"])));
@@ -896,7 +900,7 @@ fn addresses_that_move_to_another_network_are_free_there_when_their_last_pod_has
 }
 
 #[test]
-fn addresses_of_a_network_whose_ranges_nobody_knows_are_nobody_elses() {
+fn addresses_of_a_network_with_unknown_ranges_go_to_no_other() {
     let mut lab = Lab::new(blocks_of_16(4), &["a"]);
     upper_half_moves(&mut lab);
     // The ClaimNetwork that had them has a mistake, too.
@@ -1000,7 +1004,7 @@ fn a_network_that_draws_from_another_pool_gives_its_blocks_back() {
 }
 
 #[test]
-fn of_two_blocks_with_one_address_the_younger_goes() {
+fn the_younger_of_two_blocks_with_one_address_goes() {
     let mut lab = Lab::new(blocks_of_16(4), &["a", "b"]);
     lab.lease("a", "10.20.1.16/28");
     lab.lease("b", "10.20.1.0/27");

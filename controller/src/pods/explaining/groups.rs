@@ -18,7 +18,7 @@ use crate::metrics::Outcome;
 
 /// How long a pod must wait before it is judged. Others get a node, a block of addresses or a new node
 /// before.
-const PATIENCE: Duration = Duration::from_secs(5);
+const JUDGE_DELAY: Duration = Duration::from_secs(5);
 
 /// Time between the first two judgements of a group. Each further one takes twice as long, up to [`LATEST`].
 const SOONEST: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ const REPEAT: Duration = Duration::from_secs(3000);
 /// may have thousands.
 const EVENTS: usize = 20;
 
-/// What the pods of a group have in common.
+/// The properties that the pods of a group have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PodGroup {
     pub(super) namespace: String,
@@ -44,7 +44,7 @@ pub(super) struct PodGroup {
     pub(super) spec: Arc<str>,
 }
 
-/// What is known of a group.
+/// The state of a group.
 #[derive(Debug)]
 struct Members {
     /// By UID.
@@ -81,7 +81,7 @@ pub(super) struct Pods {
     to_report: Queue,
 }
 
-/// What a judgement has found.
+/// The result of a judgement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
     /// Why the pods wait.
@@ -207,7 +207,7 @@ impl Pods {
         members.note = note;
         let mut pods = 0;
         let mut unreported = Vec::new();
-        for (uid, pod) in members.pods.iter_mut().filter(|(_, pod)| pod.since + PATIENCE <= now) {
+        for (uid, pod) in members.pods.iter_mut().filter(|(_, pod)| pod.since + JUDGE_DELAY <= now) {
             pod.is_judged = true;
             pods += 1;
             if members.note.as_ref().is_some_and(|note| !pod.has_report(note, now)) {
@@ -272,12 +272,12 @@ impl Default for Members {
 impl Members {
     /// Returns when the group is to be judged; `None` without pods.
     fn due(&self) -> Option<Instant> {
-        let patient = self.pods.values().map(|pod| pod.since + PATIENCE).min()?;
-        let Some(judged) = self.judged else { return Some(patient) };
+        let ripe = self.pods.values().map(|pod| pod.since + JUDGE_DELAY).min()?;
+        let Some(judged) = self.judged else { return Some(ripe) };
         let new = self.pods.values().filter(|pod| !pod.is_judged);
-        let new = new.map(|pod| (pod.since + PATIENCE).max(judged + SOONEST)).min();
+        let new = new.map(|pod| (pod.since + JUDGE_DELAY).max(judged + SOONEST)).min();
         let again = judged + self.interval;
-        Some(new.map_or(again, |new| new.min(again)).max(patient))
+        Some(new.map_or(again, |new| new.min(again)).max(ripe))
     }
 }
 
@@ -333,9 +333,9 @@ mod tests {
         assert_eq!(pods.next(), None);
         assert!(pods.apply(&waits("a"), start));
         assert!(!pods.apply(&waits("a"), start + SECOND), "it waits already");
-        assert_eq!(pods.next(), Some(start + PATIENCE));
-        assert_eq!(judge(&mut pods, &cause("full"), start + PATIENCE - SECOND), [""; 0]);
-        assert_eq!(judge(&mut pods, &cause("full"), start + PATIENCE), ["a: full"]);
+        assert_eq!(pods.next(), Some(start + JUDGE_DELAY));
+        assert_eq!(judge(&mut pods, &cause("full"), start + JUDGE_DELAY - SECOND), [""; 0]);
+        assert_eq!(judge(&mut pods, &cause("full"), start + JUDGE_DELAY), ["a: full"]);
     }
 
     #[test]
@@ -361,7 +361,7 @@ mod tests {
             pods.apply(&event, start + SECOND);
         }
         assert_eq!(pods.by_uid.len(), 1);
-        assert_eq!(pods.next(), Some(start + PATIENCE));
+        assert_eq!(pods.next(), Some(start + JUDGE_DELAY));
     }
 
     #[test]
@@ -372,18 +372,18 @@ mod tests {
         }
         let elsewhere = pod("c", |pod| pod["spec"]["nodeSelector"] = json!({"rack": "7"}));
         pods.apply(&watcher::Event::Apply(elsewhere), start);
-        let due = pods.take_due(start + PATIENCE, MOST);
+        let due = pods.take_due(start + JUDGE_DELAY, MOST);
         assert_eq!(due.len(), 2);
         assert!(due.iter().any(|(_, claims)| claims["net"] == "c-net"), "{due:?}");
         for (group, _) in &due {
-            let served = pods.answer(group, &Finding::Other(Outcome::Served), start + PATIENCE);
+            let served = pods.answer(group, &Finding::Other(Outcome::Served), start + JUDGE_DELAY);
             let members = if group.spec.contains("rack") { 1 } else { 2 };
             assert_eq!(served, (members, Outcome::Served));
-            let caused = pods.answer(group, &cause("full"), start + PATIENCE);
+            let caused = pods.answer(group, &cause("full"), start + JUDGE_DELAY);
             assert_eq!(caused, (0, Outcome::Known), "they have no report yet");
         }
         let reported: Vec<String> =
-            std::iter::from_fn(|| pods.next_report(start + PATIENCE)).map(|report| report.name).collect();
+            std::iter::from_fn(|| pods.next_report(start + JUDGE_DELAY)).map(|report| report.name).collect();
         assert_eq!(reported.len(), 3, "{reported:?}");
         assert!(!pods.has_reports());
     }
@@ -396,7 +396,7 @@ mod tests {
                 pod(&format!("p{n}"), |pod| pod["spec"]["nodeSelector"] = json!({"n": n.to_string()}));
             pods.apply(&watcher::Event::Apply(other), start);
         }
-        let counts = [3, 3, 3].map(|most| pods.take_due(start + PATIENCE, most).len());
+        let counts = [3, 3, 3].map(|most| pods.take_due(start + JUDGE_DELAY, most).len());
         assert_eq!(counts, [3, 2, 0]);
     }
 
@@ -413,11 +413,11 @@ mod tests {
         let due = |pods: &mut Pods, now: Instant| -> Vec<String> {
             pods.take_due(now, MOST).into_iter().map(|(group, _)| group.namespace).collect()
         };
-        let first = due(&mut pods, start + PATIENCE + SECOND);
+        let first = due(&mut pods, start + JUDGE_DELAY + SECOND);
         assert_eq!(first.iter().filter(|namespace| *namespace == "bank").count(), 1, "{first:?}");
         assert_eq!(first.len(), MOST);
         // Later, too, where groups that were never judged go first within their namespace.
-        let again = due(&mut pods, start + PATIENCE + SECOND + SOONEST);
+        let again = due(&mut pods, start + JUDGE_DELAY + SECOND + SOONEST);
         assert!(again.contains(&"bank".to_owned()), "{again:?}");
         let judged = pods.groups.values().filter(|members| members.judged.is_some()).count();
         assert_eq!(judged, 2 * MOST - 1);
@@ -434,7 +434,7 @@ mod tests {
         }
         let other = pod("other", |pod| pod["metadata"]["namespace"] = json!("zoo"));
         pods.apply(&watcher::Event::Apply(other), start + SECOND);
-        let reported = judge(&mut pods, &cause("full"), start + PATIENCE + SECOND);
+        let reported = judge(&mut pods, &cause("full"), start + JUDGE_DELAY + SECOND);
         assert_eq!(reported.iter().position(|report| report == "other: full"), Some(1));
         assert_eq!(reported.len(), 2 * EVENTS + 1);
     }
@@ -445,7 +445,7 @@ mod tests {
         for n in (0..50).rev() {
             pods.apply(&waits(&format!("web-{n}")), start + n * SECOND / 50);
         }
-        let now = start + PATIENCE + SECOND;
+        let now = start + JUDGE_DELAY + SECOND;
         let (group, _) = pods.take_due(now, MOST).remove(0);
         assert_eq!(pods.answer(&group, &cause("full"), now), (30, Outcome::Known));
         assert_eq!(pods.answer(&group, &cause("full"), now), (30, Outcome::Known), "they are queued");
@@ -466,7 +466,7 @@ mod tests {
         let (mut pods, start) = (Pods::default(), Instant::now());
         pods.apply(&waits("a"), start);
         for round in 0..10 {
-            let now = start + PATIENCE + round * LATEST;
+            let now = start + JUDGE_DELAY + round * LATEST;
             for (group, _) in pods.take_due(now, MOST) {
                 pods.answer(&group, &cause(&format!("full {round}")), now);
             }
@@ -516,16 +516,16 @@ mod tests {
         for second in (200..3190).step_by(10) {
             assert!(!is_reported(&mut pods, second, "down"), "after {second} s");
         }
-        assert!(is_reported(&mut pods, 3490, "down"), "an hour later nobody would see it");
+        assert!(is_reported(&mut pods, 3490, "down"), "an hour later it would not be seen");
     }
 
     #[test]
     fn an_event_that_could_not_be_written_is_written_after_the_next_judgement() {
         let (mut pods, start) = (Pods::default(), Instant::now());
         pods.apply(&waits("a"), start);
-        assert_eq!(judge(&mut pods, &cause("full"), start + PATIENCE).len(), 1);
+        assert_eq!(judge(&mut pods, &cause("full"), start + JUDGE_DELAY).len(), 1);
         pods.not_reported("a");
-        assert_eq!(judge(&mut pods, &cause("full"), start + PATIENCE + SOONEST), ["a: full"]);
+        assert_eq!(judge(&mut pods, &cause("full"), start + JUDGE_DELAY + SOONEST), ["a: full"]);
     }
 
     #[test]
@@ -533,17 +533,17 @@ mod tests {
         let (mut pods, start) = (Pods::default(), Instant::now());
         pods.apply(&waits("a"), start);
         let foreign = Finding::Other(Outcome::Foreign);
-        assert_eq!(judge(&mut pods, &foreign, start + PATIENCE), [""; 0]);
-        assert_eq!(pods.next(), Some(start + PATIENCE + FOREIGN));
+        assert_eq!(judge(&mut pods, &foreign, start + JUDGE_DELAY), [""; 0]);
+        assert_eq!(pods.next(), Some(start + JUDGE_DELAY + FOREIGN));
     }
 
     #[test]
-    fn a_pod_whose_tolerations_change_is_judged_anew() {
+    fn a_pod_whose_tolerations_change_is_judged_again() {
         let (mut pods, start) = (Pods::default(), Instant::now());
         pods.apply(&waits("a"), start);
-        judge(&mut pods, &cause("full"), start + PATIENCE);
+        judge(&mut pods, &cause("full"), start + JUDGE_DELAY);
         let changed = pod("a", |pod| pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]));
-        let later = start + PATIENCE + SECOND;
+        let later = start + JUDGE_DELAY + SECOND;
         assert!(pods.apply(&watcher::Event::Apply(changed), later));
         assert_eq!(pods.groups.len(), 1);
         assert_eq!(judge(&mut pods, &cause("full"), later), [""; 0], "it has that report");

@@ -48,10 +48,10 @@ const GROUPS: usize = 50;
 const EVENT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The pause after a round is this many times as long as the round.
-const PAUSE_FACTOR: u32 = 9;
+const REST_FACTOR: u32 = 9;
 
 /// The longest pause after a round.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const LONGEST_REST: Duration = Duration::from_secs(300);
 
 /// The longest time to compile the selectors of a group, and the longest time to evaluate them: tenants write
 /// them.
@@ -124,7 +124,7 @@ pub(crate) async fn run(
 
 /// How long nothing is read or judged after a round that took this long.
 fn pause(round: Duration) -> Duration {
-    LONGEST_PAUSE.min(round * PAUSE_FACTOR)
+    LONGEST_REST.min(round * REST_FACTOR)
 }
 
 /// Time for selectors that is left in a round.
@@ -264,7 +264,7 @@ impl Explainer {
     }
 }
 
-/// What the scheduler works with, at one moment.
+/// The scheduler's input at one moment.
 struct Snapshot {
     offers: Offers,
     nodes: Vec<Node>,

@@ -1,6 +1,7 @@
 //! The text of an event, in the words of `netclaimctl explain`. Pure.
 //!
-//! Whoever may read a pod may usually read its events. So claims and pods of other namespaces are not named.
+//! A user who may read a pod may usually read its events. So claims and pods of other namespaces are not
+//! named.
 
 use std::collections::BTreeSet;
 
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tenants_have_written_stays_on_one_line() {
+    fn texts_of_tenants_stay_on_one_line() {
         let note = of_groups("no", &[group(NET, "not known:\n\u{1b}[2J", &["a"], &[])], "shop");
         assert!(!note.contains(char::is_control), "{note:?}");
     }

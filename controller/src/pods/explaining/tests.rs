@@ -243,7 +243,7 @@ async fn a_network_that_does_not_exist_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_retried() {
+async fn a_failed_read_is_retried() {
     let mut partial = objects(OF_STORAGE);
     partial.remove("resource.k8s.io/v1/resourceslices");
     let (seen, events, metrics) = explain(&[pod("web-1")], partial, 100).await;
@@ -273,7 +273,7 @@ async fn a_group_is_read_within_a_limit() {
 #[test]
 fn the_pause_after_a_round_is_long_but_has_a_limit() {
     assert_eq!(pause(Duration::from_secs(2)), Duration::from_secs(18));
-    assert_eq!(pause(Duration::from_secs(1200)), LONGEST_PAUSE);
+    assert_eq!(pause(Duration::from_secs(1200)), LONGEST_REST);
 }
 
 #[tokio::test]

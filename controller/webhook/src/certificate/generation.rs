@@ -6,7 +6,7 @@
 //!   all CAs are trusted  │ only its own is trusted                 │ the next one is made
 //! ```
 //!
-//! * The key of a CA signs one certificate and is forgotten, so that nobody can steal it.
+//! * The key of a CA signs one certificate and is forgotten, so that it cannot be stolen.
 //! * Emptying the Secret revokes what was in it, after the overlap.
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 /// certificate.
 pub(super) const OVERLAP: SignedDuration = SignedDuration::from_mins(10);
 
-/// What a Secret has.
+/// The content of a Secret.
 pub(super) type Data = BTreeMap<String, ByteString>;
 
 /// A certificate with the CAs that clients have to trust.

@@ -41,8 +41,8 @@ use crate::Names;
 /// From one look to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between a failed look and the next one.
-const RETRY: Duration = Duration::from_secs(5);
-/// Time until the next look when somebody else was faster, such as another replica.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Time until the next look when another writer was faster, such as another replica.
 const LOST: Duration = Duration::from_secs(1);
 /// API servers learn of a new bundle by their watches.
 const PROPAGATION: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ const MAX_PREVIOUS: usize = 3;
 /// Why a look failed.
 #[derive(Debug, ThisError)]
 enum LookError {
-    #[error("somebody else was faster")]
+    #[error("another writer was faster")]
     Lost,
     #[error("there is no Secret {0}: upgrade the chart with webhook.enabled=true, which makes it")]
     Absent(String),
@@ -85,14 +85,14 @@ impl Keeper {
                 Ok(()) => LOOK_INTERVAL,
                 Err(LookError::Lost) => {
                     tracing::info!(
-                        "somebody else has written the webhook's certificate or bundle, looking again"
+                        "another writer has changed the webhook's certificate or bundle, looking again"
                     );
                     LOST
                 }
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "cannot keep the webhook's certificate, will retry");
-                    RETRY
+                    RETRY_DELAY
                 }
             };
             sleep(pause).await;
@@ -124,7 +124,7 @@ impl Keeper {
             Err(unusable) => {
                 if !data.is_empty() {
                     let error = &unusable as &dyn std::error::Error;
-                    tracing::warn!(secret = name, error, "replacing what the Secret has");
+                    tracing::warn!(secret = name, error, "replacing the content of the Secret");
                 }
                 let previous = self.previous(configuration.as_ref());
                 self.renew(secret, &previous, now).await?
@@ -181,7 +181,7 @@ impl Keeper {
         let data = written.data.unwrap_or_default();
         match Generation::read(&data, &dns, now) {
             Ok(generation) => Ok((data, generation)),
-            // Somebody changes what is written.
+            // Another writer changes what is written.
             Err(_) => Err(LookError::Lost),
         }
     }
@@ -215,7 +215,7 @@ impl Keeper {
 const SECRET: &str = "Secret";
 const CONFIGURATION: &str = "ValidatingWebhookConfiguration";
 
-/// Returns the CAs in the bundles of our webhooks, newest first. Somebody else may have written them: what
+/// Returns the CAs in the bundles of our webhooks, newest first. Another program may have written them: what
 /// cannot be used is left out.
 fn trusted(configuration: &ValidatingWebhookConfiguration, names: &Names) -> Vec<CertificateDer<'static>> {
     let ours = configuration.webhooks.iter().flatten().filter(|webhook| names.are_of(webhook));
@@ -263,7 +263,7 @@ mod tests {
         version: u64,
         secrets_made: usize,
         patches: usize,
-        /// Whether somebody changes the configuration when it has been read.
+        /// Whether another writer changes the configuration when it has been read.
         is_busy: bool,
         /// Whether the replicas have no right to write.
         is_read_only: bool,
@@ -348,12 +348,12 @@ mod tests {
             })))
         }
 
-        /// Somebody removes what the Secret has.
+        /// Removes what the Secret has, as an admin could.
         fn loses_its_data(&self) {
             self.0.lock().unwrap().secret.as_mut().unwrap()["data"] = Value::Null;
         }
 
-        /// Somebody writes the bundle of a webhook.
+        /// Writes the bundle of a webhook, as an admin could.
         fn has_bundle(&self, index: usize, text: &str) {
             let configuration = &mut self.0.lock().unwrap().configuration;
             let bundle = ByteString(text.as_bytes().to_vec());
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_two_renewals_at_once_one_is_kept() {
+    async fn one_of_two_renewals_at_once_is_kept() {
         let server = Server::new();
         let (mut a, mut b) = (server.replica(), server.replica());
         a.look(start()).await.unwrap();
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_bundle_that_somebody_resets_is_written_again() {
+    async fn a_bundle_that_is_reset_is_written_again() {
         let server = Server::new();
         let mut replica = server.replica();
         replica.look(start()).await.unwrap();

@@ -17,7 +17,7 @@ pub(crate) struct Validity {
 
 /// The certificate has no validity that can be read.
 #[derive(Debug, Error)]
-#[error("it has no validity")]
+#[error("it has no period of validity")]
 pub(crate) struct NoValidity(#[source] ASN1Error);
 
 impl Validity {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_has_no_validity() {
+    fn a_text_that_is_not_a_certificate_has_no_validity() {
         for bytes in [&b""[..], b"0\x03\x02\x01\x01", &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], &[0x30; 4096]] {
             assert!(Validity::of(&CertificateDer::from(bytes)).is_err());
         }

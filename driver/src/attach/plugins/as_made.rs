@@ -1,7 +1,7 @@
 //! Whether an interface is as its plugins have made it, by one look into the pod: a CHECK is a process for
 //! each plugin.
 //!
-//! A difference is no finding: plugins have views of their own, and CHECK decides.
+//! A difference is not a finding: plugins have views of their own, and CHECK decides.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

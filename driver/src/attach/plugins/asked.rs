@@ -37,8 +37,8 @@ struct Range {
 }
 
 /// Returns what the result has otherwise than it was asked, with both values. `mac` is what the interface in
-/// the pod has, if that is known. What a result does not say is no difference, except for addresses that were
-/// asked.
+/// the pod has, if that is known. What a result does not say is not a difference, except for addresses that
+/// were asked.
 pub(super) fn differences(
     spec: &Spec,
     attachment: &Attachment,

@@ -23,8 +23,8 @@ use crate::attach::record::Sandbox;
 use crate::attach::{Checked, Failure, Finding};
 use crate::links::Netns;
 
-/// What the names of our networks begin with, unless an admin chose another name: what is kept under those is
-/// nobody else's.
+/// The prefix of the names of our networks, unless an admin chose another name. No other program keeps
+/// anything under these names.
 const OURS: &str = "netclaim-";
 
 /// How old a reservation without a container must be: the plugin writes a file as soon as it has created it.
@@ -65,7 +65,7 @@ impl CniPlugins {
                 let of_type = list.plugins().map(PluginConf::plugin_type);
                 let found_by = of_type.enumerate().filter(|(_, plugin)| *plugin == error.plugin());
                 let is_of_first = found_by.map(|(index, _)| index).eq([0]);
-                // What passes by itself is no damage.
+                // What passes by itself is not damage.
                 let is_of_interface = is_of_first && error.retry() != Retry::Later;
                 Checked::Failed(Finding { message: error_chain(&error), is_of_interface })
             }
@@ -78,7 +78,7 @@ impl CniPlugins {
     /// then.
     ///
     /// The cache has other programs' attachments, and ours, whose truth is the journal. One of ours that is
-    /// in the cache alone counts as long as its namespace is there (somebody may have removed the journal's
+    /// in the cache alone counts as long as its namespace is there (an admin may have removed the journal's
     /// file), and is forgotten then.
     ///
     /// `host-local` knows no GC (release 1.9.1). In a network of ours we find its leases of sandboxes that
@@ -143,7 +143,7 @@ impl CniPlugins {
         }
     }
 
-    /// Returns the networks of ours of which the node still has something: an attachment in the cache, or an
+    /// Returns our networks that still have something on the node: an attachment in the cache, or an
     /// address.
     pub(super) async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
         let cache = self.cache.clone();
@@ -160,7 +160,7 @@ impl CniPlugins {
         let Ok(container_id) = stale.container_id.parse() else { return Ok(false) };
         let if_name = stale.if_name.as_deref().unwrap_or(spec.if_name.as_str()).parse();
         let Ok(if_name) = if_name else { return Ok(false) };
-        tracing::warn!(network = %list.name(), ip = %stale.ip, container = stale.container_id, "releasing the address of a sandbox that nothing is known of");
+        tracing::warn!(network = %list.name(), ip = %stale.ip, container = stale.container_id, "releasing the address of an unknown sandbox");
         let attachment = Attachment::new(container_id, None::<PathBuf>, if_name);
         let key = (list.name().clone(), attachment.key());
         let attempt = self.stale().get(&key).copied().unwrap_or_default();
@@ -208,7 +208,7 @@ fn kept(cached: Vec<Cached>, data_dir: &Path) -> BTreeMap<ListName, Spec> {
     kept
 }
 
-/// Returns a network of which nothing is known but an address: its IPAM plugin alone. The plugin finds what
+/// Returns a network that is known only by an address: its IPAM plugin alone. The plugin finds what
 /// belongs to a container whatever the range.
 fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation) -> Option<Spec> {
     let length = if matches!(reservation.ip, IpAddr::V4(_)) { 24 } else { 64 };
@@ -226,7 +226,7 @@ fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation
     })
 }
 
-/// Whether `known` is the cache's alone: an agent's, of which the journal knows nothing and whose namespace
+/// Whether `known` is the cache's alone: an agent's that the journal does not know and whose namespace
 /// is gone.
 fn is_left_over(known: &Cached, journalled: &[ValidAttachment], is_gone: impl Fn(&Path) -> bool) -> bool {
     let Attachment { container_id, netns, args, .. } = &known.attachment;

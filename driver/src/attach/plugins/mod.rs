@@ -39,7 +39,7 @@ pub struct CniPlugins {
     timeout: Duration,
     turns: Turns,
     stale: Mutex<StaleLeases>,
-    held: Mutex<Held>,
+    held: Mutex<Withheld>,
     place: Place,
 }
 
@@ -54,8 +54,8 @@ enum Place {
 /// (`pkg/skel` of the reference implementation).
 const HOST_NAMESPACE: (&str, &str) = ("CNI_NETNS_OVERRIDE", "1");
 
-/// Networks of which no ADD begins, and why.
-type Held = BTreeMap<ListName, String>;
+/// Networks whose ADDs do not begin, and why.
+type Withheld = BTreeMap<ListName, String>;
 
 /// How often the DEL of leases of unknown sandboxes has failed.
 type StaleLeases = HashMap<(ListName, ValidAttachment), Attempt>;
@@ -89,7 +89,7 @@ impl CniPlugins {
 
     /// Has no ADD begin in these networks, whose plugins have said why they cannot serve, and lets it begin
     /// in all others. Returns whether one may begin that could not before.
-    pub fn hold(&self, held: Held) -> bool {
+    pub fn hold(&self, held: Withheld) -> bool {
         let mut before = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *before, held.clone());
         before.into_keys().any(|name| !held.contains_key(&name))
@@ -319,14 +319,14 @@ impl CniPlugins {
                  have the other program use another name"
             ),
             Place::Host => format!(
-                "the node has a link {name} already, and it is not this network's: choose another name, or remove the link if nobody \
-                 needs it (ip link delete {name})"
+                "the node has a link {name} already, and it is not this network's: choose another name, or remove the link if it is \
+                 not needed (ip link delete {name})"
             ),
         }))
     }
 
-    /// Whether the pod has not got the interface, and the host has the link that was moved for it, or nobody:
-    /// a pod can remove a virtual one.
+    /// Whether the pod has not got the interface, and the host has the link that was moved for it, or it is
+    /// gone: a pod can remove a virtual one.
     async fn is_out(
         &self,
         netns: &Path,
@@ -396,7 +396,7 @@ fn fault(error: &cni::Error) -> DelFault {
 
 /// The argument that names a pod's sandbox, as other Kubernetes runtimes give it.
 const OF_A_POD: &str = "K8S_POD_INFRA_CONTAINER_ID";
-/// The link that every network namespace has, and that nobody can delete.
+/// The link that every network namespace has, and that cannot be deleted.
 const LOOPBACK: &str = "lo";
 /// The plugin that moves a link of the host into the pod. `sriov` and others keep what they need themselves.
 const LINK_MOVER: &str = "host-device";
@@ -436,7 +436,7 @@ fn text(plugin: &PluginConf, key: &str) -> Option<String> {
     serde_json::from_str(plugin.get(key).map(RawValue::get)?).ok()
 }
 
-/// What an attachment looks like from inside the pod.
+/// An attachment as it is seen inside the pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
     /// Hardware address of the interface.

@@ -12,7 +12,7 @@ use crate::attach::Failure;
 
 /// How long the plugins of a network may take for STATUS, unless an operation has less. It costs them no more
 /// than VERSION, and pods wait for the answer.
-const STATUS_DEADLINE: Duration = Duration::from_secs(10);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// "The plugin is not available (i.e. cannot service ADD requests)" (specification, section 2, "STATUS").
 const NOT_AVAILABLE: u64 = 50;
@@ -21,7 +21,7 @@ const NOT_AVAILABLE: u64 = 50;
 /// (specification, section 2, "STATUS").
 const LIMITED: u64 = 51;
 
-/// What the plugins of a network say of it.
+/// The answer of a network's plugins to STATUS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
     /// They would serve an ADD, or have no way to say.
@@ -54,7 +54,7 @@ impl CniPlugins {
     /// Asks the plugins of `list` by STATUS, in the version that an ADD would use. Versions before 1.1.0 have
     /// no STATUS, and some plugins of 1.1.0 do not know it either: those are ready. Daemons must answer.
     pub async fn status(&self, list: &NetworkList) -> Status {
-        let deadline = self.timeout.min(STATUS_DEADLINE);
+        let deadline = self.timeout.min(STATUS_TIMEOUT);
         let asked = async {
             self.runtime.daemons_answer(list, deadline).await?;
             if !list.version().has_gc_and_status() {

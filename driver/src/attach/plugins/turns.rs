@@ -2,7 +2,7 @@
 //! to run at once.
 //!
 //! * A CNI network runs a number of operations at once. One that hangs, on a DHCP server that does not answer
-//!   for example, so holds up its own pods and nobody else's.
+//!   for example, so holds up its own pods and no others.
 //! * A tenant has at most half of these turns of a network, so that what it chose to hang on leaves turns for
 //!   others.
 //! * The node starts as many at once, over all networks. An operation counts there only while it is new: one
@@ -43,7 +43,7 @@ impl OfNetwork {
     }
 }
 
-/// Returns what somebody has of this name; a new one if nobody has.
+/// Returns the entry of this name, and makes one if there is none.
 fn known_or<T>(known: &Mutex<HashMap<String, Weak<T>>>, name: &str, new: impl FnOnce() -> T) -> Arc<T> {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = known.get(name).and_then(Weak::upgrade) {

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_link_receives_is_as_before_the_pod() {
+    fn a_link_receives_as_before_the_pod() {
         let spoiled = Link { promisc: true, allmulti: true, ..link("eth2", 11) };
         let moved = HostLink::of(&link("eth2", 3), Vec::new());
         assert_eq!(

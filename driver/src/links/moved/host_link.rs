@@ -227,7 +227,7 @@ pub(super) mod tests {
     fn a_virtual_link_is_recognized_by_its_name_unless_it_may_be_a_new_one() {
         let moved = veth("eth2", 3);
         assert_eq!(found(&moved, &[veth("eth2", 8)], false).as_deref(), Some("eth2 8"));
-        assert_eq!(found(&moved, &[veth("eth2", 8)], true), None, "made anew after the namespace was gone");
+        assert_eq!(found(&moved, &[veth("eth2", 8)], true), None, "made again after the namespace was gone");
         assert_eq!(found(&moved, &[veth("eth2", 3)], true).as_deref(), Some("eth2 3"));
         assert_eq!(found(&moved, &[veth("veth9", 3)], false), None, "an index says nothing");
         let bridge = Link { kind: Some("bridge".into()), ..veth("eth2", 3) };

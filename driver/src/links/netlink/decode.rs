@@ -113,7 +113,7 @@ pub(in crate::links) struct Route {
     pub(in crate::links) to: IpNet,
     /// The links that it leads through; none if the kernel hides them.
     pub(in crate::links) links: Vec<u32>,
-    /// It has no other links, and is no part of a group of nexthops.
+    /// It has no other links, and is not a part of a group of nexthops.
     pub(in crate::links) is_through_one_link: bool,
     /// The node's address that packets get as their source.
     pub(in crate::links) source: Option<IpAddr>,
@@ -207,7 +207,7 @@ pub(super) fn link(message: &[u8]) -> Option<Link> {
         }
     }
     link.pci_bus_id = device.filter(|_| bus.as_deref() == Some("pci"));
-    // Of a pair each end has the other one there, which says nothing of what is below it.
+    // Each end of a pair has the other one there, which says nothing of what is below it.
     link.parent_elsewhere &= !link.is_of_pair();
     if link.parent_elsewhere || link.is_of_pair() {
         // In another namespace, the index is of that one: another link may have it in this one.

@@ -106,7 +106,7 @@ impl Socket {
         Ok(by_link)
     }
 
-    /// Whether somebody has written down a neighbour of the link, IPv4 or IPv6.
+    /// Whether the link has a permanent neighbour entry, IPv4 or IPv6.
     pub(super) fn has_permanent_neighbours(&mut self, index: u32) -> Result<bool, Error> {
         let permanent = self.dump("neighbours", libc::RTM_GETNEIGH, &[0; NDMSG], |message, found| {
             // struct ndmsg: family, index at 4, state at 8.

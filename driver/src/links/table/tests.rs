@@ -292,7 +292,7 @@ fn new(link: Link) -> Event {
 }
 
 #[test]
-fn what_happens_to_links_of_pods_is_not_seen() {
+fn changes_of_links_of_pods_are_not_seen() {
     let bridge = || link(3, "cni0", Some("bridge"));
     let port = |index| Link { master: Some(3), ..link(index, &format!("veth{index}"), Some("veth")) };
     let mut table = table([link(2, "eth0", None), bridge(), port(4)]);
@@ -346,7 +346,7 @@ fn a_change_is_seen_of_links_that_lead_out_are_read_or_are_connected_to_one() {
 }
 
 #[test]
-fn what_comes_and_goes_between_two_looks_is_not_seen() {
+fn a_link_that_comes_and_goes_between_two_looks_is_not_seen() {
     let mut table = table([link(2, "eth0", None)]);
     table.apply(new(Link { parent: Some(2), ..link(5, "mac5", Some("macvlan")) }));
     table.apply(Event::LinkGone { index: 5, moved: true });

@@ -440,7 +440,7 @@ fn chained() -> Vec<Case> {
             under(json!([{"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000}])),
         ),
         case(
-            "bandwidth that nobody asks for",
+            "bandwidth that is not requested",
             under(json!([{"type": "bandwidth", "capabilities": {"bandwidth": true}}])),
         ),
         case(

@@ -28,7 +28,7 @@ pub(super) struct Chain {
     uplink: Option<Uplink>,
 }
 
-/// What may matter to the answer, although no placeholder names it.
+/// Values that may matter to the answer, although no placeholder names them.
 #[derive(Debug, Clone, PartialEq)]
 struct Uplink {
     name: String,

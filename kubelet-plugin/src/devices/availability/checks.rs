@@ -193,7 +193,7 @@ impl Checks {
         unasked.filter_map(|check| check.told).min().map(|told| told + TOLD_LIFETIME)
     }
 
-    /// Returns the CNI networks for which no ADD may begin, and why. Of those that several ClaimNetworks
+    /// Returns the CNI networks for which no ADD may begin, and why. Among those that several ClaimNetworks
     /// have, the plugins of all must have said so.
     pub(super) fn held(&self) -> BTreeMap<ListName, String> {
         let (mut held, mut fine) = (BTreeMap::new(), BTreeSet::new());

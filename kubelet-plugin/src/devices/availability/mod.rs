@@ -43,7 +43,7 @@ use crate::inventory::Inventory;
 use crate::reports::FailedAdd;
 use crate::reports::metrics::NetworkMetrics;
 
-/// Delay from a change in a plugin directory to the look: an update that replaces a plugin is no outage.
+/// Delay from a change in a plugin directory to the look: an update that replaces a plugin is not an outage.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Interval of looks without a change: a watch does not see changes behind symbolic links.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
@@ -202,7 +202,7 @@ impl Availability {
     }
 }
 
-/// Adds what else is known. Of two reasons the worse one stays.
+/// Adds other known reasons. The worse of two reasons stays.
 fn add<'a>(unavailable: &mut Unavailable, known: impl Iterator<Item = (&'a NetworkName, &'a Unhealthy)>) {
     for (name, unhealthy) in known {
         if unavailable.get(name).is_none_or(|before| unhealthy.reason < before.reason) {

@@ -197,7 +197,7 @@ fn plugins_are_asked_when_an_add_has_failed_but_not_for_every_failure() {
 }
 
 #[test]
-fn what_an_add_says_of_its_plugin_counts_at_once_and_until_status_says_otherwise() {
+fn an_add_reports_on_its_plugin_at_once_and_until_status_says_otherwise() {
     let now = Instant::now();
     let later = |seconds| now + Duration::from_secs(seconds);
     let held = |checks: &Checks| checks.held().into_keys().map(|name| name.to_string()).collect::<Vec<_>>();
@@ -259,11 +259,11 @@ fn adds_are_held_only_for_what_all_plugins_of_the_name_have_said_and_can_be_aske
 }
 
 #[test]
-fn what_an_add_says_of_a_plugin_that_cannot_be_asked_is_forgotten_and_holds_nothing() {
+fn the_report_of_an_add_on_a_plugin_that_cannot_be_asked_is_forgotten_and_holds_nothing() {
     let now = Instant::now();
     let mut checks = checks(json!({"type": "x", "args": ["${pod.name}"]}), now);
     checks.add_failed(&name("a"), &failure(Cause::PluginNotReady), now);
-    assert_eq!((reason(&checks), checks.held().len()), (Some(Reason::NotReady), 0), "nobody would let go");
+    assert_eq!((reason(&checks), checks.held().len()), (Some(Reason::NotReady), 0), "nothing would let go");
     assert_eq!(checks.forgets(), Some(now + TOLD_LIFETIME));
     checks.forget(now + TOLD_LIFETIME / 2);
     assert!(reason(&checks).is_some());
@@ -290,7 +290,7 @@ fn parameters_have_their_defaults_in_status() {
 }
 
 #[test]
-fn a_message_that_changes_each_time_is_no_update_for_a_while() {
+fn a_message_that_changes_each_time_is_not_an_update_for_a_while() {
     let now = Instant::now();
     let mut checks = checks(json!({"type": "x"}), now);
     let (a, conflist) = checks.next(now).unwrap();
@@ -322,7 +322,7 @@ fn a_changed_network_is_asked_at_once_and_late_answers_are_ignored() {
 }
 
 #[test]
-fn a_period_of_zero_asks_nobody() {
+fn a_period_of_zero_asks_no_plugin() {
     let mut checks = Checks::new(Duration::ZERO);
     let now = Instant::now();
     checks.replace([(name("a"), chain(json!({"type": "x"})))].into(), now);

@@ -19,7 +19,7 @@ use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 
 use crate::devices::candidate::networks;
-use crate::devices::held::Held;
+use crate::devices::held::HeldDevice;
 use crate::inventory::{Inventory, Uplink};
 
 /// The bandwidth of each device.
@@ -45,7 +45,7 @@ impl Shares {
     }
 }
 
-/// What is given away of one uplink, by use; `None` are uses that exclude nothing.
+/// The bandwidth of one uplink that is given away, by use; `None` are uses that exclude nothing.
 struct Ledger {
     total: u64,
     given: BTreeMap<Option<LinkUse>, u64>,
@@ -73,7 +73,7 @@ impl Ledger {
 }
 
 /// Divides the bandwidth of every uplink after deducting what `held` was granted.
-pub(in crate::devices) fn shares(inventory: &Inventory, held: &[Held]) -> Shares {
+pub(in crate::devices) fn shares(inventory: &Inventory, held: &[HeldDevice]) -> Shares {
     let mut shares = Shares::default();
     let mut by_uplink: BTreeMap<&IfName, Vec<(&NetworkName, &ClaimNetworkSpec)>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {
@@ -91,7 +91,7 @@ pub(in crate::devices) fn shares(inventory: &Inventory, held: &[Held]) -> Shares
         }
         let granted = |device: DeviceName| -> u64 {
             let device = Some(device.to_string());
-            held().filter(|held| held.device == device).map(Held::bandwidth_of_all).sum()
+            held().filter(|held| held.device == device).map(HeldDevice::bandwidth_of_all).sum()
         };
         let here = by_uplink.remove(&uplink.name).unwrap_or_default();
         let (whole, shared): (Vec<_>, Vec<_>) =
@@ -129,14 +129,14 @@ mod tests {
         networks: &[(&str, &str, Option<&str>)],
         granted: &[(Option<&str>, u64)],
     ) -> (BTreeMap<String, u64>, u64) {
-        let held = |(device, bandwidth): &(Option<&str>, u64)| Held {
+        let held = |(device, bandwidth): &(Option<&str>, u64)| HeldDevice {
             device: device.map(str::to_owned),
             attributes: json!({"uplink": {"string": "eth1"}}).as_object().cloned().unwrap_or_default(),
             link_use: Some(LinkUse::Macvlan),
             bandwidth: bandwidth * 1_000_000_000,
-            ..Held::default()
+            ..HeldDevice::default()
         };
-        let held: Vec<Held> = granted.iter().map(held).collect();
+        let held: Vec<HeldDevice> = granted.iter().map(held).collect();
         let spec = |(name, plugin, bandwidth): &(&str, &str, Option<&str>)| {
             let mut spec = json!({"uplink": {"links": ["eth1"]},
                 "cni": {"cniVersion": "1.0.0", "plugins": [{"type": plugin}]}, "capacity": {}});

@@ -4,7 +4,7 @@
 //!   devices of the link have counters.
 //! * Else, a link has one use at a time: what claims hold comes before ClaimNetworks, and ClaimNetworks
 //!   before bare links. A ClaimNetwork that what is held excludes is tainted, so that people see why it gets
-//!   no pods. Other devices are left out: nobody could use them anyway.
+//!   no pods. Other devices are left out: no pod could use them anyway.
 //!
 //! Counters come and go with what is offered, not with pods: a pool with counters has one slice more, and is
 //! of no use to the scheduler between the two writes that change the number of its slices.
@@ -18,7 +18,7 @@ use netclaim_api::{IfName, LinkUse};
 
 use super::counters;
 use crate::devices::candidate::Candidate;
-use crate::devices::held::Held;
+use crate::devices::held::HeldDevice;
 use crate::inventory::Inventory;
 
 /// How a device or an attachment uses its link.
@@ -44,7 +44,7 @@ impl Candidate {
     }
 }
 
-impl Held {
+impl HeldDevice {
     fn usage(&self) -> Use {
         Use { link_use: self.link_use, vlan: self.vlan }
     }
@@ -54,21 +54,22 @@ impl Held {
 /// that keep them apart. `counts` says whether the scheduler handles counters.
 pub(in crate::devices) fn keep_apart(
     candidates: &mut Vec<Candidate>,
-    held: &[Held],
+    held: &[HeldDevice],
     inventory: &Inventory,
     counts: bool,
 ) -> Vec<CounterSet> {
     let order: BTreeMap<String, usize> =
         candidates.iter().zip(0..).map(|(candidate, place)| (candidate.device.name.clone(), place)).collect();
     let links: BTreeSet<IfName> = candidates.iter().filter_map(|candidate| candidate.link.clone()).collect();
-    let held: Vec<(IfName, &Held)> = held
+    let held: Vec<(IfName, &HeldDevice)> = held
         .iter()
         .filter(|held| held.device.is_some())
         .filter_map(|held| Some((held.link(inventory)?, held)))
         .collect();
     let mut sets = Vec::new();
     for link in links {
-        let held: Vec<&Held> = held.iter().filter(|(on, _)| *on == link).map(|(_, held)| *held).collect();
+        let held: Vec<&HeldDevice> =
+            held.iter().filter(|(on, _)| *on == link).map(|(_, held)| *held).collect();
         let mut here: Vec<Candidate> =
             candidates.extract_if(.., |candidate| candidate.link.as_ref() == Some(&link)).collect();
         if counts && exclude_each_other(&here) {
@@ -90,14 +91,14 @@ fn exclude_each_other(candidates: &[Candidate]) -> bool {
     (0..).zip(&offered).any(|(n, one)| others(n).any(|other| one.usage().excludes(other.usage())))
 }
 
-fn is_held(candidate: &Candidate, held: &[&Held]) -> bool {
+fn is_held(candidate: &Candidate, held: &[&HeldDevice]) -> bool {
     held.iter().any(|held| held.device.as_ref() == Some(&candidate.device.name))
 }
 
-/// Of the devices that nobody holds and what is held excludes, taints ClaimNetworks and leaves out others.
-fn withhold(candidates: &mut Vec<Candidate>, held: &[&Held]) {
+/// Taints ClaimNetworks, and leaves out other devices, that no claim holds and that held devices exclude.
+fn withhold(candidates: &mut Vec<Candidate>, held: &[&HeldDevice]) {
     candidates.retain_mut(|candidate| {
-        let excludes = |held: &&&Held| held.usage().excludes(candidate.usage());
+        let excludes = |held: &&&HeldDevice| held.usage().excludes(candidate.usage());
         let Some(by) = held.iter().find(excludes).filter(|_| !is_held(candidate, held)) else { return true };
         let device = by.device.as_deref().unwrap_or_default();
         let message = format!("the uplink is in another use, by a pod with device {device}");
@@ -107,8 +108,8 @@ fn withhold(candidates: &mut Vec<Candidate>, held: &[&Held]) {
 }
 
 /// Keeps devices that do not exclude each other, where no counters keep them apart.
-fn keep_together(candidates: &mut Vec<Candidate>, held: &[&Held]) {
-    // Nobody gets these now, and people see why.
+fn keep_together(candidates: &mut Vec<Candidate>, held: &[&HeldDevice]) {
+    // No pod gets these now, and people see why.
     let is_tainted = |candidate: &Candidate| {
         candidate.unhealthy.iter().any(|unhealthy| unhealthy.reason == Reason::LinkInUse)
     };

@@ -20,14 +20,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::NetworkName;
 
-use super::held::Held;
+use super::held::HeldDevice;
 use crate::inventory::Inventory;
 
 pub(super) use bandwidth::Shares;
 pub(super) use exclusion::keep_apart;
 pub(crate) use segments::{segments, space};
 
-/// What each device gets of the link that it shares.
+/// The part of its shared link that each device gets.
 #[derive(Debug, Default)]
 pub(super) struct Amounts {
     /// Bandwidth of ClaimNetworks, and of links by themselves.
@@ -38,7 +38,7 @@ pub(super) struct Amounts {
 
 impl Amounts {
     /// Divides what the node's links have among those that ask for it. Claims keep what they hold.
-    pub(super) fn of(inventory: &Inventory, held: &[Held]) -> Self {
+    pub(super) fn of(inventory: &Inventory, held: &[HeldDevice]) -> Self {
         Self { bandwidth: bandwidth::shares(inventory, held), segments: segments(inventory, held) }
     }
 }

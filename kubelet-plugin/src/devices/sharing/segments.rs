@@ -10,7 +10,7 @@ use netclaim_api::NetworkName;
 use netclaim_api::network::ClaimNetworkSpec;
 
 use crate::devices::candidate::{networks, space_of_link};
-use crate::devices::held::Held;
+use crate::devices::held::HeldDevice;
 use crate::inventory::Inventory;
 
 /// Returns the space in which each id exists once: the ClaimNetwork's uplink, or the ClaimNetwork itself.
@@ -22,7 +22,7 @@ pub(crate) fn space(name: &NetworkName, spec: &ClaimNetworkSpec, inventory: &Inv
 }
 
 /// Returns the ids of each ClaimNetwork that hands out some.
-pub(crate) fn segments(inventory: &Inventory, held: &[Held]) -> BTreeMap<NetworkName, BTreeSet<u32>> {
+pub(crate) fn segments(inventory: &Inventory, held: &[HeldDevice]) -> BTreeMap<NetworkName, BTreeSet<u32>> {
     let mut taken: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for (name, spec) in networks(inventory) {
         taken.entry(space(name, spec, inventory)).or_default().extend(spec.fixed_vlan());
@@ -81,16 +81,16 @@ mod tests {
                 .collect(),
             ..Inventory::default()
         };
-        let ids = |held: &[Held], name: &str| {
+        let ids = |held: &[HeldDevice], name: &str| {
             let segments = segments(&inventory, held);
             segments[&name.parse().expect("a name")].iter().copied().collect::<Vec<_>>()
         };
-        let all = |held: &[Held]| (ids(held, "a"), ids(held, "b"), ids(held, "c"));
+        let all = |held: &[HeldDevice]| (ids(held, "a"), ids(held, "b"), ids(held, "c"));
         assert_eq!(all(&[]), (vec![100, 101, 102], vec![104], vec![100, 101]));
 
         let segment = |id| Some(Segment { space: "uplink eth1".into(), id });
-        let of_b = Held { network: "b".parse().ok(), segment: segment(101), ..Held::default() };
-        let of_a_gone_one = Held { segment: segment(104), ..Held::default() };
+        let of_b = HeldDevice { network: "b".parse().ok(), segment: segment(101), ..HeldDevice::default() };
+        let of_a_gone_one = HeldDevice { segment: segment(104), ..HeldDevice::default() };
         let held = (vec![100, 102], vec![101], vec![100, 101]);
         assert_eq!(all(&[of_b, of_a_gone_one]), held, "claims keep their ids");
     }

@@ -95,7 +95,7 @@ pub fn a_pod_whose_plugin_cannot_delete_is_kept_until_it_can(test: &Test<'_>) ->
     test.kubectl(&["delete", "pod", "p", "--wait=false"])?;
     test.claim_is_not_ready("p", &["failed DEL", "the switch says no"])?;
     test.does_not_start("p")?;
-    // The kubelet keeps the pod, so that nobody else gets what the plugin has not released.
+    // The kubelet keeps the pod, so that no other pod gets what the plugin has not released.
     test.get("pod", "p").context("the pod went without its DEL")?;
     test.macvlan_after(":")?;
     test.delete_pod("p")

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// How long the number of attachments must stay the same before it is reported, if it differs much from the
 /// last report.
 const SETTLED: Duration = Duration::from_secs(3600);
-/// The same for a block of which nothing was reported yet.
+/// The same for a block without a report.
 const FIRST: Duration = Duration::from_secs(60);
 /// The same for every difference, while addresses are scarce: an empty block goes to a node that needs it.
 const SCARCE: Duration = Duration::from_secs(10);
@@ -32,13 +32,13 @@ pub struct BlockNow {
     pub usable: u64,
     /// Addresses that attachments have or are about to get.
     pub used: u64,
-    /// What the object says of these.
+    /// The number of these in the object's status.
     pub reported_used: Option<i64>,
-    /// What the object says that the node wants.
+    /// The number that the node wants, in the object's status.
     pub reported_wanted: Option<i64>,
 }
 
-/// What to write.
+/// The writes that are due.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     /// The status of blocks, by name.
@@ -58,9 +58,9 @@ pub struct Report {
     pub wanted: Option<u64>,
 }
 
-/// What is remembered of one family of a ClaimNetwork.
+/// The history of one family of a ClaimNetwork: how its addresses were used.
 #[derive(Debug, Clone, Hash)]
-pub struct Demand {
+pub struct UseHistory {
     /// How long a block must be empty, or `wanted` too high, before that is acted upon.
     idle_after: Duration,
     /// Number of attachments at the last look, and since when.
@@ -73,13 +73,13 @@ pub struct Demand {
     too_much: Option<Instant>,
 }
 
-impl Default for Demand {
+impl Default for UseHistory {
     fn default() -> Self {
         Self::new(IDLE)
     }
 }
 
-impl Demand {
+impl UseHistory {
     /// Remembers nothing yet. Blocks are given back after they have been empty for so long.
     pub fn new(idle_after: Duration) -> Self {
         Self { idle_after, used: None, arrivals: VecDeque::new(), empty: BTreeMap::new(), too_much: None }
@@ -228,112 +228,112 @@ mod tests {
 
     #[test]
     fn another_block_is_asked_for_once_before_the_last_address_is_gone() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
-        assert_eq!(demand.look(&[block("a", 3)], false, now).reports, BTreeMap::new());
+        let (mut history, now) = (UseHistory::default(), Instant::now());
+        assert_eq!(history.look(&[block("a", 3)], false, now).reports, BTreeMap::new());
         let later = now + 2 * RATE_WINDOW;
-        let decision = demand.look(&[block("a", 13)], false, later);
+        let decision = history.look(&[block("a", 13)], false, later);
         assert_eq!(wanted(&decision), Some(13 + 10), "as many came within a minute");
-        assert_eq!(demand.look(&[wanting(23, block("a", 14))], false, later).reports, BTreeMap::new());
+        assert_eq!(history.look(&[wanting(23, block("a", 14))], false, later).reports, BTreeMap::new());
     }
 
     #[test]
     fn a_steady_number_of_pods_writes_nothing() {
-        let (mut demand, mut now) = (Demand::default(), Instant::now());
-        demand.look(&[wanting(12, block("a", 8))], false, now);
+        let (mut history, mut now) = (UseHistory::default(), Instant::now());
+        history.look(&[wanting(12, block("a", 8))], false, now);
         for round in 0..1000u64 {
             now += Duration::from_secs(30);
-            let decision = demand.look(&[wanting(12, block("a", 8 + round % 2))], false, now);
+            let decision = history.look(&[wanting(12, block("a", 8 + round % 2))], false, now);
             assert_eq!((decision.reports.len(), decision.give_back), (0, None), "round {round}");
         }
     }
 
     #[test]
     fn exact_numbers_are_reported_when_nothing_has_changed_for_long() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+        let (mut history, now) = (UseHistory::default(), Instant::now());
         let blocks = [wanting(12, block("a", 8)), block("b", 2)];
-        let first = demand.look(&blocks, false, now);
+        let first = history.look(&blocks, false, now);
         assert_eq!((first.reports.len(), first.next), (0, Some(now + FIRST)));
-        let decision = demand.look(&blocks, false, now + FIRST);
+        let decision = history.look(&blocks, false, now + FIRST);
         assert_eq!(decision.reports, BTreeMap::from([("b".to_owned(), Report { used: 2, wanted: None })]));
     }
 
     #[test]
     fn an_exhausted_node_reports_once_that_its_blocks_are_full() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+        let (mut history, now) = (UseHistory::default(), Instant::now());
         let reported = |number: i64, block: BlockNow| BlockNow { reported_used: Some(number), ..block };
         let blocks = |used: u64| [reported(13, wanting(60, block("a", used))), reported(16, block("b", 16))];
-        assert_eq!(demand.look(&blocks(15), false, now).reports, BTreeMap::new());
+        assert_eq!(history.look(&blocks(15), false, now).reports, BTreeMap::new());
         let full = BTreeMap::from([("a".to_owned(), Report { used: 16, wanted: Some(60) })]);
-        assert_eq!(demand.look(&blocks(16), false, now).reports, full);
+        assert_eq!(history.look(&blocks(16), false, now).reports, full);
         for used in [16, 15, 16] {
             let blocks = [reported(16, wanting(60, block("a", used))), reported(16, block("b", 16))];
-            assert_eq!(demand.look(&blocks, false, now).reports, BTreeMap::new(), "{used} of 16");
+            assert_eq!(history.look(&blocks, false, now).reports, BTreeMap::new(), "{used} of 16");
         }
     }
 
     #[test]
     fn an_empty_block_is_given_back_after_a_while_but_not_the_last_one() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+        let (mut history, now) = (UseHistory::default(), Instant::now());
         let blocks = [wanting(6, block("a", 2)), block("b", 0), block("c", 0)];
-        assert_eq!(demand.look(&blocks, false, now).give_back, None);
-        assert_eq!(demand.look(&blocks, false, now + IDLE).give_back.as_deref(), Some("b"));
-        let (mut demand, alone) = (Demand::default(), [wanting(6, block("a", 0))]);
-        demand.look(&alone, false, now);
-        assert_eq!(demand.look(&alone, false, now + 10 * IDLE).give_back, None);
+        assert_eq!(history.look(&blocks, false, now).give_back, None);
+        assert_eq!(history.look(&blocks, false, now + IDLE).give_back.as_deref(), Some("b"));
+        let (mut history, alone) = (UseHistory::default(), [wanting(6, block("a", 0))]);
+        history.look(&alone, false, now);
+        assert_eq!(history.look(&alone, false, now + 10 * IDLE).give_back, None);
     }
 
     #[test]
     fn an_admin_chooses_when_an_empty_block_is_given_back() {
-        let (mut demand, now) = (Demand::new(IDLE / 10), Instant::now());
+        let (mut history, now) = (UseHistory::new(IDLE / 10), Instant::now());
         let blocks = [wanting(6, block("a", 2)), block("b", 0)];
-        let first = demand.look(&blocks, false, now);
+        let first = history.look(&blocks, false, now);
         assert_eq!((first.give_back, first.next), (None, Some(now + IDLE / 10)));
-        assert_eq!(demand.look(&blocks, false, now + IDLE / 10).give_back.as_deref(), Some("b"));
+        assert_eq!(history.look(&blocks, false, now + IDLE / 10).give_back.as_deref(), Some("b"));
     }
 
     #[test]
     fn a_node_that_wanted_much_says_later_that_it_needs_less() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+        let (mut history, now) = (UseHistory::default(), Instant::now());
         let blocks = [wanting(60, block("a", 2)), wanting(0, block("b", 0)), wanting(0, block("c", 0))];
-        assert_eq!(demand.look(&blocks, false, now).reports, BTreeMap::new());
-        assert_eq!(wanted(&demand.look(&blocks, false, now + IDLE)), Some(2 + 4));
+        assert_eq!(history.look(&blocks, false, now).reports, BTreeMap::new());
+        assert_eq!(wanted(&history.look(&blocks, false, now + IDLE)), Some(2 + 4));
         let less = [wanting(6, block("a", 2)), block("b", 0), block("c", 0)];
-        assert_eq!(demand.look(&less, false, now + IDLE).give_back.as_deref(), Some("b"));
+        assert_eq!(history.look(&less, false, now + IDLE).give_back.as_deref(), Some("b"));
     }
 
     #[test]
-    fn what_a_node_wants_is_on_one_block_whatever_blocks_come() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+    fn wanted_is_on_one_block_whatever_blocks_come() {
+        let (mut history, now) = (UseHistory::default(), Instant::now());
         let later = now + IDLE;
-        let of = |blocks: &[BlockNow], demand: &mut Demand| {
-            demand.look(blocks, false, now);
-            demand.look(blocks, false, later).reports
+        let of = |blocks: &[BlockNow], history: &mut UseHistory| {
+            history.look(blocks, false, now);
+            history.look(blocks, false, later).reports
         };
         // The block that was leased last comes first by name.
         let blocks = [block("a", 0), wanting(60, block("b", 2)), block("c", 0)];
         let less = BTreeMap::from([("b".to_owned(), Report { used: 2, wanted: Some(6) })]);
-        assert_eq!(of(&blocks, &mut demand), less);
+        assert_eq!(of(&blocks, &mut history), less);
         let twice = [wanting(6, block("a", 0)), wanting(60, block("b", 2)), block("c", 0)];
         let once = [("a".to_owned(), Report { used: 0, wanted: None })].into_iter().chain(less).collect();
-        assert_eq!(of(&twice, &mut Demand::default()), once);
+        assert_eq!(of(&twice, &mut UseHistory::default()), once);
     }
 
     #[test]
     fn a_block_is_not_given_back_while_the_node_wants_its_addresses() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+        let (mut history, now) = (UseHistory::default(), Instant::now());
         let blocks = [wanting(20, block("a", 10)), block("b", 0)];
-        demand.look(&blocks, false, now);
-        assert_eq!(demand.look(&blocks, false, now + IDLE).give_back, None);
+        history.look(&blocks, false, now);
+        assert_eq!(history.look(&blocks, false, now + IDLE).give_back, None);
     }
 
     #[test]
     fn while_addresses_are_scarce_an_emptied_block_is_reported_soon() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+        let (mut history, now) = (UseHistory::default(), Instant::now());
         let blocks = [BlockNow { reported_used: Some(3), ..block("a", 0) }];
-        assert_eq!(demand.look(&blocks, false, now).reports, BTreeMap::new());
-        let plenty = demand.look(&blocks, false, now + SCARCE);
-        assert_eq!(plenty.reports, BTreeMap::new(), "nobody needs to know");
-        let scarce = demand.look(&blocks, true, now + SCARCE);
+        assert_eq!(history.look(&blocks, false, now).reports, BTreeMap::new());
+        let plenty = history.look(&blocks, false, now + SCARCE);
+        assert_eq!(plenty.reports, BTreeMap::new(), "it need not be known");
+        let scarce = history.look(&blocks, true, now + SCARCE);
         assert_eq!(scarce.reports, BTreeMap::from([("a".to_owned(), Report { used: 0, wanted: None })]));
     }
 }

@@ -1,20 +1,20 @@
-//! What is wanted of a pod's attachments, and which of them is next. Pure.
+//! The desired state of the attachments of a pod, and the next step towards it. Pure.
 //!
 //! ```text
 //!   the runtime                 the orchestrator
 //!   sandbox up, unfit, gone     prepare, release
 //!            └───────────┬───────────┘
-//!                     Wanted ── of(record) ──> Want ── machine ──> Step
+//!                     PodDesired ── of(record) ──> Desired ── machine ──> Step
 //!                                                                    │
 //!   Retries ── what has to wait ─────────────────────────────── next_step ──> the one step to take now
 //! ```
 //!
 //! * DELs come first, in reverse; within a group none before those of later attachments, which may be made of
 //!   it: a bond of two links, a VLAN on the bond.
-//! * A finalizer works on what all attachments of the pod have made. It is wanted only while each of them is
-//!   as it should be and no group of the pod is being released. So it is made after all of them, and its DEL
-//!   comes before theirs.
-//! * What is repaired is not wanted until its DEL has begun. So finalizers and later attachments go first,
+//! * A finalizer works on what all attachments of the pod have made. It is desired only while each of them
+//!   is as it should be and no group of the pod is being released. So it is made after all of them, and its
+//!   DEL comes before theirs.
+//! * What is repaired is not desired until its DEL has begun. So finalizers and later attachments go first,
 //!   and come back last, as always.
 //! * While a DEL is owed, no ADD: what waits to be deleted may hold what the ADD needs, a device, an address,
 //!   a name.
@@ -24,51 +24,51 @@ use std::collections::BTreeSet;
 
 use tokio::time::Instant;
 
-use super::machine::{self, Step, Want};
+use super::machine::{self, Desired, Step};
 use super::plan::Owner;
 use super::record::{Phase, Record, Sandbox};
 use super::retry::{Operation, Retries};
 
 /// Whether the pod has a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Known {
+enum SandboxKnowledge {
     /// The runtime has not said yet.
     Unknown,
     None,
     Sandbox(Sandbox),
 }
 
-/// What runtime and orchestrator want of one pod.
+/// The state of one pod that the runtime and the orchestrator desire.
 #[derive(Debug)]
-pub struct Wanted {
-    sandbox: Known,
+pub struct PodDesired {
+    sandbox: SandboxKnowledge,
     released: BTreeSet<String>,
     /// A group was released; until the next Prepare the pod is on its way out.
     closing: bool,
 }
 
-impl Wanted {
+impl PodDesired {
     /// For a pod that an agent starts with. Records from the journal may have a sandbox that the runtime has
     /// not reported yet.
     pub fn at_start<O>(records: &[Record<O>]) -> Self {
-        let sandbox = if records.is_empty() { Known::None } else { Known::Unknown };
+        let sandbox = if records.is_empty() { SandboxKnowledge::None } else { SandboxKnowledge::Unknown };
         Self { sandbox, released: BTreeSet::new(), closing: false }
     }
 
     /// The pod has this sandbox. Returns whether that is new.
     pub fn sandbox_up(&mut self, sandbox: Sandbox) -> bool {
         let is_new = !self.is_current(&sandbox.id);
-        self.sandbox = Known::Sandbox(sandbox);
+        self.sandbox = SandboxKnowledge::Sandbox(sandbox);
         is_new
     }
 
     /// The pod has a sandbox that nothing can be attached to.
     pub fn sandbox_unfit(&mut self) {
-        self.sandbox = Known::None;
+        self.sandbox = SandboxKnowledge::None;
     }
 
     /// The sandbox `id`, or with `None` whatever sandbox there was, is gone. Returns whether that is the
-    /// pod's. `lives`: whether a sandbox that is known of the pod is still there.
+    /// pod's. `lives`: whether a known sandbox of the pod is still there.
     pub fn sandbox_gone<O>(
         &mut self,
         id: Option<&str>,
@@ -76,16 +76,16 @@ impl Wanted {
         lives: impl FnOnce() -> bool,
     ) -> bool {
         let is_current = match (&self.sandbox, id) {
-            (Known::Sandbox(sandbox), Some(id)) => sandbox.id == id,
+            (SandboxKnowledge::Sandbox(sandbox), Some(id)) => sandbox.id == id,
             (_, None) => !lives(),
             // Until the runtime has reported the pod, any sandbox may be the one in the journal.
-            (Known::Unknown, Some(id)) => {
+            (SandboxKnowledge::Unknown, Some(id)) => {
                 records.iter().any(|record| record.phase.sandbox().is_some_and(|sandbox| sandbox.id == id))
             }
-            (Known::None, Some(_)) => false,
+            (SandboxKnowledge::None, Some(_)) => false,
         };
         if is_current {
-            self.sandbox = Known::None;
+            self.sandbox = SandboxKnowledge::None;
         }
         is_current
     }
@@ -101,7 +101,7 @@ impl Wanted {
         self.closing = !self.released.is_empty();
     }
 
-    /// Forgets the releases of which no record is left.
+    /// Forgets the releases that have no record any more.
     pub fn forget_released<O: Owner>(&mut self, records: &[Record<O>]) {
         self.released.retain(|group| records.iter().any(|record| record.plan.owner.group() == group));
     }
@@ -119,15 +119,15 @@ impl Wanted {
     /// The pod's sandbox, as the runtime reported it.
     pub fn sandbox(&self) -> Option<&Sandbox> {
         match &self.sandbox {
-            Known::Sandbox(sandbox) => Some(sandbox),
-            Known::Unknown | Known::None => None,
+            SandboxKnowledge::Sandbox(sandbox) => Some(sandbox),
+            SandboxKnowledge::Unknown | SandboxKnowledge::None => None,
         }
     }
 
     /// The sandbox that the pod probably has: until the runtime reports one, that to which everything is
     /// attached.
     pub fn believed_sandbox<O>(&self, records: &[Record<O>], boot_id: &str) -> Option<Sandbox> {
-        if self.sandbox != Known::Unknown {
+        if self.sandbox != SandboxKnowledge::Unknown {
             return self.sandbox().cloned();
         }
         let attached = |record: &Record<O>| match &record.phase {
@@ -143,42 +143,42 @@ impl Wanted {
         self.sandbox().is_some_and(|sandbox| sandbox.id == sandbox_id)
     }
 
-    /// What is wanted of one attachment of a pod with these `records`.
-    pub fn of<O: Owner>(&self, record: &Record<O>, records: &[Record<O>], boot_id: &str) -> Want {
-        let want = self.of_attachment(record);
-        if !record.plan.is_finalizer() || want == Want::Forgotten {
-            return want;
+    /// Returns the desired state of an attachment of a pod with these `records`.
+    pub fn of<O: Owner>(&self, record: &Record<O>, records: &[Record<O>], boot_id: &str) -> Desired {
+        let desired = self.of_attachment(record);
+        if !record.plan.is_finalizer() || desired == Desired::Forgotten {
+            return desired;
         }
         let mut attachments = records.iter().filter(|other| !other.plan.is_finalizer());
         let rests = |other| machine::next(other, &self.of_attachment(other), boot_id) == Step::Rest;
-        if !self.closing && attachments.all(rests) { want } else { Want::Detached }
+        if !self.closing && attachments.all(rests) { desired } else { Desired::Detached }
     }
 
-    fn of_attachment<O: Owner>(&self, record: &Record<O>) -> Want {
+    fn of_attachment<O: Owner>(&self, record: &Record<O>) -> Desired {
         if self.is_released(record.plan.owner.group()) {
-            return Want::Forgotten;
+            return Desired::Forgotten;
         }
         match &self.sandbox {
-            Known::Unknown => Want::Unknown,
-            Known::None => Want::Detached,
-            Known::Sandbox(_) if record.is_redone => Want::Detached,
-            Known::Sandbox(sandbox) => Want::Attached(sandbox.clone()),
+            SandboxKnowledge::Unknown => Desired::Unknown,
+            SandboxKnowledge::None => Desired::Detached,
+            SandboxKnowledge::Sandbox(_) if record.is_redone => Desired::Detached,
+            SandboxKnowledge::Sandbox(sandbox) => Desired::Attached(sandbox.clone()),
         }
     }
 
-    /// Whether an ADD that runs for `record` leads to what is wanted.
+    /// Whether an ADD that runs for `record` leads to the desired state.
     pub fn still_wants<O: Owner>(&self, record: &Record<O>, records: &[Record<O>], boot_id: &str) -> bool {
         match (self.of(record, records, boot_id), record.phase.sandbox()) {
-            (Want::Attached(wanted), Some(sandbox)) => wanted.id == sandbox.id,
-            (Want::Unknown, Some(_)) => true,
+            (Desired::Attached(desired), Some(sandbox)) => desired.id == sandbox.id,
+            (Desired::Unknown, Some(_)) => true,
             _ => false,
         }
     }
 
     /// Whether there is nothing to do, now or later.
     pub fn is_reached<O: Owner>(&self, records: &[Record<O>], boot_id: &str) -> bool {
-        let want = |record| self.of(record, records, boot_id);
-        records.iter().all(|record| machine::next(record, &want(record), boot_id) == Step::Rest)
+        let desired = |record| self.of(record, records, boot_id);
+        records.iter().all(|record| machine::next(record, &desired(record), boot_id) == Step::Rest)
     }
 
     /// The step to take now, with the index of its record: debts first, in reverse; then, while nothing is
@@ -303,7 +303,7 @@ mod tests {
     /// One agent's memory of the pod.
     struct Agent {
         records: Vec<Record<Claimant>>,
-        wanted: Wanted,
+        desired: PodDesired,
         retries: Retries,
         /// The operation that runs, of the record with this key.
         running: Option<(String, Step)>,
@@ -313,8 +313,8 @@ mod tests {
         fn start(journal: &BTreeMap<String, Record<Claimant>>) -> Self {
             let mut records: Vec<_> = journal.values().cloned().collect();
             sort(&mut records);
-            let (wanted, retries) = (Wanted::at_start(&records), Retries::default());
-            Self { records, wanted, retries, running: None }
+            let (desired, retries) = (PodDesired::at_start(&records), Retries::default());
+            Self { records, desired, retries, running: None }
         }
     }
 
@@ -350,7 +350,7 @@ mod tests {
             let of = if claim == "a" { 3 } else { 2 };
             let finalizes = |index| (index + 1 == of).then_some(0);
             let plans = (0..of).map(|index| Plan { of, finalizes: finalizes(index), ..plan(claim, index) });
-            if !self.agent.wanted.is_released(&format!("{claim}-uid")) {
+            if !self.agent.desired.is_released(&format!("{claim}-uid")) {
                 for record in plans.map(Record::new) {
                     if let Entry::Vacant(free) = self.journal.entry(record.key()) {
                         self.agent.records.push(free.insert(record).clone());
@@ -359,21 +359,21 @@ mod tests {
                 sort(&mut self.agent.records);
                 self.released.remove(claim);
             }
-            self.agent.wanted.prepared();
+            self.agent.desired.prepared();
         }
 
         fn release(&mut self, claim: &'static str) {
             self.released.insert(claim);
-            self.agent.wanted.release(&format!("{claim}-uid"));
+            self.agent.desired.release(&format!("{claim}-uid"));
             self.agent.retries.retry_now(self.now);
-            self.agent.wanted.forget_released(&self.agent.records);
+            self.agent.desired.forget_released(&self.agent.records);
             self.cut_short();
         }
 
         fn sandbox_up(&mut self, id: u8) {
             let up = Sandbox { boot_id: BOOT.into(), ..sandbox(&format!("s{id}")) };
             self.sandbox = Some(up.clone());
-            if self.agent.wanted.sandbox_up(up) {
+            if self.agent.desired.sandbox_up(up) {
                 self.agent.retries.retry_now(self.now);
             }
             self.cut_short();
@@ -381,7 +381,7 @@ mod tests {
 
         fn sandbox_gone(&mut self) {
             let Some(gone) = self.sandbox.take() else { return };
-            if self.agent.wanted.sandbox_gone(Some(&gone.id), &self.agent.records, || false) {
+            if self.agent.desired.sandbox_gone(Some(&gone.id), &self.agent.records, || false) {
                 self.agent.retries.retry_now(self.now);
             }
             self.cut_short();
@@ -389,23 +389,23 @@ mod tests {
 
         /// Only what is attached and has nothing to do is made again.
         fn redo(&mut self, claim: &str) {
-            let Agent { records, wanted, .. } = &self.agent;
+            let Agent { records, desired, .. } = &self.agent;
             let is_of_claim = |record: &&Record<Claimant>| {
                 record.plan.owner.group() == format!("{claim}-uid") && !record.plan.is_finalizer()
             };
             let all: Vec<_> = records.iter().filter(is_of_claim).cloned().collect();
             let is_attached = |record: &Record<Claimant>| matches!(record.phase, Phase::Attached { .. });
-            if wanted.is_reached(records, BOOT) && all.iter().all(is_attached) {
+            if desired.is_reached(records, BOOT) && all.iter().all(is_attached) {
                 all.into_iter().for_each(|record| self.store(Record { is_redone: true, ..record }));
             }
         }
 
         /// An ADD that leads nowhere is ended in the midst; what it has made is not known.
         fn cut_short(&mut self) {
-            let Agent { records, wanted, running, .. } = &mut self.agent;
+            let Agent { records, desired, running, .. } = &mut self.agent;
             let Some((key, Step::Add(_))) = running else { return };
             let record = records.iter().find(|record| record.key() == *key);
-            if !record.is_some_and(|record| wanted.still_wants(record, records, BOOT)) {
+            if !record.is_some_and(|record| desired.still_wants(record, records, BOOT)) {
                 self.made.remove(key);
                 *running = None;
             }
@@ -423,8 +423,8 @@ mod tests {
             if self.agent.running.is_some() {
                 return Ok(false);
             }
-            let Agent { records, wanted, retries, .. } = &self.agent;
-            let Some((index, step)) = wanted.next_step(records, retries, BOOT, self.now) else {
+            let Agent { records, desired, retries, .. } = &self.agent;
+            let Some((index, step)) = desired.next_step(records, retries, BOOT, self.now) else {
                 return Ok(false);
             };
             let mut record = records[index].clone();
@@ -435,7 +435,7 @@ mod tests {
             match &step {
                 Step::Add(sandbox) => {
                     prop_assert!(self.due().is_empty(), "ADD for {key} while DELs are due: {:?}", self.due());
-                    prop_assert!(!wanted.is_released(record.plan.owner.group()));
+                    prop_assert!(!desired.is_released(record.plan.owner.group()));
                     if record.plan.is_finalizer() {
                         let missing = self.attachments().find(|other| !self.is_kept(other, &sandbox.id));
                         prop_assert!(missing.is_none(), "{key} is made before {missing:?}");
@@ -466,7 +466,7 @@ mod tests {
                     prop_assert!(!self.owed.contains_key(&key), "forgotten with a DEL owed");
                     self.journal.remove(&key);
                     self.agent.records.remove(index);
-                    self.agent.wanted.forget_released(&self.agent.records);
+                    self.agent.desired.forget_released(&self.agent.records);
                     return Ok(true);
                 }
                 Step::Rest => return Ok(false),
@@ -481,14 +481,14 @@ mod tests {
 
         /// Whether a record is whole in this sandbox, which is the pod's, and not released.
         fn is_kept(&self, record: &Record<Claimant>, sandbox: &String) -> bool {
-            let wanted = &self.agent.wanted;
+            let desired = &self.agent.desired;
             self.made.get(&record.key()) == Some(sandbox)
-                && wanted.is_current(sandbox)
+                && desired.is_current(sandbox)
                 && !record.is_redone
-                && !wanted.is_released(record.plan.owner.group())
+                && !desired.is_released(record.plan.owner.group())
         }
 
-        /// The records of which a DEL is due: those that are not kept, and all finalizers as soon as one
+        /// The records whose DEL is due: those that are not kept, and all finalizers as soon as one
         /// attachment is not.
         fn due(&self) -> Vec<&String> {
             let is_kept = |key: &String, sandbox: &String| {
@@ -550,13 +550,13 @@ mod tests {
         fn take_over(&mut self) {
             self.agent = Agent::start(&self.journal);
             match self.sandbox.clone() {
-                Some(sandbox) => drop(self.agent.wanted.sandbox_up(sandbox)),
-                None => drop(self.agent.wanted.sandbox_gone(None, &self.agent.records, || false)),
+                Some(sandbox) => drop(self.agent.desired.sandbox_up(sandbox)),
+                None => drop(self.agent.desired.sandbox_gone(None, &self.agent.records, || false)),
             }
             for claim in self.released.clone() {
-                self.agent.wanted.release(&format!("{claim}-uid"));
+                self.agent.desired.release(&format!("{claim}-uid"));
             }
-            self.agent.wanted.forget_released(&self.agent.records);
+            self.agent.desired.forget_released(&self.agent.records);
         }
 
         fn step(&mut self, happening: &Happening) -> Result<(), TestCaseError> {
@@ -577,7 +577,7 @@ mod tests {
                     if let Some((key, Step::Add(sandbox))) = self.agent.running.take()
                         && *has_effect
                     {
-                        // Made, and nobody knows: it must not count.
+                        // Made, but not known: it must not count.
                         self.made.remove(&key);
                         drop(sandbox);
                     }
@@ -590,9 +590,9 @@ mod tests {
 
         /// The gate is open for no sandbox but the one in which every interface of the pod is whole.
         fn gate_is_honest(&self) -> Result<(), TestCaseError> {
-            let Agent { records, wanted, .. } = &self.agent;
+            let Agent { records, desired, .. } = &self.agent;
             let state =
-                PodState { records: records.clone(), closing: wanted.is_closing(), ..PodState::default() };
+                PodState { records: records.clone(), closing: desired.is_closing(), ..PodState::default() };
             for id in ["s0", "s1", "s2"] {
                 if state.gate(id) == Gate::Open {
                     for record in records {
@@ -629,7 +629,7 @@ mod tests {
             world.release("b");
             world.settle()?;
             prop_assert!(world.journal.is_empty() && world.owed.is_empty() && world.made.is_empty());
-            prop_assert!(!world.agent.wanted.is_released("a-uid"));
+            prop_assert!(!world.agent.desired.is_released("a-uid"));
         }
 
         #[test]
