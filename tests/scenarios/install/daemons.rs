@@ -118,8 +118,8 @@ pub fn plugins_that_call_iptables_are_served_by_a_daemon_set(test: &Test<'_>) ->
                 {"type": "firewall", "backend": "iptables"},
             ]);
         })?;
-        let done = serves(test, &network);
-        done.and(end_daemon(test))
+        let (served, ended) = (serves(test, &network), end_daemon(test));
+        served.and(ended)
     })
 }
 

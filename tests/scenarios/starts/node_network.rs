@@ -6,7 +6,7 @@ use netclaim_tests::objects::{claim_template, pod_of_template};
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
-use crate::measure::PATIENCE;
+use crate::measure::START_TIMEOUT;
 use crate::own::{count, order, rounds};
 use crate::pods::Pods;
 use crate::samples::{Samples, table};
@@ -55,7 +55,7 @@ pub fn a_network_of_the_node_costs_its_pods_a_chain_once(test: &Test<'_>) -> Res
         for who in order(round, who) {
             let one_by_one = |name: &str| -> Result<f64> {
                 let pod: Value = pod_of_template(name, who);
-                let started = pods.start(&[pod], PATIENCE)?;
+                let started = pods.start(&[pod], START_TIMEOUT)?;
                 Ok(started.first().map(|pod| pod.took()).unwrap_or_default())
             };
             let stays = format!("stays-{round}");
