@@ -25,6 +25,7 @@ mod cni_config;
 pub mod conflist;
 mod decode;
 pub mod device;
+pub mod dry_run;
 mod invalid;
 pub mod labels;
 mod link_use;

@@ -6,6 +6,7 @@
 //!   API server ─────────────────> bugreport ──> an archive
 //!   API server, files ──────────> migrate ────> YAML, or with --apply the API server
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
+//!     └─ exec in agents' pods ──> explain network: what a node would do for a pod
 //!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
 //! ```
 //!
@@ -94,7 +95,7 @@ pub enum Command {
     Cni(netclaim_cnitool::Args),
     /// Prints a completion script for a shell.
     Completion(completion::Args),
-    /// Says why a pod waits for its networks, or what it has.
+    /// Says why a pod waits for its networks, or what it has, and what a network would give a pod.
     #[command(after_help = exit_codes!("the object is explained", "the object cannot be read"))]
     Explain(explain::Args),
     /// Shows networks, nodes, what of them is used, and what is wrong on the cluster.
@@ -286,6 +287,10 @@ mod tests {
             [&["claim", "web"][..], &["resourceclaim", "web"], &["resourceclaims/web"], &["claim/web"]]
         {
             assert_eq!(of(line).as_ref(), Some(&claim), "{line:?}");
+        }
+        let network = explain::Object::Network("web".to_owned());
+        for line in [&["network", "web"][..], &["claimnetworks/web"], &["network/web", "--node", "a"]] {
+            assert_eq!(of(line).as_ref(), Some(&network), "{line:?}");
         }
         for line in [&["pod"][..], &["pod/"], &["pod/web", "x"], &["web"], &["node", "a"], &["node/a"], &[]] {
             assert_eq!(of(line), None, "{line:?}");

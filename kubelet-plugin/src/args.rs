@@ -10,10 +10,15 @@ use netclaim_cni::PluginType;
 use netclaim_process::log::LogArgs;
 
 use crate::dra::Registration;
+use crate::questions::SOCKET;
 
 /// The netclaim node agent: a DRA driver that attaches pods to CNI networks.
 #[derive(Debug, Clone, Parser)]
-#[command(version, after_help = "`netclaim-kubelet-plugin cni` does what `netclaimctl cni` does")]
+#[command(
+    version,
+    after_help = "`netclaim-kubelet-plugin cni` does what `netclaimctl cni` does, and `netclaim-kubelet-plugin ask` asks the agent for \
+                                        `netclaimctl explain network`"
+)]
 #[allow(missing_docs, reason = "each field's comment is its help text")]
 pub struct Args {
     /// Kubeconfig to reach the API server with; by default $KUBECONFIG, ~/.kube/config or the pod's service
@@ -293,6 +298,11 @@ impl Args {
     /// The directory of the agent's own CNI plugins, which has the same path in the host's mount namespace.
     pub fn installed_plugins(&self) -> PathBuf {
         self.state_dir.join("plugins")
+    }
+
+    /// The socket of people's questions.
+    pub fn questions_socket(&self) -> PathBuf {
+        self.run_dir.join(SOCKET)
     }
 
     /// The socket of waiting hooks.

@@ -16,6 +16,7 @@
 //! | `args` | the flags | nothing |
 //! | `dra` | translates the kubelet's gRPC | nothing |
 //! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim), `driver::attach` |
+//! | `questions` | answers what people ask of the node before there is a pod, and asks it | a socket |
 //! | `addresses` | which addresses an attachment gets; says how many the node needs, and gives back blocks | the API server (AddressLeases, AddressBlocks), leases of `host-local` |
 //! | `inventory` | what the node has: links, ClaimNetworks, policies | netlink, watches |
 //! | `devices` | the devices that are published, their health, and the labels of the Node | the API server (slices, the Node's labels), CNI plugins (STATUS) |
@@ -46,6 +47,7 @@ mod node_networks;
 mod parent;
 mod pods;
 mod prepare;
+pub mod questions;
 mod repair;
 mod reports;
 mod runtime;

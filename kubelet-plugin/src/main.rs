@@ -1,12 +1,17 @@
-//! The node agent's executable: arguments, log, run. Its command `cni` is for people in its container.
+//! The node agent's executable: arguments, log, run. Its command `cni` is for people in its container, and
+//! `ask` for netclaimctl, which runs it there.
 
 use std::env;
-use std::io::{stderr, stdout};
+use std::ffi::OsStr;
+use std::io::{Write as _, stderr, stdout};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use netclaim_api::NetworkName;
+use netclaim_cni::error_chain;
 use netclaim_cni::spans::SPANS;
-use netclaim_kubelet_plugin::{Args, run_agent, service};
+use netclaim_kubelet_plugin::{Args, questions, run_agent, service};
 use netclaim_process::log;
 use netclaim_process::traces::Traces;
 
@@ -18,9 +23,31 @@ struct CniByHand {
     args: netclaim_cnitool::Args,
 }
 
+/// Asks the working agent of the node. It answers in JSON.
+#[derive(clap::Parser)]
+#[command(name = "netclaim-kubelet-plugin ask")]
+struct Ask {
+    /// The agent's
+    #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
+    run_dir: PathBuf,
+    #[command(subcommand)]
+    question: Question,
+}
+
+#[derive(clap::Subcommand)]
+enum Question {
+    /// What an attachment to a ClaimNetwork would be
+    Network {
+        /// Its name
+        name: NetworkName,
+    },
+}
+
 fn main() -> ExitCode {
-    if env::args_os().nth(1).is_some_and(|word| word == "cni") {
-        return cni_by_hand();
+    match env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
+        Some("cni") => return cni_by_hand(),
+        Some("ask") => return ask(),
+        _ => {}
     }
     let args = Args::parse();
     let traces = Traces::from_env(&service(&args));
@@ -35,4 +62,18 @@ fn main() -> ExitCode {
 async fn cni_by_hand() -> ExitCode {
     let CniByHand { args } = CniByHand::parse_from(env::args_os().skip(1));
     netclaim_cnitool::run("netclaim-kubelet-plugin", args, &mut stdout(), &mut stderr()).await
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn ask() -> ExitCode {
+    let Ask { run_dir, question: Question::Network { name } } = Ask::parse_from(env::args_os().skip(1));
+    match questions::ask(&run_dir, name).await {
+        // Nobody reads on where standard output is closed.
+        Ok(answer) => drop(stdout().write_all(answer.as_bytes())),
+        Err(error) => {
+            eprintln!("netclaim-kubelet-plugin: {}", error_chain(&error));
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
 }

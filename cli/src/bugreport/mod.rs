@@ -12,7 +12,7 @@
 
 mod archive;
 mod collect;
-mod redaction;
+pub(crate) mod redaction;
 mod selection;
 mod value;
 

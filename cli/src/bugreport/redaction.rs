@@ -69,7 +69,7 @@ const HARMLESS: [&str; 5] = ["true", "false", "null", "None", "~"];
 
 /// Searches texts for secrets.
 #[derive(Debug)]
-pub(super) struct Redaction {
+pub(crate) struct Redaction {
     named: Regex,
     shapes: Vec<Regex>,
 }
@@ -77,13 +77,13 @@ pub(super) struct Redaction {
 impl Redaction {
     /// # Errors
     /// Never fails with the patterns of this file, which a test proves.
-    pub(super) fn new() -> Result<Self, regex::Error> {
+    pub(crate) fn new() -> Result<Self, regex::Error> {
         let regex = |pattern| RegexBuilder::new(pattern).unicode(false).build();
         Ok(Self { named: regex(NAMED)?, shapes: SHAPES.into_iter().map(regex).collect::<Result<_, _>>()? })
     }
 
     /// Returns the text without what looks like a secret.
-    pub(super) fn text(&self, text: &str) -> String {
+    pub(crate) fn text(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for shape in &self.shapes {
             text = shape.replace_all(&text, format!("${{1}}{REDACTED}${{2}}")).into_owned();
@@ -168,7 +168,7 @@ fn walk(value: &mut Value) {
 }
 
 /// Replaces values under keys that may name a secret, also in JSON within a text.
-fn redact(value: &mut Value) {
+pub(crate) fn redact(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(redact),
         Value::Object(fields) => redact_fields(fields),

@@ -1,4 +1,5 @@
-//! `netclaimctl explain`: why a pod waits for its networks, or what it has.
+//! `netclaimctl explain`: why a pod waits for its networks, or what it has; and what a ClaimNetwork would
+//! give a pod on a node.
 //!
 //! ```text
 //!   API server ── the pod, its claims ──> what else is needed ──> facts ──> explanation (pure) ──> text, or JSON
@@ -9,6 +10,7 @@
 //! It reads, with the rights of the user who runs it. What it may not read is said, with what is unknown
 //! because of it.
 
+mod dry_run;
 mod explanation;
 mod facts;
 mod networks;
@@ -25,13 +27,13 @@ use netclaim_cni::error_chain;
 
 use self::explanation::Explanation;
 pub use self::object::{First, Object};
-use crate::cluster::Connection;
+use crate::cluster::{Connection, ReadError};
 use crate::print::{failed, json};
 
 /// `netclaimctl explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The type of the object: pod (po), or claim (resourceclaim). Also TYPE/NAME
+    /// The type of the object: pod (po), claim (resourceclaim), or network (claimnetwork). Also TYPE/NAME
     #[arg(value_name = "TYPE", add = ArgValueCandidates::new(types))]
     pub first: First,
     /// The object's name
@@ -39,7 +41,11 @@ pub struct Args {
     /// The object's namespace [default: that of the context]
     #[arg(long, short)]
     pub namespace: Option<String>,
-    /// Shows every node and every device that was looked at
+    /// Of a network: shows what an attachment would be on this node, whose agent answers by a program in its
+    /// pod (pods/exec). Without it, all nodes in short
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Of a pod or claim: shows every node and every device that was looked at
     #[arg(long)]
     pub details: bool,
     /// How to print the explanation
@@ -59,6 +65,7 @@ fn types() -> Vec<CompletionCandidate> {
     vec![
         candidate("pod", "Says why a pod waits, why it does not start, or which networks it has"),
         candidate("claim", "Says why a ResourceClaim is not allocated, or what it has"),
+        candidate("network", "Says what a ClaimNetwork would give a pod on each node"),
     ]
 }
 
@@ -83,21 +90,42 @@ pub async fn run(args: Args, out: &mut (dyn Write + Send), err: &mut (dyn Write 
             return ExitCode::from(WRONG_LINE);
         }
     };
-    let facts = match read::facts(&object, &args).await {
-        Ok(facts) => facts,
-        Err(error) => return failed(err, error_chain(&error)),
+    if args.node.is_some() && !matches!(object, Object::Network(_)) {
+        failed(err, "--node is for networks: write network NAME, or leave it out");
+        return ExitCode::from(WRONG_LINE);
+    }
+    match text(&object, &args).await {
+        Ok(text) => {
+            // A reader that has closed the pipe has what it wants.
+            let _ = out.write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => failed(err, error),
+    }
+}
+
+/// Returns what is printed.
+///
+/// # Errors
+/// Says why the object cannot be explained.
+async fn text(object: &Object, args: &Args) -> Result<String, String> {
+    let unread = |error: ReadError| error_chain(&error);
+    let facts = match object {
+        Object::Pod(name) => read::of_pod(name, args).await.map_err(unread)?,
+        Object::Claim(name) => read::of_claim(name, args).await.map_err(unread)?,
+        Object::Network(name) => {
+            let report = dry_run::report(name, args).await.map_err(unread)?;
+            return match args.output {
+                Output::Text => Ok(report.text(args.node.is_some())),
+                Output::Json => json(&report),
+            };
+        }
     };
     let explanation = Explanation::of(&facts, args.details || args.output == Output::Json);
-    let text = match args.output {
-        Output::Text => explanation.text(args.details),
-        Output::Json => match json(&explanation) {
-            Ok(json) => json,
-            Err(error) => return failed(err, error),
-        },
-    };
-    // A reader that has closed the pipe has what it wants.
-    let _ = out.write_all(text.as_bytes());
-    ExitCode::SUCCESS
+    match args.output {
+        Output::Text => Ok(explanation.text(args.details)),
+        Output::Json => json(&explanation),
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 type Of = fn(String) -> Object;
 
 /// A type of object, by its singular, its plural or kubectl's short name.
-const TYPES: [(&str, Of); 7] = [
+const TYPES: [(&str, Of); 11] = [
     ("pod", Object::Pod),
     ("pods", Object::Pod),
     ("po", Object::Pod),
@@ -14,6 +14,10 @@ const TYPES: [(&str, Of); 7] = [
     ("resourceclaim", Object::Claim),
     ("resourceclaims", Object::Claim),
     ("resourceclaims.resource.k8s.io", Object::Claim),
+    ("network", Object::Network),
+    ("claimnetwork", Object::Network),
+    ("claimnetworks", Object::Network),
+    ("claimnetworks.netclaim.dev", Object::Network),
 ];
 
 /// An object that can be explained, by its name.
@@ -23,6 +27,8 @@ pub enum Object {
     Pod(String),
     /// Why it is not allocated, or what it has.
     Claim(String),
+    /// What an attachment to the ClaimNetwork would be.
+    Network(String),
 }
 
 /// The first word: `TYPE`, or `TYPE/NAME`.
@@ -38,8 +44,9 @@ impl FromStr for First {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (kind, name) = text.split_once('/').map_or((text, None), |(kind, name)| (kind, Some(name)));
         let of = TYPES.into_iter().find(|(known, _)| kind.eq_ignore_ascii_case(known));
-        let (_, of) =
-            of.ok_or_else(|| format!("{kind:?} is neither pod nor claim: write pod/NAME or claim/NAME"))?;
+        let (_, of) = of.ok_or_else(|| {
+            format!("{kind:?} is neither pod, claim nor network: write pod/NAME, claim/NAME or network/NAME")
+        })?;
         match name {
             Some("") => Err("there is no name after the slash".to_owned()),
             name => Ok(Self { of, name: name.map(str::to_owned) }),
@@ -55,7 +62,7 @@ impl First {
     pub(crate) fn object(&self, second: Option<&str>) -> Result<Object, &'static str> {
         match (self.name.as_deref(), second) {
             (Some(name), None) | (None, Some(name)) => Ok((self.of)(name.to_owned())),
-            (None, None) => Err("the name is missing: write pod NAME or claim NAME"),
+            (None, None) => Err("the name is missing: write pod NAME, claim NAME or network NAME"),
             (Some(_), Some(_)) => Err("there are two names, and one object is explained at a time"),
         }
     }

@@ -9,28 +9,32 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use serde::de::DeserializeOwned;
 
+use super::Args;
 use super::facts::{
     ClaimFact, Cluster, Facts, NodeFacts, Stage, Unread, asks_by_limits, is_allocated, is_refused, limits_of,
 };
-use super::{Args, Object};
 use crate::cluster::{ReadError, get, list, list_kept};
 use crate::components::{AGENT, NAME};
 use crate::trim;
 
-/// Reads the facts about an object.
+/// Reads the facts about a pod.
 ///
 /// # Errors
-/// Fails if the object itself or the claims of its namespace cannot be read. See [`ReadError`].
-pub(super) async fn facts(object: &Object, args: &Args) -> Result<Facts, ReadError> {
-    let client = args.connection.client().await?;
-    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    let mut reader = Reader { client, namespace, unread: Vec::new() };
-    let mut facts = match object {
-        Object::Pod(name) => reader.pod(name, &args.netclaim_namespace).await?,
-        Object::Claim(name) => reader.claim(name).await?,
-    };
-    facts.unread = reader.unread;
-    Ok(facts)
+/// Fails if the pod itself or the claims of its namespace cannot be read. See [`ReadError`].
+pub(super) async fn of_pod(name: &str, args: &Args) -> Result<Facts, ReadError> {
+    let mut reader = Reader::new(args).await?;
+    let facts = reader.pod(name, &args.netclaim_namespace).await?;
+    Ok(Facts { unread: reader.unread, ..facts })
+}
+
+/// Reads the facts about a claim.
+///
+/// # Errors
+/// Fails if the claims of the namespace cannot be read. See [`ReadError`].
+pub(super) async fn of_claim(name: &str, args: &Args) -> Result<Facts, ReadError> {
+    let mut reader = Reader::new(args).await?;
+    let facts = reader.claim(name).await?;
+    Ok(Facts { unread: reader.unread, ..facts })
 }
 
 struct Reader {
@@ -40,6 +44,12 @@ struct Reader {
 }
 
 impl Reader {
+    async fn new(args: &Args) -> Result<Self, ReadError> {
+        let client = args.connection.client().await?;
+        let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+        Ok(Self { client, namespace, unread: Vec::new() })
+    }
+
     async fn pod(&mut self, name: &str, netclaim_namespace: &str) -> Result<Facts, ReadError> {
         let what = format!("pod {}/{name}", self.namespace);
         let pod = get(what, Api::<Pod>::namespaced(self.client.clone(), &self.namespace), name).await?;

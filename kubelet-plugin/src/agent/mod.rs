@@ -51,6 +51,7 @@ use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent};
 use crate::prepare::handover;
 use crate::prepare::revise::{Mend, Mender, Reviser};
+use crate::questions;
 use crate::repair::Repairer;
 use crate::reports::spans::{self, Spans};
 use crate::reports::{Events, StatusWriter, Update};
@@ -453,9 +454,20 @@ impl Agent {
         let socket = self.args.agent_socket();
         let calls = listen(&socket);
         let calls = calls.with_context(|| format!("cannot listen for calls on {}", socket.display()))?;
+        let socket = self.args.questions_socket();
+        let asked = listen(&socket);
+        let asked = asked.with_context(|| format!("cannot listen for questions on {}", socket.display()))?;
+        let (answering, readiness) = (Arc::clone(&node), self.node_networks.readiness());
+        self.parts.start_until_cancelled(
+            "answering questions",
+            questions::serve(asked, move |network| {
+                let (node, readiness) = (Arc::clone(&answering), readiness.clone());
+                async move { node.dry_run(&network, &readiness).await }
+            }),
+        );
         let attacher = Arc::clone(&self.attacher);
         let holder =
-            move |claim: &str| attacher.plans_of(claim).into_iter().next().map(|plan| plan.owner.pod.uid);
+            move |claim: &str| attacher.plans_of(claim).into_iter().next().map(|plan| plan.owner.pod.clone());
         let node = Arc::new(Observed { node, waker: self.waker.clone(), holder });
         self.parts.start_until_cancelled("answering the kubelet", agent_socket::serve(calls, node, health));
         Ok(())
@@ -488,7 +500,7 @@ impl Agent {
         tracing::info!("stopping");
         // No client asks any more; the next agent creates its own sockets as soon as it has the journal.
         self.parts.cancel();
-        for socket in [self.args.agent_socket(), self.args.gate_socket()] {
+        for socket in [self.args.agent_socket(), self.args.gate_socket(), self.args.questions_socket()] {
             let _ = fs::remove_file(socket);
         }
         let drained = async { tokio::join!(self.attacher.drain(), self.node_networks.drain()) };

@@ -90,6 +90,9 @@ pub(crate) trait NodeResources: Send + Sync + 'static {
     /// Releases a claim. After an error the claim and the pod stay, and the kubelet retries.
     fn unprepare(&self, claim: ClaimRef) -> impl Future<Output = Result<(), CallFailure>> + Send;
 
+    /// Notes that the answer to a Prepare of these claims came too late: the kubelet has given the call up.
+    fn was_late(&self, _claims: Vec<ClaimRef>) {}
+
     /// Notes that the kubelet has registered the driver (again).
     fn registered(&self) {}
 }

@@ -27,9 +27,11 @@ async fn answer<N: NodeResources>(mut stream: UnixStream, node: Arc<N>, health: 
     // In tasks of their own: they finish even if the caller goes away, and the next call finds the result.
     match read_line(&mut BufReader::new(&mut stream)).await? {
         Message::Prepare(claims) => {
-            let count = claims.len();
-            let answer = tokio::spawn(async move { node.prepare(claims).await }).await;
-            write_line(&mut stream, &answer.unwrap_or_else(|_| vec![Err(panicked()); count])).await
+            let (agent, asked) = (Arc::clone(&node), claims.clone());
+            let answer = tokio::spawn(async move { agent.prepare(claims).await }).await;
+            let answer = answer.unwrap_or_else(|_| vec![Err(panicked()); asked.len()]);
+            // The parent closes the connection when the kubelet is about to give up.
+            write_line(&mut stream, &answer).await.inspect_err(|_| node.was_late(asked))
         }
         Message::Unprepare(claim) => {
             let answer = tokio::spawn(async move { node.unprepare(claim).await }).await;

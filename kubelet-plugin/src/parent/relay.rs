@@ -147,16 +147,21 @@ mod tests {
     use crate::dra::fixtures::prepared;
     use crate::parent::agent_socket::serve;
 
-    /// A fake driver, which prepares claims of the name "good", panics at "bug" and waits for ever at "slow".
+    /// A fake driver, which prepares claims of the name "good", panics at "bug", waits for ever at "slow" and
+    /// until it is called at "late".
     #[derive(Default)]
     struct Fake {
         asked: AtomicU32,
         called: Notify,
+        late: Notify,
         registered: Notify,
     }
 
     impl NodeResources for Fake {
         async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<Result<Vec<PreparedDevice>, CallFailure>> {
+            if claims.iter().any(|claim| claim.name == "late") {
+                self.called.notified().await;
+            }
             let prepare = |claim: ClaimRef| match claim.name.as_str() {
                 "good" => Ok(vec![prepared(&claim)]),
                 "bug" => panic!("a bug"),
@@ -173,6 +178,11 @@ mod tests {
                 "good" => Ok(()),
                 _ => Err(CallFailure("not yet".into())),
             }
+        }
+
+        fn was_late(&self, claims: Vec<ClaimRef>) {
+            assert_eq!(claims, [claim("late")]);
+            self.late.notify_one();
         }
 
         fn registered(&self) {
@@ -241,6 +251,18 @@ mod tests {
         drop(dying);
         let (_node, _agent) = agent(&socket);
         assert_eq!(soon(call).await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn an_agent_hears_that_its_answer_to_a_prepare_came_too_late() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("agent.sock");
+        let (node, _agent) = agent(&socket);
+        let mut stream = UnixStream::connect(&socket).await.unwrap();
+        write_line(&mut stream, &Message::Prepare(vec![claim("late")])).await.unwrap();
+        drop(stream);
+        node.called.notify_one();
+        soon(node.late.notified()).await;
     }
 
     #[tokio::test]

@@ -113,13 +113,13 @@ pub(crate) enum PrepareError {
 
 /// The facts from the API server that the plans of a claim need.
 #[derive(Default)]
-struct Facts {
+pub(super) struct Facts {
     labels: Labels,
     /// The prefixes that stay with `eth0` beside an attachment that has the pod's default route.
     kept: Vec<IpNet>,
 }
 
-static UNKNOWN: Facts =
+pub(super) static UNKNOWN: Facts =
     Facts { labels: Labels { namespace: BTreeMap::new(), pod: BTreeMap::new() }, kept: Vec::new() };
 
 /// The part of the CNI plugins that a Prepare needs.
@@ -177,9 +177,9 @@ pub(crate) struct NodeAgent<N> {
 }
 
 /// A plan of another pod that excludes a plan, and the refusal if it stays.
-struct Obstacle {
+pub(super) struct Obstacle {
     plan: Plan,
-    refusal: Excluded,
+    pub(super) refusal: Excluded,
 }
 
 /// Whether a pod has ended.
@@ -449,7 +449,7 @@ impl<N: Plugins> NodeAgent<N> {
                         self.wake_when_supplied(&claim, &inventory);
                     }
                     let in_pod =
-                        error.is_for_lack_of_a_link().then(|| self.in_pod(&claim, &inventory)).flatten();
+                        error.is_for_lack_of_a_link().then(|| self.wake_after(&claim, &inventory)).flatten();
                     return Err(refuse(in_pod.map_or_else(|| error.into(), PrepareError::from)));
                 }
             };
@@ -493,16 +493,21 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Returns who has the link that the node lacks for the claim. Its pod is woken when that one gives it
     /// back.
-    fn in_pod(&self, claim: &Claim, inventory: &Inventory) -> Option<InPod> {
+    fn wake_after(&self, claim: &Claim, inventory: &Inventory) -> Option<InPod> {
+        let in_pod = self.in_pod(claim, inventory)?;
+        self.waker.blocked(claim.pod.clone(), &in_pod.other.claim);
+        Some(in_pod)
+    }
+
+    /// Returns who has the link that the node lacks for the claim.
+    pub(super) fn in_pod(&self, claim: &Claim, inventory: &Inventory) -> Option<InPod> {
         let mut plans = Vec::new();
         self.attacher.for_each_pod(|state| {
             // A stray link is in no pod.
             let there = state.records.iter().filter(|record| record.stray.is_none());
             plans.extend(there.map(|record| Arc::clone(&record.plan)));
         });
-        let in_pod = InPod::of(claim, inventory, plans.iter().map(|plan| &**plan))?;
-        self.waker.blocked(claim.pod.clone(), &in_pod.other.claim);
-        Some(in_pod)
+        InPod::of(claim, inventory, plans.iter().map(|plan| &**plan))
     }
 
     /// Has the claim's pod woken when the node gets addresses that it has not got now.
@@ -679,7 +684,11 @@ impl<N: Plugins> NodeAgent<N> {
     }
 
     /// Addresses that others than the node's attachments hold of the claim's ClaimNetworks.
-    async fn foreign_addresses(&self, claim: &Claim, inventory: &Arc<Inventory>) -> ForeignAddresses {
+    pub(super) async fn foreign_addresses(
+        &self,
+        claim: &Claim,
+        inventory: &Arc<Inventory>,
+    ) -> ForeignAddresses {
         let leased: Vec<NetworkName> = networks(claim, inventory)
             .filter(|(name, _)| inventory.addresses.contains_key(name))
             .map(|(name, _)| name.clone())
@@ -703,7 +712,7 @@ impl<N: Plugins> NodeAgent<N> {
     }
 
     /// The inventory with each ClaimNetwork on the link that it is held on.
-    fn settled(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
+    pub(super) fn settled(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
         let plans = self.attacher.all_plans();
         devices::settled(inventory, devices::on_links(&plans, &self.node_name, inventory))
     }
@@ -782,7 +791,7 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// Returns the plans that the claim would get if it were journalled now. Others hold the `foreign`
     /// addresses. What is journalled of it stays, except for the attachment `anew`.
-    fn plan(
+    pub(super) fn plan(
         &self,
         claim: &Claim,
         anew: Option<u32>,
@@ -826,7 +835,7 @@ impl<N: Plugins> NodeAgent<N> {
         plans(claim, self.node(inventory, facts), &taken)
     }
 
-    async fn settle(&self, mut plans: Vec<Plan>) -> Result<Vec<Plan>, PrepareError> {
+    pub(super) async fn settle(&self, mut plans: Vec<Plan>) -> Result<Vec<Plan>, PrepareError> {
         for plan in &mut plans {
             let settled = self.plugins.settle(&plan.spec.conflist).await;
             plan.spec.conflist = settled.map_err(|source| PrepareError::Plugins {
@@ -859,7 +868,7 @@ impl<N: Plugins> NodeAgent<N> {
     ///
     /// # Errors
     /// When the plans exclude each other.
-    fn obstacle(&self, plans: &[Plan]) -> Result<Option<Obstacle>, Excluded> {
+    pub(super) fn obstacle(&self, plans: &[Plan]) -> Result<Option<Obstacle>, Excluded> {
         // A node has hundreds of plans, and few that exclude another one.
         let excludes =
             |other: &Plan| plans.iter().any(|plan| exclusion::obstacle(plan, [other].into_iter()).is_some());

@@ -45,6 +45,11 @@ impl Excluded {
         tracing::info!(link, claim = %own.claim, holder = %other.pod, holder_claim = %other.claim, "a link is in another use");
     }
 
+    /// Says who has the link, to the admin.
+    pub(super) fn in_full(&self) -> String {
+        format!("link {} is in another use by pod {}, which excludes this one", self.link, self.other.pod)
+    }
+
     fn named(&self) -> String {
         named(&self.other, &self.own.pod.namespace)
     }
@@ -76,6 +81,11 @@ pub(crate) struct InPod {
 }
 
 impl InPod {
+    /// Says who has the link, to the admin.
+    pub(super) fn in_full(&self) -> String {
+        format!("link {} is with pod {}, which has not ended on this node", self.link, self.other.pod)
+    }
+
     /// Returns which of the `plans` of other claims has the link of a device that the node lacks.
     pub(crate) fn of<'a>(
         claim: &Claim,

@@ -15,6 +15,8 @@ label_values! {
         Released = "Released",
         /// The node has got addresses, after a claim of the pod was refused one.
         Supplied = "Supplied",
+        /// A Prepare of the pod ended after the kubelet had given it up.
+        Late = "Late",
         /// The kubelet has the pod, and asks for no claim of it.
         NotPrepared = "NotPrepared",
         /// The networks of the pod are there, after a container was refused for lack of them.

@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use self::metrics::WakeMetrics;
+use self::metrics::{WakeCause, WakeMetrics};
 use crate::pods::owner::ObjectRef;
 use crate::pods::{Change, NodePods, SeenPod};
 
@@ -47,6 +47,7 @@ enum Event {
     Attached(ObjectRef),
     Blocked(ObjectRef, ClaimName),
     Supplied(ObjectRef),
+    Late(ObjectRef),
 }
 
 /// A claim that has been released.
@@ -257,7 +258,8 @@ fn take(event: Event, schedule: &mut Schedule, pending: &mut Pending) {
         Event::Registered => pending.registered = true,
         Event::Attached(pod) => schedule.attached(pod, now),
         Event::Blocked(pod, by) => schedule.blocked(pod, by),
-        Event::Supplied(pod) => schedule.supplied(pod, now),
+        Event::Supplied(pod) => schedule.can_be_prepared(pod, WakeCause::Supplied, now),
+        Event::Late(pod) => schedule.can_be_prepared(pod, WakeCause::Late, now),
     }
 }
 

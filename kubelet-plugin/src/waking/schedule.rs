@@ -205,12 +205,12 @@ impl Schedule {
         self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Attached, now));
     }
 
-    /// Notes that there is what a Prepare of the pod has lacked.
-    pub(super) fn supplied(&mut self, pod: ObjectRef, now: Instant) {
+    /// Notes that another Prepare of the pod would succeed now, for this reason.
+    pub(super) fn can_be_prepared(&mut self, pod: ObjectRef, cause: WakeCause, now: Instant) {
         if self.known.get(&pod.uid).is_some_and(|known| !known.seen.waits) {
             return;
         }
-        self.reasons.insert(pod.uid.clone(), (pod, WakeCause::Supplied, now));
+        self.reasons.insert(pod.uid.clone(), (pod, cause, now));
     }
 
     /// Notes that waking a pod again is of no use, or not allowed.
@@ -395,6 +395,19 @@ mod tests {
         schedule.seen(seen("c"), true, now);
         schedule.seen(SeenPod { waits: false, ..seen("d") }, false, now);
         assert_eq!(run(&mut schedule, now), []);
+    }
+
+    #[test]
+    fn a_pod_whose_prepare_was_answered_too_late_is_woken() {
+        let (mut schedule, now) = following();
+        schedule.asked([claim("a")], now);
+        schedule.seen(seen("a"), true, now);
+        let later = now + Duration::from_secs(50);
+        schedule.can_be_prepared(seen("a").pod, WakeCause::Late, later);
+        assert_eq!(run(&mut schedule, later), [(0, WakeCause::Late, Some(1))]);
+        schedule.seen(SeenPod { waits: false, ..seen("a") }, true, later);
+        schedule.can_be_prepared(seen("a").pod, WakeCause::Late, later);
+        assert_eq!(run(&mut schedule, later), [], "it has started");
     }
 
     #[test]

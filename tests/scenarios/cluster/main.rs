@@ -17,6 +17,7 @@ mod collector;
 mod columns;
 mod command_line;
 mod default_route;
+mod dry_run;
 mod endpoints;
 mod facts;
 mod faults;
@@ -47,6 +48,7 @@ use churn::*;
 use columns::*;
 use command_line::*;
 use default_route::*;
+use dry_run::*;
 use endpoints::*;
 use facts::*;
 use faults::{
@@ -173,6 +175,8 @@ fn main() -> ExitCode {
             netclaimctl_is_a_plugin_of_kubectl_that_completes_its_commands,
             a_bug_report_has_what_is_netclaims_and_no_secret,
             a_bug_report_says_what_its_user_may_not_read,
+            a_network_is_explained_before_its_first_pod_and_nothing_is_done,
+            a_network_is_explained_where_it_has_no_address_and_without_its_secrets,
             the_agent_has_only_the_documented_rights,
             the_agent_writes_only_slices_of_its_own_node,
             the_agent_changes_only_the_labels_of_networks_of_its_own_node,
@@ -257,6 +261,7 @@ fn main() -> ExitCode {
             the_runtime_is_answered_at_once_while_an_add_takes_long,
             an_agent_that_starts_again_beside_a_slow_stop_delays_no_pod,
             a_pod_waits_for_an_agent_that_does_not_answer,
+            a_pod_whose_prepare_the_kubelet_gave_up_runs_soon_after_the_answer,
             a_pod_waits_for_an_agent_and_a_parent_that_do_not_answer,
             pods_and_slices_outlive_a_kubelet_restart,
             a_collector_that_is_away_or_hangs_delays_no_pod_and_is_logged_once;

@@ -16,13 +16,13 @@ use crate::inventory::{self, Inventory, node_scope};
 
 /// The plugins of one ClaimNetwork.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Chain {
+pub(crate) struct Chain {
     /// Every plugin, IPAM plugins and those of `finalize` included.
-    pub(super) plugins: Vec<PluginType>,
+    pub(crate) plugins: Vec<PluginType>,
     /// Name of the CNI network.
     pub(super) list: String,
     /// The configuration for STATUS; `None` where they cannot be asked.
-    pub(super) conflist: Option<Arc<NetworkList>>,
+    pub(crate) conflist: Option<Arc<NetworkList>>,
     /// Whether the configuration has defaults of parameters, so that an ADD may have another one.
     pub(super) is_by_default: bool,
     uplink: Option<Uplink>,
@@ -45,26 +45,7 @@ impl Uplink {
 /// Returns the chains of the node's ClaimNetworks.
 pub(super) fn chains(inventory: &Inventory, node: &str) -> BTreeMap<NetworkName, Chain> {
     let chain = |(name, spec): (&NetworkName, &ClaimNetworkSpec)| {
-        let uplink = inventory.uplink_of(spec);
-        // Not the node's blocks, which change: whether plugins can serve does not depend on them.
-        let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
-        let ipam = pool.map(AddressPoolSpec::sample).unwrap_or_default();
-        let cni = spec.cni_with(&ipam);
-        let scope = node_scope(name.as_str(), node, &inventory.labels, uplink);
-        let without = conflist(&cni, name, &scope);
-        let is_by_default = without.is_none();
-        let by_default = || conflist(&cni, name, &with_defaults(scope, &spec.allow));
-        let conflist = without.or_else(by_default);
-        let mut chain = Chain {
-            plugins: plugins_of(&cni).collect(),
-            list: spec.list_name(name),
-            is_by_default: is_by_default && conflist.is_some(),
-            conflist: conflist.map(Arc::new),
-            uplink: uplink.map(Uplink::of),
-        };
-        chain.plugins.extend(spec.node.iter().flat_map(|on_node| plugins_of(&on_node.cni)));
-        chain.plugins.extend(spec.finalize_types().into_iter().filter_map(|name| name.parse().ok()));
-        (name.clone(), chain)
+        (name.clone(), Chain::of(name, spec, inventory, node))
     };
     inventory.networks.iter().map(chain).collect()
 }
@@ -77,6 +58,30 @@ pub(super) fn configures_otherwise(before: Option<&Inventory>, now: Option<&Inve
 }
 
 impl Chain {
+    /// The plugins of a ClaimNetwork on the node of this name.
+    pub(crate) fn of(name: &NetworkName, spec: &ClaimNetworkSpec, inventory: &Inventory, node: &str) -> Self {
+        let uplink = inventory.uplink_of(spec);
+        // Not the node's blocks, which change: whether plugins can serve does not depend on them.
+        let pool = inventory.addresses.get(name).and_then(|addresses| addresses.pool.as_ref());
+        let ipam = pool.map(AddressPoolSpec::sample).unwrap_or_default();
+        let cni = spec.cni_with(&ipam);
+        let scope = node_scope(name.as_str(), node, &inventory.labels, uplink);
+        let without = conflist(&cni, name, &scope);
+        let is_by_default = without.is_none();
+        let by_default = || conflist(&cni, name, &with_defaults(scope, &spec.allow));
+        let conflist = without.or_else(by_default);
+        let mut chain = Self {
+            plugins: plugins_of(&cni).collect(),
+            list: spec.list_name(name),
+            is_by_default: is_by_default && conflist.is_some(),
+            conflist: conflist.map(Arc::new),
+            uplink: uplink.map(Uplink::of),
+        };
+        chain.plugins.extend(spec.node.iter().flat_map(|on_node| plugins_of(&on_node.cni)));
+        chain.plugins.extend(spec.finalize_types().into_iter().filter_map(|name| name.parse().ok()));
+        chain
+    }
+
     /// Whether STATUS of all plugins looks at nothing on the node, so that a yes stays one.
     pub(super) fn looks_at_nothing(&self) -> bool {
         self.plugins.iter().all(status_looks_at_nothing)

@@ -34,6 +34,7 @@ use netclaim_driver::attach::CniPlugins;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+pub(crate) use self::chain::Chain;
 use self::chain::{chains, configures_otherwise};
 use self::checks::Checks;
 pub(crate) use self::checks::Unavailable;

@@ -76,6 +76,26 @@ pub fn a_pod_waits_for_an_agent_and_a_parent_that_do_not_answer(test: &Test<'_>)
     starts_when_it_answers(test, |stop| test.cluster.pause_agent_and_parent(stop))
 }
 
+/// Longer than the kubelet waits for an answer to a Prepare: 45 s.
+const GIVEN_UP: Duration = Duration::from_secs(50);
+
+pub fn a_pod_whose_prepare_the_kubelet_gave_up_runs_soon_after_the_answer(test: &Test<'_>) -> Result<()> {
+    if !long() {
+        return test.skip("it takes minutes: make test-faults");
+    }
+    let network = test.macvlan("a")?;
+    test.cluster.pause_agent(true)?;
+    let given_up = test.pod("p", &network).map(|()| std::thread::sleep(GIVEN_UP));
+    test.cluster.pause_agent(false)?;
+    given_up?;
+    let begin = Instant::now();
+    test.runs_with("p", &["net1"])?;
+    let took = begin.elapsed();
+    eprintln!("       it runs {took:?} after the agent answers again");
+    ensure!(took < WOKEN, "it took {took:?}");
+    Ok(())
+}
+
 pub fn an_add_is_repeated_after_the_agent_is_killed(test: &Test<'_>) -> Result<()> {
     let network = test.network_after("/opt/cni/bin/macvlan && exec /opt/cni/bin/busybox sleep 1000")?;
     test.pod("p", &network)?;

@@ -1,0 +1,90 @@
+//! `netclaimctl explain network`: what an attachment to a ClaimNetwork would be on each node, before there is
+//! a pod.
+//!
+//! ```text
+//!   API server ── the ClaimNetwork, Nodes, slices ──────────────┐
+//!              └─ exec in agents' pods ──> what they would do ──┴──> report (pure) ──> text, or JSON
+//! ```
+
+mod ask;
+mod report;
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
+use netclaim_api::DRIVER_NAME;
+use netclaim_api::network::ClaimNetwork;
+use netclaim_api::node_selector::selects_node;
+use tokio::time::{Instant, timeout_at};
+
+use self::ask::{ALTOGETHER, AT_ONCE, Asked, MAX_ASKED, NotAsked, ask};
+pub(super) use self::report::Report;
+use super::Args;
+use crate::cluster::{ReadError, get, list, list_kept};
+use crate::components::{AGENT, NAME, is_ready};
+use crate::trim;
+
+/// What the report is made of.
+struct Facts {
+    network: ClaimNetwork,
+    nodes: Vec<Node>,
+    /// `None` if the user may not read them.
+    slices: Option<Vec<ResourceSlice>>,
+    /// What agents say, by node. A node without an agent is not there.
+    answers: BTreeMap<String, Asked>,
+}
+
+/// Reads the cluster and asks the agents.
+///
+/// # Errors
+/// Fails if ClaimNetwork, Nodes or netclaim's Pods cannot be read.
+pub(super) async fn report(name: &str, args: &Args) -> Result<Report, ReadError> {
+    let client = args.connection.client().await?;
+    let network: ClaimNetwork = get(format!("ClaimNetwork {name}"), Api::all(client.clone()), name).await?;
+    let nodes = Api::<Node>::all(client.clone());
+    let nodes = match &args.node {
+        Some(node) => vec![get(format!("node {node}"), nodes, node).await?],
+        None => list_kept("Nodes", nodes, &ListParams::default(), trim::node).await?,
+    };
+    let ours = ListParams::default().fields(&format!("spec.driver={DRIVER_NAME}"));
+    let slices = match list_kept("ResourceSlices", Api::all(client.clone()), &ours, trim::whole).await {
+        Ok(slices) => Some(slices),
+        Err(error) if error.is_forbidden() => None,
+        Err(error) => return Err(error),
+    };
+    let agents = ListParams::default().labels(&format!("{NAME}={AGENT}"));
+    let pods = Api::<Pod>::namespaced(client.clone(), &args.netclaim_namespace);
+    let agents = by_node(list("netclaim's Pods", pods, &agents).await?);
+    let is_for = |node: &&Node| selects_node(network.spec.node_selector.as_ref(), node.labels());
+    let asked = nodes.iter().filter(is_for).filter_map(|node| agents.get_key_value(&node.name_any()));
+    let asked: Vec<(&String, &Pod)> = asked.collect();
+    let mut answers: BTreeMap<String, Asked> =
+        asked.iter().map(|(node, _)| ((*node).clone(), Err(NotAsked::TooMany))).collect();
+    let until = Instant::now() + ALTOGETHER;
+    let client = args.connection.client_without_retries().await?;
+    let asked =
+        asked.into_iter().take(MAX_ASKED).map(async |(node, pod)| (node, ask(&client, pod, name).await));
+    let mut asked = futures::stream::iter(asked).buffer_unordered(AT_ONCE);
+    while let Ok(Some((node, answer))) = timeout_at(until, asked.next()).await {
+        answers.insert(node.clone(), answer);
+    }
+    Ok(Report::of(&Facts { network, nodes, slices, answers }))
+}
+
+/// The agent's pod of each node: one that is ready, if there are two.
+fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Pod> {
+    let mut agents = BTreeMap::new();
+    for pod in pods {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        if let Some(node) = node
+            && (is_ready(&pod) || !agents.contains_key(&node))
+        {
+            agents.insert(node, pod);
+        }
+    }
+    agents
+}

@@ -1,0 +1,172 @@
+//! Answers what people ask of the node before there is a pod, and asks it.
+//!
+//! ```text
+//!   netclaimctl ── exec in the agent's pod ──> netclaim-kubelet-plugin ask ── questions.sock ──> the agent
+//! ```
+//!
+//! One line of JSON each way, over a Unix socket that only root reaches. One question is answered at a time,
+//! within a limit, so that questions take little from pods.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netclaim_api::NetworkName;
+use netclaim_api::dry_run::{Answer, DryRun};
+use netclaim_process::sockets;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Mutex;
+
+/// The longest question, in bytes.
+const MAX_QUESTION: u64 = 4096;
+/// How long a question may take to come.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answer may take, with the wait for those before it: plugins have 10 s for STATUS.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The name of the socket in the run directory.
+pub(crate) const SOCKET: &str = "questions.sock";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Question {
+    /// What an attachment to this ClaimNetwork would be.
+    Network(NetworkName),
+}
+
+/// Why the agent could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody answers.
+    #[error("the agent does not answer on {}: is it ready?", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// What happened.
+        #[source]
+        source: io::Error,
+    },
+    /// The question cannot be written.
+    #[error("the question cannot be written")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Answers until dropped. `dry_run` says what an attachment would be.
+pub(crate) async fn serve<A>(
+    listener: UnixListener,
+    dry_run: impl Fn(NetworkName) -> A + Send + Sync + 'static,
+) where
+    A: Future<Output = DryRun> + Send + 'static,
+{
+    let (dry_run, turn) = (Arc::new(dry_run), Arc::new(Mutex::new(())));
+    sockets::serve(listener, |stream| {
+        let (dry_run, turn) = (Arc::clone(&dry_run), Arc::clone(&turn));
+        answer(stream, async move |Question::Network(name)| {
+            let _turn = turn.lock().await;
+            dry_run(name).await
+        })
+    })
+    .await;
+}
+
+async fn answer(mut stream: UnixStream, dry_run: impl AsyncFnOnce(Question) -> DryRun) -> io::Result<()> {
+    let (reader, mut writer) = stream.split();
+    let mut line = String::new();
+    let mut reader = BufReader::new(reader.take(MAX_QUESTION));
+    tokio::time::timeout(ASK_TIMEOUT, reader.read_line(&mut line)).await??;
+    let answer = match serde_json::from_str(&line) {
+        Ok(question) => match tokio::time::timeout(ANSWER_TIMEOUT, dry_run(question)).await {
+            Ok(found) => Answer::DryRun(Box::new(found)),
+            Err(_) => {
+                Answer::Error(format!("the agent has found no answer within {} s", ANSWER_TIMEOUT.as_secs()))
+            }
+        },
+        Err(error) => Answer::Error(format!("the agent does not know this question: {error}")),
+    };
+    writer.write_all(format!("{}\n", serde_json::to_string(&answer)?).as_bytes()).await
+}
+
+/// Asks the agent whose run directory is this what an attachment to the ClaimNetwork would be. Returns the
+/// answer as a line of JSON.
+///
+/// # Errors
+/// When there is no answer.
+pub async fn ask(run_dir: &Path, network: NetworkName) -> Result<String, AskError> {
+    let path = run_dir.join(SOCKET);
+    let question = format!("{}\n", serde_json::to_string(&Question::Network(network))?);
+    let asked = async {
+        let mut stream = UnixStream::connect(&path).await?;
+        stream.write_all(question.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+    };
+    asked.await.map_err(|source| AskError::Socket { path: path.clone(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use netclaim_process::sockets::listen;
+
+    use super::*;
+
+    fn network(name: &str) -> NetworkName {
+        name.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn questions_are_answered_one_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let at_once = Arc::new(AtomicUsize::new(0));
+        let dry_run = move |name: NetworkName| {
+            let at_once = Arc::clone(&at_once);
+            async move {
+                assert_eq!(at_once.fetch_add(1, Ordering::SeqCst), 0, "another question is being answered");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                at_once.fetch_sub(1, Ordering::SeqCst);
+                DryRun { refusal: Some(name.to_string()), ..DryRun::default() }
+            }
+        };
+        let server = tokio::spawn(serve(listen(&dir.path().join(SOCKET)).unwrap(), dry_run));
+        let asked = ["a", "b", "c"].map(|name| ask(dir.path(), network(name)));
+        for (answer, name) in futures::future::join_all(asked).await.into_iter().zip(["a", "b", "c"]) {
+            let answer: Answer = serde_json::from_str(&answer.unwrap()).unwrap();
+            assert!(matches!(answer, Answer::DryRun(found) if found.refusal.as_deref() == Some(name)));
+        }
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_question_that_is_not_known_has_an_error_as_its_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SOCKET);
+        let server = tokio::spawn(serve(listen(&path).unwrap(), async |_| DryRun::default()));
+        for wrong in ["{\"secrets\":\"a\"}\n", "{\"network\":\"../a\"}\n", "\n"] {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            stream.write_all(wrong.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(matches!(serde_json::from_str(&answer), Ok(Answer::Error(_))), "{wrong}: {answer}");
+        }
+        server.abort();
+        let _ = server.await;
+        let error = ask(dir.path(), network("a")).await.unwrap_err();
+        assert!(error.to_string().contains("questions.sock"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_takes_too_long_is_given_up() {
+        let (mut asks, answers) = UnixStream::pair().unwrap();
+        asks.write_all(b"{\"network\":\"a\"}\n").await.unwrap();
+        let hangs = async |_| std::future::pending::<DryRun>().await;
+        answer(answers, hangs).await.unwrap();
+        let mut said = String::new();
+        asks.read_to_string(&mut said).await.unwrap();
+        assert!(said.contains("no answer within 20 s"), "{said}");
+    }
+}
