@@ -23,9 +23,9 @@ cp "$(command -v busybox)" "$1/bin/busybox"
 for applet in sh mount; do ln -s busybox "$1/bin/$applet"; done
 multi=$(command -v xtables-nft-multi)
 cp "$multi" "$1/sbin/"
-for name in iptables iptables-save iptables-restore; do ln -s xtables-nft-multi "$1/sbin/$name"; done
+for name in ip{,6}tables{,-save,-restore}; do ln -s xtables-nft-multi "$1/sbin/$name"; done
 ldd "$multi" | grep -o '/[^ ]*' | xargs cp -L --parents -t "$1"
-find /usr/lib* -name 'libxt_*.so' -o -name 'libipt_*.so' | xargs cp -L --parents -t "$1"
+find /usr/lib* -name 'libxt_*.so' -o -name 'libip*t_*.so' | xargs cp -L --parents -t "$1"
 cp "$2"/{portmap,firewall} "$1/plugins/"
 cp "$3" "$1/usr/bin/netclaimctl"
 "#;
@@ -58,7 +58,7 @@ fn daemon_set() -> Result<Value> {
 }
 
 fn run_daemon(test: &Test<'_>) -> Result<()> {
-    test.create([daemon_set()?])?;
+    test.cluster.kubectl_with(&["apply", "-f", "-"], &daemon_set()?.to_string())?;
     eventually(60, "the daemon runs", || {
         let pods = test.cluster.get(&["pods", "-n", SYSTEM, "-l", "app=cni-iptables"])?;
         let status = list(&pods["items"]).next().context("it has no pod")?["status"].clone();
@@ -118,7 +118,12 @@ pub fn plugins_that_call_iptables_are_served_by_a_daemon_set(test: &Test<'_>) ->
                 {"type": "firewall", "backend": "iptables"},
             ]);
         })?;
-        let (served, ended) = (serves(test, &network), end_daemon(test));
+        let served = serves(test, &network);
+        // A pod that is left could be detached by the daemon alone.
+        let ended = run_daemon(test).and_then(|()| {
+            test.kubectl(&["delete", "pod", "server", "--ignore-not-found", "--timeout=120s"])?;
+            end_daemon(test)
+        });
         served.and(ended)
     })
 }
