@@ -46,7 +46,7 @@ shell: ## A shell in a new, minimal Debian in which this work tree builds and it
 	@tests/fresh.sh --here
 
 .PHONY: test-qemu
-test-qemu: tools ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, and of a power loss, on Debian's kernel in QEMU (root)
+test-qemu: tools ## The tests of ipvlan, VLANs, VRFs, bonds and dummies, of VLANs that nodes make, and of a power loss, on Debian's kernel in QEMU (root)
 	tests/node/build.sh
 	tests/qemu/lane.sh
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # lane.sh: runs tests in a virtual machine that need optional parts of the kernel (ipvlan, VLANs, VRFs, bonds, dummies), a
-# network card with virtual functions, or a clock that they may set; then power.sh. Run tests/node/build.sh first. Fails on a
-# machine that cannot run a virtual machine, unless NETCLAIM_SKIP_QEMU=1 asks to skip them there.
+# network card with virtual functions, or a clock that they may set; then nodes.sh and power.sh. Run tests/node/build.sh first.
+# Fails on a machine that cannot run a virtual machine, unless NETCLAIM_SKIP_QEMU=1 asks to skip them there.
 set -euo pipefail
 # shellcheck source=../node/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../node/lib.sh"
@@ -60,5 +60,6 @@ fi
 if grep '^test result: ok. 0 passed; 0 failed; 0 ignored' "$work/output"; then
   die "a filter in the list of programs matches no test"
 fi
+"$root/tests/qemu/nodes.sh" || status=$?
 "$root/tests/qemu/power.sh" || status=$?
 exit "$status"

@@ -8,6 +8,7 @@
 # one of node 1. At the end the machine is switched off: it writes nothing more.
 #   NETCLAIM_QEMU_ACCEL    kvm or tcg, instead of trying both
 #   NETCLAIM_QEMU_DISK     a file that the machine has as a disk, /dev/vda (modprobe virtio_blk)
+#   NETCLAIM_QEMU_MEMORY   its memory in MiB, in which all changes of files are, too (1536)
 #   NETCLAIM_QEMU_TIMEOUT  seconds until the machine is killed (1800)
 # shellcheck disable=SC2317 # functions that are called by name
 set -euo pipefail
@@ -30,10 +31,11 @@ kernel=$("$root/tests/qemu/kernel.sh") || {
   kernel=$("$root/tests/qemu/kernel.sh") || cannot "Debian's kernel cannot be fetched"
 }
 
+memory=${NETCLAIM_QEMU_MEMORY:-1536}
 # shellcheck disable=SC2054 # QEMU's commas
 cards=(
-  -object memory-backend-ram,id=node0,size=768M -numa node,nodeid=0,cpus=0,memdev=node0
-  -object memory-backend-ram,id=node1,size=768M -numa node,nodeid=1,cpus=1,memdev=node1
+  -object memory-backend-ram,id=node0,size=$((memory / 2))M -numa node,nodeid=0,cpus=0,memdev=node0
+  -object memory-backend-ram,id=node1,size=$((memory / 2))M -numa node,nodeid=1,cpus=1,memdev=node1
   -device pcie-root-port,id=port0,bus=pcie.0,chassis=1
   -netdev hubport,id=wire0,hubid=0 -device igb,bus=port0,netdev=wire0,mac=52:54:00:00:00:10,romfile=
   -device pxb-pcie,id=root1,bus_nr=64,numa_node=1 -device pcie-root-port,id=port1,bus=root1,chassis=2
@@ -82,7 +84,7 @@ touch "$run/output"
 # place, if a task hangs for two minutes.
 boot() {
   : >"$run/status"
-  timeout --kill-after=5 "$limit" "$program" -machine q35 -accel "$1" -cpu "$2" -smp 2 -m 1536 -no-reboot \
+  timeout --kill-after=5 "$limit" "$program" -machine q35 -accel "$1" -cpu "$2" -smp 2 -m "$memory" -no-reboot \
     -nodefaults -display none -kernel "$kernel/vmlinuz" -initrd "$kernel/initramfs" -serial "file:$run/console" \
     -append "console=ttyS0 panic=-1 hung_task_panic=1 loglevel=4 run=$run" \
     -virtfs local,id=host,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \

@@ -46,7 +46,9 @@ pub fn a_network_of_the_node_costs_its_pods_a_chain_once(test: &Test<'_>) -> Res
     let mut samples = Samples::new("starts", "node-network")?;
     let pods = Pods::of(test)?;
     let _bridge = Plugged::bridge(test, "br94")?;
-    let _uplinks = (Plugged::new(test, "eth94")?, Plugged::new(test, "eth95")?, Plugged::new(test, "eth96")?);
+    let uplinks = (Plugged::new(test, "eth94")?, Plugged::new(test, "eth95")?, Plugged::new(test, "eth96")?);
+    let (port, ..) = &uplinks;
+    port.set(&["eth94", "master", "br94"])?;
     bridged(test, WITHOUT, "eth94", "br94", false)?;
     bridged(test, THERE, "eth95", "br95", true)?;
     bridged(test, FIRST, "eth96", "br96", true)?;
