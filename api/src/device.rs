@@ -16,6 +16,7 @@ use netclaim_cni::hex;
 use netclaim_kubernetes::names::is_dns_label;
 use sha2::{Digest, Sha256};
 
+use crate::network::Scope;
 use crate::{IfName, Invalid, LinkUse, NetworkName};
 
 /// The name of a device in netclaim's pools.
@@ -80,6 +81,15 @@ const OF_CLUSTER: &str = "networks";
 /// pool has the node's name, which never contains `/`.
 pub fn cluster_pool(network: &NetworkName) -> String {
     format!("{OF_CLUSTER}/{network}")
+}
+
+/// Returns the name of the pool that has the device of a ClaimNetwork on this node: the node's own, or that of
+/// scope `Cluster`.
+pub fn pool(network: &NetworkName, scope: Scope, node: &str) -> String {
+    match scope {
+        Scope::Node => node.to_owned(),
+        Scope::Cluster => cluster_pool(network),
+    }
 }
 
 /// Returns the node that publishes in this pool, which has its name; `None` if it is a pool of the

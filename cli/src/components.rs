@@ -1,5 +1,7 @@
 //! netclaim's own pods.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -22,4 +24,17 @@ pub(crate) fn is_labelled(metadata: &ObjectMeta, name: &str) -> bool {
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The agents' pods, by node. During an update a node has two; one that is ready comes first.
+pub(crate) fn agents(pods: &[Pod]) -> BTreeMap<&str, &Pod> {
+    let mut agents = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| is_named(pod, AGENT)) {
+        if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())
+            && (is_ready(pod) || !agents.contains_key(node))
+        {
+            agents.insert(node, pod);
+        }
+    }
+    agents
 }

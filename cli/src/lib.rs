@@ -25,6 +25,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use self::cluster::Connection;
 use self::colour::Colours;
 
+mod asking;
 pub mod attachments;
 pub mod bugreport;
 mod claimed;

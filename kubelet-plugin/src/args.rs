@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use ipnet::IpNet;
 use netclaim_cni::PluginType;
+use netclaim_cnitool::DEFAULT_SOCKETS;
 use netclaim_process::log::LogArgs;
 
 use crate::dra::Registration;
@@ -61,7 +62,7 @@ pub struct Args {
     pub cni_daemons: Vec<PluginType>,
 
     /// Directory of the sockets of CNI plugins that are daemons, TYPE.sock. Only root may write it
-    #[arg(long, env = "NETCLAIM_CNI_SOCKETS", default_value = "/run/netclaim/cni")]
+    #[arg(long, env = "NETCLAIM_CNI_SOCKETS", default_value = DEFAULT_SOCKETS)]
     pub cni_sockets: PathBuf,
 
     /// Mount namespace in which the agent finds and runs CNI plugins. Use /proc/1/ns/mnt, the host's, for

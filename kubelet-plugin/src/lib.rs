@@ -43,6 +43,7 @@ mod dra;
 mod fixtures;
 mod gate;
 mod inventory;
+mod json_lines;
 mod node_networks;
 mod parent;
 mod pods;

@@ -16,9 +16,11 @@ use netclaim_api::NetworkName;
 use netclaim_api::dry_run::{Answer, DryRun};
 use netclaim_process::sockets;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
+
+use crate::json_lines::{read_line, write_line};
 
 /// The longest question, in bytes.
 const MAX_QUESTION: u64 = 4096;
@@ -39,19 +41,10 @@ enum Question {
 
 /// Why the agent could not be asked.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nobody answers.
-    #[error("the agent does not answer on {}: is it ready?", path.display())]
-    Socket {
-        /// The socket.
-        path: PathBuf,
-        /// What happened.
-        #[source]
-        source: io::Error,
-    },
-    /// The question cannot be written.
-    #[error("the question cannot be written")]
-    Json(#[from] serde_json::Error),
+#[error("the agent does not answer on {}: is it ready?", path.display())]
+pub struct AskError {
+    path: PathBuf,
+    source: io::Error,
 }
 
 /// Answers until dropped. `dry_run` says what an attachment would be.
@@ -74,10 +67,8 @@ pub(crate) async fn serve<A>(
 
 async fn answer(mut stream: UnixStream, dry_run: impl AsyncFnOnce(Question) -> DryRun) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
-    let mut line = String::new();
-    let mut reader = BufReader::new(reader.take(MAX_QUESTION));
-    tokio::time::timeout(ASK_TIMEOUT, reader.read_line(&mut line)).await??;
-    let answer = match serde_json::from_str(&line) {
+    let mut reader = BufReader::new(reader);
+    let answer = match tokio::time::timeout(ASK_TIMEOUT, read_line(&mut reader, MAX_QUESTION)).await? {
         Ok(question) => match tokio::time::timeout(ANSWER_TIMEOUT, dry_run(question)).await {
             Ok(found) => Answer::DryRun(Box::new(found)),
             Err(_) => {
@@ -86,7 +77,7 @@ async fn answer(mut stream: UnixStream, dry_run: impl AsyncFnOnce(Question) -> D
         },
         Err(error) => Answer::Error(format!("the agent does not know this question: {error}")),
     };
-    writer.write_all(format!("{}\n", serde_json::to_string(&answer)?).as_bytes()).await
+    write_line(&mut writer, &answer).await
 }
 
 /// Asks the agent whose run directory is this what an attachment to the ClaimNetwork would be. Returns the
@@ -96,15 +87,14 @@ async fn answer(mut stream: UnixStream, dry_run: impl AsyncFnOnce(Question) -> D
 /// When there is no answer.
 pub async fn ask(run_dir: &Path, network: NetworkName) -> Result<String, AskError> {
     let path = run_dir.join(SOCKET);
-    let question = format!("{}\n", serde_json::to_string(&Question::Network(network))?);
     let asked = async {
         let mut stream = UnixStream::connect(&path).await?;
-        stream.write_all(question.as_bytes()).await?;
+        write_line(&mut stream, &Question::Network(network)).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
     };
-    asked.await.map_err(|source| AskError::Socket { path: path.clone(), source })
+    asked.await.map_err(|source| AskError { path: path.clone(), source })
 }
 
 #[cfg(test)]
@@ -112,6 +102,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use netclaim_process::sockets::listen;
+    use tokio::io::AsyncWriteExt as _;
 
     use super::*;
 

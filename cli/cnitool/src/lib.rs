@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub use columns::columns;
 pub use failure::Failure;
 pub use networks::{LoadError, files, load};
-pub use settings::{SettingError, Settings};
+pub use settings::{DEFAULT_SOCKETS, SettingError, Settings};
 
 /// How long a killed plugin may take to exit.
 const KILLED: Duration = Duration::from_millis(200);
@@ -113,7 +113,7 @@ pub enum Operation {
         #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
         bin: Vec<PathBuf>,
         /// Directory of the sockets
-        #[arg(long, value_name = "DIR", default_value = "/run/netclaim/cni")]
+        #[arg(long, value_name = "DIR", default_value = DEFAULT_SOCKETS)]
         sockets: PathBuf,
     },
     /// Lists the attachments made by `add`

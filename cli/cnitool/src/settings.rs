@@ -14,7 +14,8 @@ use sha2::{Digest as _, Sha512};
 
 /// Includes the plugins that the agent installs.
 const DEFAULT_CNI_PATH: &str = "/opt/cni/bin:/var/lib/netclaim/plugins";
-const DEFAULT_SOCKETS: &str = "/run/netclaim/cni";
+/// The directory in which the agent looks for the sockets of plugins that are daemons.
+pub const DEFAULT_SOCKETS: &str = "/run/netclaim/cni";
 const DEFAULT_NETCONF_DIR: &str = "/etc/cni/net.d";
 
 /// Settings of all operations. An empty value is the same as none, except for `CNI_IFNAME`.

@@ -5,36 +5,31 @@
 //!   netclaimctl ── get pods/proxy ──> API server ──> agent, port of its metrics: /readyz, /metrics
 //! ```
 //!
-//! Agents are asked within limits of number, time and length: a big cluster, a dead node or an agent gone
-//! wild holds nobody up.
+//! Agents are asked within limits of number, time and length.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use kube::core::Status;
 use kube::{Client, ResourceExt as _};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::samples::samples;
+use crate::asking::{self, Asked, MAX_ASKED};
 
 /// The port of the metrics, if the agent's pod says no other.
 const PORT: u16 = 9177;
 /// The variable by which the pod says it.
 const ADDRESS: &str = "NETCLAIM_METRICS_ADDRESS";
-/// Most agents that are asked one thing.
-pub(super) const MAX_ASKED: usize = 32;
-/// Agents that are asked at once.
-const AT_ONCE: usize = 8;
 /// The longest time for one answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time for all answers.
-const ALTOGETHER: Duration = Duration::from_secs(15);
+const ALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// The longest answer, in bytes. The metrics of an agent with a hundred ClaimNetworks have a tenth of that.
 const MAX_ANSWER: usize = 8 << 20;
 /// Most lines of what an agent lacks.
@@ -51,9 +46,9 @@ pub(super) enum NotAsked {
     Local(SocketAddr),
     #[error("it cannot be asked: it is of an earlier version")]
     Unknown,
-    #[error("it did not answer within {} s", PATIENCE.as_secs())]
+    #[error("it did not answer within {} s", ANSWER_TIMEOUT.as_secs())]
     Late,
-    #[error("it was not asked: {MAX_ASKED} agents are, or as many as answer within {} s", ALTOGETHER.as_secs())]
+    #[error("it was not asked: {MAX_ASKED} agents are, or as many as answer within {} s", ALL_TIMEOUT.as_secs())]
     TooMany,
 }
 
@@ -98,12 +93,9 @@ pub(super) struct Answers {
     pub(super) found: BTreeMap<String, Result<Found, NotAsked>>,
 }
 
-/// Agents to ask: a node, and its agent's pod.
-pub(super) type Asked<'a> = Vec<(&'a str, &'a Pod)>;
-
 /// Asks these agents what they `lack`, and those what they have `found`.
 pub(super) async fn ask(client: &Client, lack: Asked<'_>, found: Asked<'_>) -> Answers {
-    let until = Instant::now() + ALTOGETHER;
+    let until = Instant::now() + ALL_TIMEOUT;
     let (lacks, found) =
         tokio::join!(ask_all(client, "/readyz", lack, until), ask_all(client, "/metrics", found, until));
     let lacks = lacks.into_iter().map(|(node, answer)| (node, answer.and_then(lacking)));
@@ -114,17 +106,11 @@ pub(super) async fn ask(client: &Client, lack: Asked<'_>, found: Asked<'_>) -> A
 type Answer = Result<(StatusCode, String), NotAsked>;
 
 async fn ask_all(client: &Client, path: &str, asked: Asked<'_>, until: Instant) -> BTreeMap<String, Answer> {
-    let mut answers: BTreeMap<String, Answer> =
-        asked.iter().map(|(node, _)| ((*node).to_owned(), Err(NotAsked::TooMany))).collect();
-    let asked = asked.into_iter().take(MAX_ASKED).map(async |(node, pod)| {
-        let answer = timeout(PATIENCE, ask_one(client, pod, path)).await;
-        (node.to_owned(), answer.unwrap_or(Err(NotAsked::Late)))
-    });
-    let mut asked = futures::stream::iter(asked).buffer_unordered(AT_ONCE);
-    while let Ok(Some((node, answer))) = timeout_at(until, asked.next()).await {
-        answers.insert(node, answer);
-    }
-    answers
+    let ask = async |pod: &Pod| {
+        let answer = timeout(ANSWER_TIMEOUT, ask_one(client, pod, path)).await;
+        answer.unwrap_or(Err(NotAsked::Late))
+    };
+    asking::ask_all(asked, until, || Err(NotAsked::TooMany), ask).await
 }
 
 async fn ask_one(client: &Client, pod: &Pod, path: &str) -> Answer {
@@ -257,7 +243,7 @@ mod tests {
         let nodes: Asked<'_> = names.iter().map(|name| (name.as_str(), &agent)).collect();
         let start = Instant::now();
         let answers = ask(&client, nodes.clone(), nodes).await;
-        assert!(start.elapsed() <= ALTOGETHER, "{:?}", start.elapsed());
+        assert!(start.elapsed() <= ALL_TIMEOUT, "{:?}", start.elapsed());
         assert_eq!((answers.lacks.len(), answers.found.len()), (100, 100));
         let count =
             |error: NotAsked| answers.lacks.values().filter(|answer| **answer == Err(error.clone())).count();

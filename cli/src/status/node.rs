@@ -7,13 +7,14 @@ use kube::ResourceExt as _;
 use netclaim_api::attributes;
 use serde::Serialize;
 
-use super::agents::{Asked, Found};
+use super::agents::Found;
 use super::lacks;
 use super::report::{
     Agent, Published, agent_of, agents, attribute, held, node_row, noted, of_node, plain, published,
     unread_rules,
 };
 use super::snapshot::Snapshot;
+use crate::asking::Asked;
 use crate::colour::{Colours, Mark};
 use crate::printable::printable;
 use crate::table::{Cell, NONE, table};

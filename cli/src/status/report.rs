@@ -16,13 +16,14 @@ use netclaim_api::{DRIVER_NAME, attributes};
 use netclaim_kubernetes::quantity::billionths;
 use serde::Serialize;
 
-use super::agents::{Answers, Asked, NotAsked};
+use super::agents::{Answers, NotAsked};
 use super::lacks::{self, Lack};
 use super::owed;
 use super::snapshot::Snapshot;
+use crate::asking::Asked;
 use crate::claimed;
 use crate::colour::{Colours, Mark};
-use crate::components::{AGENT, CONTROLLER, is_named, is_ready};
+use crate::components::{self, AGENT, CONTROLLER, is_named, is_ready};
 use crate::printable::printable;
 use crate::slices::newest;
 use crate::table::{Cell, table};
@@ -317,18 +318,10 @@ pub(super) fn node_row(
     row
 }
 
-/// The state of the agents, by node, each with its pod. During an update a node has two, of which one works.
+/// The state of the agents, by node, each with its pod.
 pub(super) fn agents(pods: &[Pod]) -> BTreeMap<&str, (Agent, &Pod)> {
-    let mut agents = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| is_named(pod, AGENT)) {
-        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else { continue };
-        let agent = if is_ready(pod) { Agent::Ready } else { Agent::NotReady };
-        let known = agents.entry(node).or_insert((agent, pod));
-        if agent == Agent::Ready {
-            *known = (agent, pod);
-        }
-    }
-    agents
+    let state = |pod: &Pod| if is_ready(pod) { Agent::Ready } else { Agent::NotReady };
+    components::agents(pods).into_iter().map(|(node, pod)| (node, (state(pod), pod))).collect()
 }
 
 /// Taints by which Kubernetes keeps pods off a node for a while. It has DaemonSets tolerate them.

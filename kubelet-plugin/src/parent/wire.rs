@@ -4,9 +4,11 @@ use std::io;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::AsyncBufRead;
 
 use crate::dra::ClaimRef;
+use crate::json_lines;
+pub(super) use crate::json_lines::write_line;
 
 /// Longest line in bytes: more than the claims of a pod, or all devices of a node, ever take.
 const MAX_LINE: u64 = 4 << 20;
@@ -22,20 +24,7 @@ pub(super) enum Message {
     WatchHealth,
 }
 
-pub(super) async fn write_line(
-    stream: &mut (impl AsyncWrite + Unpin),
-    value: &(impl Serialize + ?Sized),
-) -> io::Result<()> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    stream.write_all(&line).await
-}
-
+/// Reads a message or an answer.
 pub(super) async fn read_line<T: DeserializeOwned>(lines: &mut (impl AsyncBufRead + Unpin)) -> io::Result<T> {
-    let mut line = Vec::new();
-    lines.take(MAX_LINE).read_until(b'\n', &mut line).await?;
-    if line.last() != Some(&b'\n') {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the line is incomplete"));
-    }
-    Ok(serde_json::from_slice(&line)?)
+    json_lines::read_line(lines, MAX_LINE).await
 }

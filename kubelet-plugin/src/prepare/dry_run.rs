@@ -1,13 +1,13 @@
 //! Says what an ADD for a ClaimNetwork would be on this node, for people who ask before there is a pod.
 //!
-//! A claim as anybody could write it is planned by the very code of a Prepare. Nothing is journalled, leased
+//! A claim that sets nothing, of no pod, is planned by the very code of a Prepare. Nothing is journalled, leased
 //! or taken, and of the plugins only VERSION and STATUS run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
-use netclaim_api::device::DeviceName;
+use netclaim_api::device::{self, DeviceName};
 use netclaim_api::dry_run::{Addresses, DryRun, FoundPlugin, FoundUplink, SetUp, Status};
 use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::segmentation::ChosenBy;
@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use super::call::{NodeAgent, Plugins, PrepareError, UNKNOWN};
 use super::claim::{AllocatedDevice, Claim};
 use super::error::PlanError;
-use super::offered::pool_of;
 use crate::devices::addresses::{Users, of as addresses_of};
 use crate::devices::availability::Chain;
 use crate::devices::{HeldDevice, id_of, link_unhealthy, segments, space};
@@ -28,14 +27,14 @@ use crate::node_networks::Readiness;
 use crate::pods::owner::{DeviceRef, ObjectRef, Plan, Segment};
 
 /// What stands for an object in placeholders: they stay as they are.
-fn nobody(kind: &str) -> ObjectRef {
+fn placeholder(kind: &str) -> ObjectRef {
     let [namespace, name, uid] = ["namespace", "name", "uid"].map(|field| format!("${{{kind}.{field}}}"));
     ObjectRef { namespace, name, uid }
 }
 
 /// Returns a claim of a pod of any namespace that has the ClaimNetwork's device and sets nothing, and the
 /// inventory by which it is planned: parameters that a claim has to set have a value that stands for them.
-fn anybodys(
+fn without_a_pod(
     name: &NetworkName,
     inventory: &Inventory,
     node: &str,
@@ -43,7 +42,7 @@ fn anybodys(
 ) -> (Claim, Inventory) {
     let (mut inventory, mut chosen, mut pool) = (inventory.clone(), BTreeSet::new(), node.to_owned());
     if let Some(mut spec) = inventory.networks.get(name).cloned() {
-        pool = pool_of(name, &spec, node);
+        pool = device::pool(name, spec.scope, node);
         if is_id_chosen(&spec) {
             let (space, ids) = (space(name, &spec, &inventory), segments(&inventory, &[]).remove(name));
             let is_free = |id: &u32| !taken.contains(&Segment { space: space.clone(), id: *id });
@@ -65,8 +64,8 @@ fn anybodys(
         layers: Vec::new(),
     };
     let claim = Claim {
-        object: nobody("claim"),
-        pod: nobody("pod"),
+        object: placeholder("claim"),
+        pod: placeholder("pod"),
         pod_claim_name: None,
         node_selector: None,
         devices: vec![device],
@@ -107,7 +106,7 @@ fn notes(spec: &ClaimNetworkSpec) -> Vec<String> {
     notes
 }
 
-/// Why the claim of nobody is not planned, without that claim's name.
+/// Why the claim without a pod is not planned, without that claim's name.
 fn refusal(error: &PrepareError) -> String {
     match error {
         PrepareError::Plan(PlanError::Device { source, .. }) => error_chain(source),
@@ -146,13 +145,13 @@ fn set_up(
 
 impl<N: Plugins> NodeAgent<N> {
     /// Plans what a pod would get of the ClaimNetwork whose claim sets nothing.
-    async fn plan_for_anybody(
+    async fn plan_without_a_pod(
         &self,
         name: &NetworkName,
         inventory: &Inventory,
     ) -> Result<Vec<Plan>, PrepareError> {
         let taken = self.attacher.plans(id_of).into_iter().flatten().collect();
-        let (claim, inventory) = anybodys(name, inventory, &self.node_name, &taken);
+        let (claim, inventory) = without_a_pod(name, inventory, &self.node_name, &taken);
         let inventory = Arc::new(inventory);
         let foreign = self.foreign_addresses(&claim, &inventory).await;
         let book = self.plan_lock.lock().await.clone();
@@ -199,7 +198,7 @@ impl NodeAgent<CniPlugins> {
         };
         let inventory = self.settled(&known);
         let mut answer = DryRun::default();
-        match self.plan_for_anybody(name, &inventory).await {
+        match self.plan_without_a_pod(name, &inventory).await {
             Ok(plans) => {
                 let of = |is_finalizer: bool| plans.iter().find(|plan| plan.is_finalizer() == is_finalizer);
                 answer.conflist = of(false).and_then(|plan| as_json(&plan.spec.conflist));
@@ -281,15 +280,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_planned_for_nobody_is_what_a_pod_gets_but_for_its_own_values() {
+    fn a_plan_without_a_pod_is_that_of_a_pod_but_for_its_own_values() {
         let inventory = inventory(json!({
             "uplink": {"links": ["eth1"]},
             "namespaces": {"from": "Selector", "selector": {"matchLabels": {"team": "a"}}},
             "allow": {"parameters": {"pool": {"type": "string", "pattern": "^[a-z]{1,9}$"}, "mode": {"type": "string", "enum": ["vepa"]}, "mtu": {"type": "integer", "minimum": 1280}}},
             "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "macvlan", "master": "${uplink.name}", "mtu": "${parameters.mtu}", "mode": "${parameters.mode}",
                 "note": "${pod.namespace}/${pod.name} ${claim.uid} ${node.name} ${parameters.pool}", "ipam": {"type": "dhcp"}}]}}));
-        let (nobodys, opened) = anybodys(&name(), &inventory, "node0", &BTreeSet::new());
-        let found = conflist(&nobodys, &opened).expect("planned");
+        let (planned, opened) = without_a_pod(&name(), &inventory, "node0", &BTreeSet::new());
+        let found = conflist(&planned, &opened).expect("planned");
         let plugin = &found["plugins"][0];
         assert_eq!(
             [&plugin["master"], &plugin["mtu"], &plugin["mode"]],
@@ -297,7 +296,7 @@ mod tests {
         );
         assert_eq!(plugin["note"], "${pod.namespace}/${pod.name} ${claim.uid} node0 ${parameters.pool}");
         let object = |name: &str| ObjectRef { namespace: "shop".into(), name: name.into(), uid: name.into() };
-        let of_pod = Claim { object: object("c"), pod: object("p"), ..nobodys };
+        let of_pod = Claim { object: object("c"), pod: object("p"), ..planned };
         let of_pod = conflist(&of_pod, &opened).expect("planned").to_string();
         let filled = found.to_string().replace("${pod.namespace}/${pod.name} ${claim.uid}", "shop/p c");
         assert_eq!(of_pod, filled);
@@ -314,7 +313,7 @@ mod tests {
                 {"type": "vlan", "master": "${uplink.name}", "vlanId": "${segmentation.id}", "ipam": {"type": "dhcp"}}]}}));
         let taken = [Segment { space: "uplink eth1".into(), id: 100 }].into();
         for (taken, id) in [(BTreeSet::new(), 100), (taken, 101)] {
-            let (claim, opened) = anybodys(&name(), &inventory, "node0", &taken);
+            let (claim, opened) = without_a_pod(&name(), &inventory, "node0", &taken);
             assert_eq!(conflist(&claim, &opened).expect("planned")["plugins"][0]["vlanId"], id);
         }
         assert!(notes(&inventory.networks[&name()])[0].contains("choose a segmentation id"));
@@ -323,14 +322,14 @@ mod tests {
     #[test]
     fn a_network_that_the_node_does_not_have_is_refused_without_the_name_of_a_claim() {
         let inventory = Inventory::default();
-        let (claim, opened) = anybodys(&name(), &inventory, "node0", &BTreeSet::new());
+        let (claim, opened) = without_a_pod(&name(), &inventory, "node0", &BTreeSet::new());
         let error = conflist(&claim, &opened).expect_err("no such network");
         let said = refusal(&error.into());
         assert!(said.starts_with("ClaimNetwork \"storage\" does not exist or is not accepted"), "{said}");
     }
 
     #[tokio::test]
-    async fn what_is_set_up_on_the_node_is_resolved_and_not_waited_for() {
+    async fn the_chain_of_the_node_is_resolved_and_not_waited_for() {
         let inventory = inventory(json!({
             "uplink": {"links": ["eth1"]},
             "node": {"interfaceName": "br-${uplink.name}", "cni": {"cniVersion": "1.1.0", "plugins": [

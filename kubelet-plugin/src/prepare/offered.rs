@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use netclaim_api::NetworkName;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::merge::Base;
-use netclaim_api::network::{self, ClaimNetworkSpec, NODE_INTERFACE};
+use netclaim_api::network::NODE_INTERFACE;
 use netclaim_api::template::Scope;
 use serde_json::{Map, Value, json};
 
@@ -83,21 +82,13 @@ fn base<'a>(name: &'a str, node: Node<'a>) -> Result<(String, Base<'a>, Option<&
                 let (network, node) = (network.to_string(), node.name.to_owned());
                 return Err(DeviceError::NoUplink { node, network });
             }
-            Ok((pool_of(name, spec, node.name), Base::Network(name, spec), uplink))
+            Ok((device::pool(name, spec.scope, node.name), Base::Network(name, spec), uplink))
         }
         DeviceName::Link(link_use, label) => {
             let is_it = |uplink: &&Uplink| device::link_label(&uplink.name) == label;
             let uplink = node.inventory.uplinks.iter().find(is_it).ok_or_else(gone)?;
             Ok((node.name.to_owned(), Base::Uplink(link_use), Some(uplink)))
         }
-    }
-}
-
-/// Returns the pool that has the ClaimNetwork's device on the node.
-pub(super) fn pool_of(name: &NetworkName, spec: &ClaimNetworkSpec, node: &str) -> String {
-    match spec.scope {
-        network::Scope::Node => node.to_owned(),
-        network::Scope::Cluster => device::cluster_pool(name),
     }
 }
 

@@ -13,14 +13,12 @@ use netclaim_cni::error_chain;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
-/// Most agents that are asked.
-pub(super) const MAX_ASKED: usize = 32;
-/// Agents that are asked at once.
-pub(super) const AT_ONCE: usize = 8;
+use crate::asking::MAX_ASKED;
+
 /// The longest time for one answer: longer than agents take.
-const PATIENCE: Duration = Duration::from_secs(25);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 /// The longest time for all answers.
-pub(super) const ALTOGETHER: Duration = Duration::from_secs(60);
+pub(super) const ALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer, in bytes.
 const MAX_ANSWER: u64 = 4 << 20;
 
@@ -31,11 +29,11 @@ pub(super) enum NotAsked {
     Forbidden(String),
     #[error("the API server cannot ask its agent: {0}")]
     Unreachable(String),
-    #[error("its agent did not answer within {} s", PATIENCE.as_secs())]
+    #[error("its agent did not answer within {} s", ANSWER_TIMEOUT.as_secs())]
     Late,
     #[error("its agent gives no answer: {0}")]
     NoAnswer(String),
-    #[error("its agent was not asked: {MAX_ASKED} are, or as many as answer within {} s; use --node", ALTOGETHER.as_secs())]
+    #[error("its agent was not asked: {MAX_ASKED} are, or as many as answer within {} s; use --node", ALL_TIMEOUT.as_secs())]
     TooMany,
 }
 
@@ -44,7 +42,7 @@ pub(super) type Asked = Result<DryRun, NotAsked>;
 
 /// Asks the agent of this pod about a ClaimNetwork.
 pub(super) async fn ask(client: &Client, pod: &Pod, network: &str) -> Asked {
-    timeout(PATIENCE, exec(client, pod, network)).await.unwrap_or(Err(NotAsked::Late))
+    timeout(ANSWER_TIMEOUT, exec(client, pod, network)).await.unwrap_or(Err(NotAsked::Late))
 }
 
 async fn exec(client: &Client, pod: &Pod, network: &str) -> Asked {

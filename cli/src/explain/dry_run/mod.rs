@@ -11,7 +11,6 @@ mod report;
 
 use std::collections::BTreeMap;
 
-use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::ListParams;
@@ -19,13 +18,14 @@ use kube::{Api, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::network::ClaimNetwork;
 use netclaim_api::node_selector::selects_node;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use self::ask::{ALTOGETHER, AT_ONCE, Asked, MAX_ASKED, NotAsked, ask};
+use self::ask::{ALL_TIMEOUT, Asked, NotAsked, ask};
 pub(super) use self::report::Report;
 use super::Args;
+use crate::asking::ask_all;
 use crate::cluster::{ReadError, get, list, list_kept};
-use crate::components::{AGENT, NAME, is_ready};
+use crate::components::{AGENT, NAME, agents as agents_of};
 use crate::trim;
 
 /// What the report is made of.
@@ -58,33 +58,15 @@ pub(super) async fn report(name: &str, args: &Args) -> Result<Report, ReadError>
     };
     let agents = ListParams::default().labels(&format!("{NAME}={AGENT}"));
     let pods = Api::<Pod>::namespaced(client.clone(), &args.netclaim_namespace);
-    let agents = by_node(list("netclaim's Pods", pods, &agents).await?);
+    let pods = list("netclaim's Pods", pods, &agents).await?;
+    let agents = agents_of(&pods);
     let is_for = |node: &&Node| selects_node(network.spec.node_selector.as_ref(), node.labels());
-    let asked = nodes.iter().filter(is_for).filter_map(|node| agents.get_key_value(&node.name_any()));
-    let asked: Vec<(&String, &Pod)> = asked.collect();
-    let mut answers: BTreeMap<String, Asked> =
-        asked.iter().map(|(node, _)| ((*node).clone(), Err(NotAsked::TooMany))).collect();
-    let until = Instant::now() + ALTOGETHER;
+    let asked = nodes.iter().filter(is_for);
+    let asked = asked.filter_map(|node| agents.get_key_value(node.name_any().as_str()));
+    let asked = asked.map(|(node, pod)| (*node, *pod)).collect();
     let client = args.connection.client_without_retries().await?;
-    let asked =
-        asked.into_iter().take(MAX_ASKED).map(async |(node, pod)| (node, ask(&client, pod, name).await));
-    let mut asked = futures::stream::iter(asked).buffer_unordered(AT_ONCE);
-    while let Ok(Some((node, answer))) = timeout_at(until, asked.next()).await {
-        answers.insert(node.clone(), answer);
-    }
+    let until = Instant::now() + ALL_TIMEOUT;
+    let too_many = || Err(NotAsked::TooMany);
+    let answers = ask_all(asked, until, too_many, async |pod| ask(&client, pod, name).await).await;
     Ok(Report::of(&Facts { network, nodes, slices, answers }))
-}
-
-/// The agent's pod of each node: one that is ready, if there are two.
-fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Pod> {
-    let mut agents = BTreeMap::new();
-    for pod in pods {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        if let Some(node) = node
-            && (is_ready(&pod) || !agents.contains_key(&node))
-        {
-            agents.insert(node, pod);
-        }
-    }
-    agents
 }

@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::ResourceExt as _;
 use netclaim_allocation::nodes_in_words;
-use netclaim_api::device::{DeviceName, cluster_pool};
+use netclaim_api::device::{self, DeviceName};
 use netclaim_api::dry_run::{DryRun, FoundPlugin, SetUp, Status};
-use netclaim_api::network::{ClaimNetwork, Scope};
+use netclaim_api::network::ClaimNetwork;
 use netclaim_api::node_selector::selects_node;
 use netclaim_api::reasons::{AcceptedReason, ConditionReason as _};
 use netclaim_api::taints;
@@ -143,16 +143,13 @@ fn judged(
 /// Returns the ClaimNetwork's device on the node, if it is published.
 fn published(network: &ClaimNetwork, node: &str, slices: &[ResourceSlice]) -> Option<Published> {
     let name = network.name_any().parse().ok()?;
-    let pool = match network.spec.scope {
-        Scope::Node => node.to_owned(),
-        Scope::Cluster => cluster_pool(&name),
-    };
-    let device = DeviceName::Network(name).to_string();
+    let pool = device::pool(&name, network.spec.scope, node);
+    let name = DeviceName::Network(name).to_string();
     let mut devices = newest(slices).filter(|slice| slice.spec.pool.name == pool);
     let found =
-        devices.find_map(|slice| slice.spec.devices.iter().flatten().find(|found| found.name == device))?;
+        devices.find_map(|slice| slice.spec.devices.iter().flatten().find(|found| found.name == name))?;
     let taints = found.taints.iter().flatten().filter(|taint| taint.effect != "None");
-    Some(Published { taints: taints.map(|taint| taint.key.clone()).collect(), pool, device })
+    Some(Published { taints: taints.map(|taint| taint.key.clone()).collect(), pool, device: name })
 }
 
 /// Returns the answer as it may be shown: CNI configurations have secrets, and plugins repeat them.
