@@ -83,8 +83,8 @@ pub fn cluster_pool(network: &NetworkName) -> String {
     format!("{OF_CLUSTER}/{network}")
 }
 
-/// Returns the name of the pool that has the device of a ClaimNetwork on this node: the node's own, or that of
-/// scope `Cluster`.
+/// Returns the name of the pool that has the device of a ClaimNetwork on this node: the node's own, or that
+/// of scope `Cluster`.
 pub fn pool(network: &NetworkName, scope: Scope, node: &str) -> String {
     match scope {
         Scope::Node => node.to_owned(),

@@ -1,5 +1,5 @@
-//! Asks agents within limits of number and time: a big cluster, a dead node or an agent gone wild holds nothing
-//! up.
+//! Asks agents within limits of number and time: a big cluster, a dead node or an agent gone wild holds
+//! nothing up.
 
 use std::collections::BTreeMap;
 

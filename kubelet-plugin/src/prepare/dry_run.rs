@@ -1,7 +1,7 @@
 //! Says what an ADD for a ClaimNetwork would be on this node, for people who ask before there is a pod.
 //!
-//! A claim that sets nothing, of no pod, is planned by the very code of a Prepare. Nothing is journalled, leased
-//! or taken, and of the plugins only VERSION and STATUS run.
+//! A claim that sets nothing, of no pod, is planned by the very code of a Prepare. Nothing is journalled,
+//! leased or taken, and of the plugins only VERSION and STATUS run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
