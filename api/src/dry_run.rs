@@ -88,13 +88,3 @@ pub struct SetUp {
     /// Why it cannot be set up.
     pub problem: Option<String>,
 }
-
-/// What the agent answers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Answer {
-    /// What would be.
-    DryRun(Box<DryRun>),
-    /// Why it gives no answer.
-    Error(String),
-}

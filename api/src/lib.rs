@@ -26,6 +26,7 @@ pub mod conflist;
 mod decode;
 pub mod device;
 pub mod dry_run;
+pub mod history;
 mod invalid;
 pub mod labels;
 mod link_use;
@@ -38,6 +39,7 @@ mod parameter;
 #[cfg(feature = "crd")]
 pub mod published;
 pub mod quantity;
+pub mod question;
 pub mod reasons;
 pub mod segmentation;
 mod setting;

@@ -7,6 +7,7 @@
 //!   API server, files ──────────> migrate ────> YAML, or with --apply the API server
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
 //!     └─ exec in agents' pods ──> explain network: what a node would do for a pod
+//!                              └> who: which pods have and had an address
 //!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
 //! ```
 //!
@@ -49,6 +50,7 @@ mod table;
 pub mod template_slices;
 mod trim;
 pub mod validate;
+pub mod who;
 
 /// The end of a command's help: what it exits with.
 macro_rules! exit_codes {
@@ -112,6 +114,9 @@ pub enum Command {
     /// Says what is wrong with ClaimNetworks, classes, claims and policies in files, without a cluster.
     #[command(after_help = exit_codes!("nothing is wrong", "something is wrong, or a file cannot be read"))]
     Validate(validate::Args),
+    /// Says which pod has an address now, since when, and which pods had it before.
+    #[command(after_help = exit_codes!("what is known is printed", "the cluster cannot be read"))]
+    Who(who::Args),
     /// Translates what Multus reads into ClaimNetworks, classes, claim templates and patches.
     #[command(after_help = exit_codes!(
         "everything is translated, and with --apply applied",
@@ -135,6 +140,7 @@ impl Command {
             Self::Explain(args) => Some(&mut args.connection),
             Self::Status(args) => Some(&mut args.connection),
             Self::TemplateSlices(args) => Some(&mut args.connection),
+            Self::Who(args) => Some(&mut args.connection),
             Self::Migrate(args) => match &mut args.command {
                 Some(migrate::Command::Whereabouts(args)) => Some(&mut args.connection),
                 None => Some(&mut args.connection),
@@ -153,7 +159,8 @@ impl Command {
             | Self::Bugreport(_)
             | Self::Explain(_)
             | Self::Status(_)
-            | Self::TemplateSlices(_) => false,
+            | Self::TemplateSlices(_)
+            | Self::Who(_) => false,
         }
     }
 }
@@ -206,6 +213,7 @@ pub async fn run(
         Command::Status(args) => status::run(args, out, err, colours).await,
         Command::TemplateSlices(args) => template_slices::run(args, out, err).await,
         Command::Validate(args) => validate::run(&args, out, err),
+        Command::Who(args) => who::run(args, out, err, colours).await,
         Command::Migrate(args) => migrate::run(args, out, err).await,
         Command::Man { folder } => match clap_mangen::generate_to(self::command(), &folder) {
             Ok(()) => ExitCode::SUCCESS,

@@ -16,7 +16,8 @@
 //! | `args` | the flags | nothing |
 //! | `dra` | translates the kubelet's gRPC | nothing |
 //! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim), `driver::attach` |
-//! | `questions` | answers what people ask of the node before there is a pod, and asks it | a socket |
+//! | `questions` | answers what people ask of the node, and asks it | a socket |
+//! | `history` | notes who was attached with which addresses, and when | files in the run directory |
 //! | `addresses` | which addresses an attachment gets; says how many the node needs, and gives back blocks | the API server (AddressLeases, AddressBlocks), leases of `host-local` |
 //! | `inventory` | what the node has: links, ClaimNetworks, policies | netlink, watches |
 //! | `devices` | the devices that are published, their health, and the labels of the Node | the API server (slices, the Node's labels), CNI plugins (STATUS) |
@@ -42,6 +43,7 @@ mod dra;
 #[cfg(test)]
 mod fixtures;
 mod gate;
+mod history;
 mod inventory;
 mod json_lines;
 mod node_networks;

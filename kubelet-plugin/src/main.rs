@@ -9,6 +9,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use netclaim_api::NetworkName;
+use netclaim_api::history::Subject;
+use netclaim_api::question::Question;
 use netclaim_cni::error_chain;
 use netclaim_cni::spans::SPANS;
 use netclaim_kubelet_plugin::{Args, questions, run_agent, service};
@@ -31,15 +33,20 @@ struct Ask {
     #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
     run_dir: PathBuf,
     #[command(subcommand)]
-    question: Question,
+    asked: Asked,
 }
 
 #[derive(clap::Subcommand)]
-enum Question {
+enum Asked {
     /// What an attachment to a ClaimNetwork would be
     Network {
         /// Its name
         name: NetworkName,
+    },
+    /// Which pods have and had an address, or what a pod has and had, since the node has started
+    Who {
+        /// IP address, MAC address, or NAMESPACE/POD
+        subject: Subject,
     },
 }
 
@@ -66,8 +73,12 @@ async fn cni_by_hand() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn ask() -> ExitCode {
-    let Ask { run_dir, question: Question::Network { name } } = Ask::parse_from(env::args_os().skip(1));
-    match questions::ask(&run_dir, name).await {
+    let Ask { run_dir, asked } = Ask::parse_from(env::args_os().skip(1));
+    let question = match asked {
+        Asked::Network { name } => Question::Network(name),
+        Asked::Who { subject } => Question::Who(subject),
+    };
+    match questions::ask(&run_dir, &question).await {
         // Nobody reads on where standard output is closed.
         Ok(answer) => drop(stdout().write_all(answer.as_bytes())),
         Err(error) => {

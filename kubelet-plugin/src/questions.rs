@@ -1,4 +1,4 @@
-//! Answers what people ask of the node before there is a pod, and asks it.
+//! Answers what people ask of the node, and asks it.
 //!
 //! ```text
 //!   netclaimctl ── exec in the agent's pod ──> netclaim-kubelet-plugin ask ── questions.sock ──> the agent
@@ -12,10 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netclaim_api::NetworkName;
-use netclaim_api::dry_run::{Answer, DryRun};
+use netclaim_api::question::{Answer, Question};
 use netclaim_process::sockets;
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
@@ -32,13 +30,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The name of the socket in the run directory.
 pub(crate) const SOCKET: &str = "questions.sock";
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Question {
-    /// What an attachment to this ClaimNetwork would be.
-    Network(NetworkName),
-}
-
 /// Why the agent could not be asked.
 #[derive(Debug, thiserror::Error)]
 #[error("the agent does not answer on {}: is it ready?", path.display())]
@@ -47,49 +38,43 @@ pub struct AskError {
     source: io::Error,
 }
 
-/// Answers until dropped. `dry_run` says what an attachment would be.
-pub(crate) async fn serve<A>(
-    listener: UnixListener,
-    dry_run: impl Fn(NetworkName) -> A + Send + Sync + 'static,
-) where
-    A: Future<Output = DryRun> + Send + 'static,
+/// Answers until dropped, as `know` knows.
+pub(crate) async fn serve<A>(listener: UnixListener, know: impl Fn(Question) -> A + Send + Sync + 'static)
+where
+    A: Future<Output = Answer> + Send + 'static,
 {
-    let (dry_run, turn) = (Arc::new(dry_run), Arc::new(Mutex::new(())));
+    let (know, turn) = (Arc::new(know), Arc::new(Mutex::new(())));
     sockets::serve(listener, |stream| {
-        let (dry_run, turn) = (Arc::clone(&dry_run), Arc::clone(&turn));
-        answer(stream, async move |Question::Network(name)| {
+        let (know, turn) = (Arc::clone(&know), Arc::clone(&turn));
+        answer(stream, async move |question| {
             let _turn = turn.lock().await;
-            dry_run(name).await
+            know(question).await
         })
     })
     .await;
 }
 
-async fn answer(mut stream: UnixStream, dry_run: impl AsyncFnOnce(Question) -> DryRun) -> io::Result<()> {
+async fn answer(mut stream: UnixStream, know: impl AsyncFnOnce(Question) -> Answer) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
     let answer = match tokio::time::timeout(ASK_TIMEOUT, read_line(&mut reader, MAX_QUESTION)).await? {
-        Ok(question) => match tokio::time::timeout(ANSWER_TIMEOUT, dry_run(question)).await {
-            Ok(found) => Answer::DryRun(Box::new(found)),
-            Err(_) => {
-                Answer::Error(format!("the agent has found no answer within {} s", ANSWER_TIMEOUT.as_secs()))
-            }
-        },
+        Ok(question) => tokio::time::timeout(ANSWER_TIMEOUT, know(question)).await.unwrap_or_else(|_| {
+            Answer::Error(format!("the agent has found no answer within {} s", ANSWER_TIMEOUT.as_secs()))
+        }),
         Err(error) => Answer::Error(format!("the agent does not know this question: {error}")),
     };
     write_line(&mut writer, &answer).await
 }
 
-/// Asks the agent whose run directory is this what an attachment to the ClaimNetwork would be. Returns the
-/// answer as a line of JSON.
+/// Asks the agent whose run directory is this. Returns the answer as a line of JSON.
 ///
 /// # Errors
 /// When there is no answer.
-pub async fn ask(run_dir: &Path, network: NetworkName) -> Result<String, AskError> {
+pub async fn ask(run_dir: &Path, question: &Question) -> Result<String, AskError> {
     let path = run_dir.join(SOCKET);
     let asked = async {
         let mut stream = UnixStream::connect(&path).await?;
-        write_line(&mut stream, &Question::Network(network)).await?;
+        write_line(&mut stream, question).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
@@ -106,28 +91,29 @@ mod tests {
 
     use super::*;
 
-    fn network(name: &str) -> NetworkName {
-        name.parse().unwrap()
+    fn network(name: &str) -> Question {
+        Question::Network(name.parse().unwrap())
     }
 
     #[tokio::test]
     async fn questions_are_answered_one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let at_once = Arc::new(AtomicUsize::new(0));
-        let dry_run = move |name: NetworkName| {
+        let know = move |question: Question| {
             let at_once = Arc::clone(&at_once);
             async move {
                 assert_eq!(at_once.fetch_add(1, Ordering::SeqCst), 0, "another question is being answered");
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 at_once.fetch_sub(1, Ordering::SeqCst);
-                DryRun { refusal: Some(name.to_string()), ..DryRun::default() }
+                Answer::Error(format!("{question:?}"))
             }
         };
-        let server = tokio::spawn(serve(listen(&dir.path().join(SOCKET)).unwrap(), dry_run));
-        let asked = ["a", "b", "c"].map(|name| ask(dir.path(), network(name)));
+        let server = tokio::spawn(serve(listen(&dir.path().join(SOCKET)).unwrap(), know));
+        let asked = ["a", "b", "c"].map(network);
+        let asked = asked.iter().map(|question| ask(dir.path(), question));
         for (answer, name) in futures::future::join_all(asked).await.into_iter().zip(["a", "b", "c"]) {
             let answer: Answer = serde_json::from_str(&answer.unwrap()).unwrap();
-            assert!(matches!(answer, Answer::DryRun(found) if found.refusal.as_deref() == Some(name)));
+            assert_eq!(answer, Answer::Error(format!("{:?}", network(name))));
         }
         server.abort();
     }
@@ -136,8 +122,9 @@ mod tests {
     async fn a_question_that_is_not_known_has_an_error_as_its_answer() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SOCKET);
-        let server = tokio::spawn(serve(listen(&path).unwrap(), async |_| DryRun::default()));
-        for wrong in ["{\"secrets\":\"a\"}\n", "{\"network\":\"../a\"}\n", "\n"] {
+        let known = async |_| Answer::History(Vec::new());
+        let server = tokio::spawn(serve(listen(&path).unwrap(), known));
+        for wrong in ["{\"secrets\":\"a\"}\n", "{\"network\":\"../a\"}\n", "{\"who\":\"../a\"}\n", "\n"] {
             let mut stream = UnixStream::connect(&path).await.unwrap();
             stream.write_all(wrong.as_bytes()).await.unwrap();
             let mut answer = String::new();
@@ -146,7 +133,7 @@ mod tests {
         }
         server.abort();
         let _ = server.await;
-        let error = ask(dir.path(), network("a")).await.unwrap_err();
+        let error = ask(dir.path(), &network("a")).await.unwrap_err();
         assert!(error.to_string().contains("questions.sock"), "{error}");
     }
 
@@ -154,7 +141,7 @@ mod tests {
     async fn an_answer_that_takes_too_long_is_given_up() {
         let (mut asks, answers) = UnixStream::pair().unwrap();
         asks.write_all(b"{\"network\":\"a\"}\n").await.unwrap();
-        let hangs = async |_| std::future::pending::<DryRun>().await;
+        let hangs = async |_| std::future::pending::<Answer>().await;
         answer(answers, hangs).await.unwrap();
         let mut said = String::new();
         asks.read_to_string(&mut said).await.unwrap();

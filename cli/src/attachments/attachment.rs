@@ -11,33 +11,33 @@ use crate::printable::printable;
 use crate::table::{Cell, NONE};
 
 /// One device of netclaim that a claim has, for one pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Attachment {
-    pub(super) namespace: String,
+pub(crate) struct Attachment {
+    pub(crate) namespace: String,
     /// The pod that the claim is reserved for; `None` if it is reserved for no pod.
-    pub(super) pod: Option<String>,
+    pub(crate) pod: Option<String>,
     /// The interface in the pod; `None` until the agent has attached it.
-    pub(super) interface: Option<String>,
-    pub(super) claim: String,
-    pub(super) request: String,
+    pub(crate) interface: Option<String>,
+    pub(crate) claim: String,
+    pub(crate) request: String,
     /// `None` if the device is a link.
-    pub(super) network: Option<String>,
-    pub(super) addresses: Vec<String>,
-    pub(super) mac: Option<String>,
+    pub(crate) network: Option<String>,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) mac: Option<String>,
     /// `None` if only the pod says it, and the pod cannot be read.
-    pub(super) node: Option<String>,
-    pub(super) uplink: Option<String>,
-    pub(super) mode: Option<String>,
+    pub(crate) node: Option<String>,
+    pub(crate) uplink: Option<String>,
+    pub(crate) mode: Option<String>,
     /// The CNI version that the plugins were called with; `None` until then, and where their result is too
     /// long for the claim.
-    pub(super) cni_version: Option<String>,
-    pub(super) pool: String,
-    pub(super) device: String,
+    pub(crate) cni_version: Option<String>,
+    pub(crate) pool: String,
+    pub(crate) device: String,
     /// The `Ready` condition; `None` if the agent has not reported yet.
-    pub(super) ready: Option<bool>,
-    pub(super) reason: Option<String>,
-    pub(super) message: Option<String>,
+    pub(crate) ready: Option<bool>,
+    pub(crate) reason: Option<String>,
+    pub(crate) message: Option<String>,
 }
 
 impl Attachment {

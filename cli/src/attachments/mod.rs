@@ -15,8 +15,8 @@ use std::process::ExitCode;
 
 use netclaim_cni::error_chain;
 
-use self::attachment::Attachment;
-use self::read::Found;
+pub(crate) use self::attachment::Attachment;
+pub(crate) use self::read::{Chosen, Found, find};
 use crate::cluster::Connection;
 use crate::colour::Colours;
 use crate::kinds::yaml;
@@ -61,6 +61,20 @@ pub enum Output {
     Yaml,
 }
 
+impl Args {
+    /// What is read where the context has this namespace.
+    fn chosen(&self, of_context: &str) -> Chosen {
+        let namespace = self.namespace.as_deref().unwrap_or(of_context).to_owned();
+        Chosen {
+            namespace: Some(namespace).filter(|_| !self.all_namespaces),
+            pod: self.pod.clone(),
+            node: self.node.clone(),
+            network: self.network.clone(),
+            has_links: self.output != Output::Table,
+        }
+    }
+}
+
 /// Prints the attachments. Fails if the claims cannot be read, and if there is no such pod.
 pub async fn run(
     args: Args,
@@ -89,7 +103,8 @@ pub async fn run(
 }
 
 async fn found(args: &Args) -> Result<Found, crate::cluster::ReadError> {
-    read::attachments(&args.connection.client().await?, args).await
+    let client = args.connection.client().await?;
+    find(&client, &args.chosen(client.default_namespace())).await
 }
 
 /// What kubectl says when it finds nothing, and what else to say of one pod.

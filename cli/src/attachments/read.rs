@@ -10,31 +10,39 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use netclaim_api::{DRIVER_NAME, attributes};
 
 use super::attachment::Attachment;
-use super::{Args, Output};
 use crate::cluster::{ReadError, fold, get};
 
 /// What has been found.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// The namespace that was read; `None` if it was all of them.
-    pub(super) namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// By namespace, pod and interface.
-    pub(super) attachments: Vec<Attachment>,
+    pub(crate) attachments: Vec<Attachment>,
     /// The objects that the user may not read, and the parts that are missing because of it.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
-/// Reads the attachments that the arguments choose.
+/// Which attachments are read.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    /// The namespace; `None` for all of them.
+    pub(crate) namespace: Option<String>,
+    /// The pod, which must exist; `None` for all of the namespace.
+    pub(crate) pod: Option<String>,
+    pub(crate) node: Option<String>,
+    pub(crate) network: Option<String>,
+    /// Whether uplinks and modes are read, too.
+    pub(crate) has_links: bool,
+}
+
+/// Reads the attachments that are chosen.
 ///
 /// # Errors
 /// Fails if the claims cannot be read, and if there is no such pod.
-pub(super) async fn attachments(client: &Client, args: &Args) -> Result<Found, ReadError> {
-    let namespace = match &args.namespace {
-        _ if args.all_namespaces => None,
-        Some(namespace) => Some(namespace.clone()),
-        None => Some(client.default_namespace().to_owned()),
-    };
-    let pod = match (&args.pod, &namespace) {
+pub(crate) async fn find(client: &Client, chosen: &Chosen) -> Result<Found, ReadError> {
+    let namespace = chosen.namespace.clone();
+    let pod = match (&chosen.pod, &namespace) {
         (Some(pod), Some(namespace)) => {
             let what = format!("pod {namespace}/{pod}");
             match get(what, Api::<Pod>::namespaced(client.clone(), namespace), pod).await {
@@ -48,7 +56,7 @@ pub(super) async fn attachments(client: &Client, args: &Args) -> Result<Found, R
     let claims = in_namespace::<ResourceClaim>(client, namespace.as_deref());
     let mut attachments = fold(what, &claims, &ListParams::default(), Vec::new, |found, claim| {
         let of_claim = Attachment::of_claim(&claim).into_iter();
-        found.extend(of_claim.filter(|attachment| is_chosen(attachment, args)));
+        found.extend(of_claim.filter(|attachment| is_chosen(attachment, chosen)));
         ControlFlow::Continue(())
     })
     .await?;
@@ -59,15 +67,15 @@ pub(super) async fn attachments(client: &Client, args: &Args) -> Result<Found, R
         Some(read) => read.map(|pod| set_node(&pod, &mut attachments)),
         None => nodes_of_pods(client, namespace.as_deref(), &mut attachments).await,
     };
-    let follows = match &args.node {
+    let follows = match &chosen.node {
         Some(_) => {
             "attachments to ClaimNetworks of scope Cluster are missing, because their nodes are not known"
         }
         None => "the nodes of ClaimNetworks of scope Cluster are not shown",
     };
     permitted(nodes, &mut notes, "Pods", follows)?;
-    attachments.retain(|attachment| args.node.is_none() || attachment.node == args.node);
-    if args.output != Output::Table && !attachments.is_empty() {
+    attachments.retain(|attachment| chosen.node.is_none() || attachment.node == chosen.node);
+    if chosen.has_links && !attachments.is_empty() {
         let uplinks = uplinks(client, &mut attachments).await;
         permitted(uplinks, &mut notes, "ResourceSlices", "uplinks and modes are not shown")?;
     }
@@ -85,9 +93,9 @@ where
     }
 }
 
-fn is_chosen(attachment: &Attachment, args: &Args) -> bool {
-    (args.pod.is_none() || attachment.pod == args.pod)
-        && (args.network.is_none() || attachment.network == args.network)
+fn is_chosen(attachment: &Attachment, chosen: &Chosen) -> bool {
+    (chosen.pod.is_none() || attachment.pod == chosen.pod)
+        && (chosen.network.is_none() || attachment.network == chosen.network)
 }
 
 /// Goes on without what the user may not read.

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kube::Client;
+use netclaim_api::history::Subject;
+use netclaim_api::question::{Answer, Question};
 use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::{Attacher, CniPlugins};
@@ -38,6 +40,7 @@ use crate::devices::node_labels::NodeLabels;
 use crate::devices::publish::{Devices, Inputs};
 use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
+use crate::history::{self, History};
 use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::facts::NodeFacts;
 use crate::inventory::watch::NodeWatch;
@@ -78,6 +81,7 @@ pub(crate) struct Agent {
     programs: (Programs, bool),
     journal: Journal,
     gate: Arc<GateKeeper>,
+    history: Arc<History>,
     attacher: Arc<Attacher<CniPlugins, GateKeeper>>,
     reports: mpsc::UnboundedSender<Update>,
     blocks: watch::Receiver<OwnBlocks>,
@@ -116,7 +120,8 @@ impl Agent {
         let files = GateFiles::open(&args)?;
         let (of_gate, spans) = (metrics.networks.clone(), Arc::<Spans>::default());
         let gate = GateKeeper::take_over(files, &loaded.records, &boot_id, reports.clone(), of_gate)?;
-        let gate = Arc::new(gate.traced(Arc::clone(&spans)));
+        let history = Arc::new(History::open(&args.run_dir, &loaded.records));
+        let gate = Arc::new(gate.traced(Arc::clone(&spans)).noting(Arc::clone(&history)));
         Failpoint::TakenOver.reach();
         let attacher =
             Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal.clone(), loaded, &boot_id);
@@ -148,6 +153,7 @@ impl Agent {
             node_networks,
             journal,
             gate,
+            history,
             attacher,
             reports,
         })
@@ -458,11 +464,19 @@ impl Agent {
         let asked = listen(&socket);
         let asked = asked.with_context(|| format!("cannot listen for questions on {}", socket.display()))?;
         let (answering, readiness) = (Arc::clone(&node), self.node_networks.readiness());
+        let history = self.history.files().clone();
         self.parts.start_until_cancelled(
             "answering questions",
-            questions::serve(asked, move |network| {
-                let (node, readiness) = (Arc::clone(&answering), readiness.clone());
-                async move { node.dry_run(&network, &readiness).await }
+            questions::serve(asked, move |question| {
+                let (node, readiness, history) = (Arc::clone(&answering), readiness.clone(), history.clone());
+                async move {
+                    match question {
+                        Question::Network(name) => {
+                            Answer::DryRun(Box::new(node.dry_run(&name, &readiness).await))
+                        }
+                        Question::Who(subject) => answer_of(history, subject).await,
+                    }
+                }
             }),
         );
         let attacher = Arc::clone(&self.attacher);
@@ -513,6 +527,15 @@ impl Agent {
     /// Drops all but the parts. With the last sender of reports, the status writer ends.
     fn into_parts(self) -> Parts {
         self.parts
+    }
+}
+
+/// What the history says of the subject.
+async fn answer_of(history: history::Files, subject: Subject) -> Answer {
+    match tokio::task::spawn_blocking(move || history.of(&subject)).await {
+        Ok(Ok(entries)) => Answer::History(entries),
+        Ok(Err(error)) => Answer::Error(format!("the agent cannot read its history: {error}")),
+        Err(_) => Answer::Error("the agent is ending".to_owned()),
     }
 }
 

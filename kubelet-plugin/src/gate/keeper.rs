@@ -18,6 +18,7 @@ use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::args::Args;
 use crate::gate::metadata::RequestKey;
+use crate::history::History;
 use crate::reports::metrics::{NetworkMetrics, network_of};
 use crate::reports::spans::Spans;
 use crate::reports::{FailedAdd, Update};
@@ -137,6 +138,7 @@ pub(crate) struct GateKeeper {
     reports: mpsc::UnboundedSender<Update>,
     metrics: NetworkMetrics,
     spans: Arc<Spans>,
+    history: Option<Arc<History>>,
     reviser: OnceLock<Arc<dyn Revise>>,
     failed_adds: OnceLock<mpsc::UnboundedSender<FailedAdd>>,
 }
@@ -177,6 +179,7 @@ impl GateKeeper {
             reports,
             metrics,
             spans: Arc::default(),
+            history: None,
             reviser: OnceLock::new(),
             failed_adds: OnceLock::new(),
         };
@@ -197,6 +200,12 @@ impl GateKeeper {
     #[must_use]
     pub(crate) fn traced(self, spans: Arc<Spans>) -> Self {
         Self { spans, ..self }
+    }
+
+    /// Has it noted who is attached when.
+    #[must_use]
+    pub(crate) fn noting(self, history: Arc<History>) -> Self {
+        Self { history: Some(history), ..self }
     }
 
     /// Has plans revised before their ADD, from now on. Before the runtime's sandboxes are known there is no
@@ -313,6 +322,9 @@ impl Observer for GateKeeper {
         // Without its files a container does not start, which is safe.
         let updated = self.update_files(pod_uid, state);
         self.spans.observe(pod_uid, state, updated.is_ok());
+        if let Some(history) = &self.history {
+            history.observe(pod_uid, state);
+        }
         updated.map_err(|error| {
             tracing::error!(pod.uid = pod_uid, %error, "cannot write the files of the pod's containers: the pod waits");
             Failure::new(format!("cannot write the files of the pod's containers: {error}"))

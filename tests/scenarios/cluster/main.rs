@@ -39,6 +39,7 @@ mod sweep;
 mod traces;
 mod updates;
 mod waking;
+mod who;
 
 use attaching::*;
 use autoscalers::*;
@@ -73,6 +74,7 @@ use sweep::*;
 use traces::*;
 use updates::*;
 use waking::*;
+use who::*;
 
 fn main() -> ExitCode {
     suite::run(scenarios![
@@ -176,6 +178,7 @@ fn main() -> ExitCode {
             a_bug_report_has_what_is_netclaims_and_no_secret,
             a_bug_report_says_what_its_user_may_not_read,
             a_network_is_explained_before_its_first_pod_and_nothing_is_done,
+            an_address_that_changes_hands_has_its_pods_one_after_another,
             a_network_is_explained_where_it_has_no_address_and_without_its_secrets,
             the_agent_has_only_the_documented_rights,
             the_agent_writes_only_slices_of_its_own_node,

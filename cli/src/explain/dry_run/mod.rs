@@ -6,7 +6,6 @@
 //!              └─ exec in agents' pods ──> what they would do ──┴──> report (pure) ──> text, or JSON
 //! ```
 
-mod ask;
 mod report;
 
 use std::collections::BTreeMap;
@@ -16,17 +15,20 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
+use netclaim_api::dry_run::DryRun;
 use netclaim_api::network::ClaimNetwork;
 use netclaim_api::node_selector::selects_node;
-use tokio::time::Instant;
+use netclaim_api::question::Answer;
 
-use self::ask::{ALL_TIMEOUT, Asked, NotAsked, ask};
 pub(super) use self::report::Report;
 use super::Args;
-use crate::asking::ask_all;
+use crate::asking::exec::{NotAsked, exec_all};
 use crate::cluster::{ReadError, get, list, list_kept};
 use crate::components::{AGENT, NAME, agents as agents_of};
 use crate::trim;
+
+/// What an agent answers.
+type Asked = Result<DryRun, NotAsked>;
 
 /// What the report is made of.
 struct Facts {
@@ -65,8 +67,10 @@ pub(super) async fn report(name: &str, args: &Args) -> Result<Report, ReadError>
     let asked = asked.filter_map(|node| agents.get_key_value(node.name_any().as_str()));
     let asked = asked.map(|(node, pod)| (*node, *pod)).collect();
     let client = args.connection.client_without_retries().await?;
-    let until = Instant::now() + ALL_TIMEOUT;
-    let too_many = || Err(NotAsked::TooMany);
-    let answers = ask_all(asked, until, too_many, async |pod| ask(&client, pod, name).await).await;
+    let read = |answer| match answer {
+        Answer::DryRun(found) => Some(*found),
+        _ => None,
+    };
+    let answers = exec_all(&client, asked, &["network", name], read).await;
     Ok(Report::of(&Facts { network, nodes, slices, answers }))
 }

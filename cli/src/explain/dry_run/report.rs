@@ -16,8 +16,7 @@ use netclaim_api::taints;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Facts;
-use super::ask::Asked;
+use super::{Asked, Facts};
 use crate::bugreport::redaction::{Redaction, redact};
 use crate::printable::{escaped, printable};
 use crate::slices::newest;
@@ -251,7 +250,7 @@ fn conflist(text: &mut String, title: &str, conflist: Option<&Value>) {
 mod tests {
     use serde_json::json;
 
-    use super::super::ask::NotAsked;
+    use super::super::NotAsked;
     use super::*;
 
     fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {

@@ -3,28 +3,29 @@
 //! The agent's answer may have what an admin hides in CNI configurations. So it is on no port, and whoever
 //! may run programs in the agent's pod could read it on the node anyway.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::AttachParams;
 use kube::{Api, Client, ResourceExt as _};
-use netclaim_api::dry_run::{Answer, DryRun};
+use netclaim_api::question::Answer;
 use netclaim_cni::error_chain;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::asking::MAX_ASKED;
+use super::{Asked, MAX_ASKED, ask_all};
 
 /// The longest time for one answer: longer than agents take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 /// The longest time for all answers.
-pub(super) const ALL_TIMEOUT: Duration = Duration::from_secs(60);
+const ALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer, in bytes.
 const MAX_ANSWER: u64 = 4 << 20;
 
-/// Why it is not known what an agent would do.
+/// Why it is not known what an agent would answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotAsked {
+pub(crate) enum NotAsked {
     #[error("you may not ask its agent: that takes the rights to get and create pods/exec in namespace {0}")]
     Forbidden(String),
     #[error("the API server cannot ask its agent: {0}")]
@@ -37,20 +38,29 @@ pub(super) enum NotAsked {
     TooMany,
 }
 
-/// What an agent answers.
-pub(super) type Asked = Result<DryRun, NotAsked>;
-
-/// Asks the agent of this pod about a ClaimNetwork.
-pub(super) async fn ask(client: &Client, pod: &Pod, network: &str) -> Asked {
-    timeout(ANSWER_TIMEOUT, exec(client, pod, network)).await.unwrap_or(Err(NotAsked::Late))
+/// Asks these agents by `netclaim-kubelet-plugin ask` with the words of the question. Of an answer it takes
+/// what `read` reads from it.
+pub(crate) async fn exec_all<T>(
+    client: &Client,
+    asked: Asked<'_>,
+    question: &[&str],
+    read: impl Fn(Answer) -> Option<T>,
+) -> BTreeMap<String, Result<T, NotAsked>> {
+    let ask = async |pod: &Pod| {
+        let answer = timeout(ANSWER_TIMEOUT, exec(client, pod, question)).await;
+        let answer = answer.unwrap_or(Err(NotAsked::Late))?;
+        read(answer).ok_or_else(|| NotAsked::NoAnswer("it answers another question".to_owned()))
+    };
+    ask_all(asked, Instant::now() + ALL_TIMEOUT, || Err(NotAsked::TooMany), ask).await
 }
 
-async fn exec(client: &Client, pod: &Pod, network: &str) -> Asked {
+async fn exec(client: &Client, pod: &Pod, question: &[&str]) -> Result<Answer, NotAsked> {
     let namespace = pod.namespace().unwrap_or_default();
     let pods = Api::<Pod>::namespaced(client.clone(), &namespace);
     let params = AttachParams::default().container("agent").stdin(false);
-    let command = ["netclaim-kubelet-plugin", "ask", "network", network];
-    let mut process = pods.exec(&pod.name_any(), command, &params).await.map_err(|error| match error {
+    let command = ["netclaim-kubelet-plugin", "ask"].iter().chain(question).copied();
+    let process = pods.exec(&pod.name_any(), command, &params).await;
+    let mut process = process.map_err(|error| match error {
         kube::Error::Api(status) if status.is_forbidden() => NotAsked::Forbidden(namespace),
         other => NotAsked::Unreachable(error_chain(&other)),
     })?;
@@ -69,10 +79,10 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> String {
 }
 
 /// Returns what the program has said.
-fn answer(said: &str, complaint: &str) -> Asked {
+fn answer(said: &str, complaint: &str) -> Result<Answer, NotAsked> {
     match serde_json::from_str(said) {
-        Ok(Answer::DryRun(found)) => Ok(*found),
         Ok(Answer::Error(why)) => Err(NotAsked::NoAnswer(why)),
+        Ok(answer) => Ok(answer),
         Err(_) if !complaint.trim().is_empty() => Err(NotAsked::NoAnswer(complaint.trim().to_owned())),
         Err(error) => Err(NotAsked::NoAnswer(error.to_string())),
     }
@@ -90,7 +100,7 @@ mod tests {
         );
         assert!(of("{\"error\":\"too slow\"}", "").ends_with("too slow"));
         assert!(of("{\"dryRun\":", "").contains("EOF"));
-        let of_a_newer_one = "{\"dryRun\":{\"refusal\":\"no\",\"new\":1}}";
-        assert_eq!(answer(of_a_newer_one, "").unwrap().refusal.as_deref(), Some("no"));
+        let of_a_newer_one = answer("{\"dryRun\":{\"refusal\":\"no\",\"new\":1}}", "").unwrap();
+        assert!(matches!(of_a_newer_one, Answer::DryRun(found) if found.refusal.as_deref() == Some("no")));
     }
 }

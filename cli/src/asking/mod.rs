@@ -1,5 +1,9 @@
 //! Asks agents within limits of number and time: a big cluster, a dead node or an agent gone wild holds
 //! nothing up.
+//!
+//! [`exec`] asks by a program in the agents' pods. `netclaimctl status` asks over their port of metrics.
+
+pub(crate) mod exec;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,29 @@
+//! What people ask an agent, and what it answers: a line of JSON each.
+
+use serde::{Deserialize, Serialize};
+
+use crate::NetworkName;
+use crate::dry_run::DryRun;
+use crate::history::{HistoryEntry, Subject};
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Question {
+    /// What an attachment to this ClaimNetwork would be.
+    Network(NetworkName),
+    /// Which pods are and were attached that have this address, or are this pod.
+    Who(Subject),
+}
+
+/// What the agent answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// What would be.
+    DryRun(Box<DryRun>),
+    /// Who is and was attached, the last one last.
+    History(Vec<HistoryEntry>),
+    /// Why it gives no answer.
+    Error(String),
+}
