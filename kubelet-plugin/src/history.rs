@@ -5,7 +5,7 @@
 //!   netclaimctl who ─────────> both files, read then ──────────> entries
 //! ```
 //!
-//! * The files are in the run directory: they outlive agents, and end with the boot. Nothing waits for a disk.
+//! * The files are in the run directory: they outlive agents, and end with the boot. No disk is waited for.
 //! * They have 2 MiB at most, some 5,000 lines. Of attachments that rest there is one line, and in memory
 //!   their sandbox and interface.
 //! * A history that cannot be written stops no pod.
