@@ -46,6 +46,7 @@ mod setting;
 pub mod stored;
 pub mod taints;
 pub mod template;
+pub mod traffic;
 pub mod uplink_policy;
 mod written;
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::NetworkName;
 use crate::dry_run::DryRun;
 use crate::history::{HistoryEntry, Subject};
+use crate::traffic::{Selection, Traffic};
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,6 +15,8 @@ pub enum Question {
     Network(NetworkName),
     /// Which pods are and were attached that have this address, or are this pod.
     Who(Subject),
+    /// What attachments receive and send.
+    Traffic(Selection),
 }
 
 /// What the agent answers.
@@ -24,6 +27,8 @@ pub enum Answer {
     DryRun(Box<DryRun>),
     /// Who is and was attached, the last one last.
     History(Vec<HistoryEntry>),
+    /// What each attachment receives and sends.
+    Traffic(Vec<Traffic>),
     /// Why it gives no answer.
     Error(String),
 }

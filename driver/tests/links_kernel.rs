@@ -528,6 +528,32 @@ mod links {
     }
 
     #[test]
+    #[ignore = "needs root and iproute2"]
+    fn counters_are_of_the_link_of_the_name() {
+        in_fresh_netns(async || {
+            ip("link add one type veth peer name other");
+            ip("link set one up");
+            ip("link set other up");
+            ip("address add 10.9.0.1/24 dev one");
+            ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 nud permanent dev one");
+            let names = || ["one", "other", "none"].map(str::to_owned).to_vec();
+            let netns = Netns::of_thread().unwrap();
+            let before = netns.counters(names()).await.unwrap();
+            let socket = std::net::UdpSocket::bind("10.9.0.1:0").unwrap();
+            for _ in 0..10 {
+                socket.send_to(&[0; 958], "10.9.0.2:9").unwrap();
+            }
+            let after = netns.counters(names()).await.unwrap();
+            let passed = |n: usize| (before[n].unwrap(), after[n].unwrap());
+            let (one, other) = (passed(0), passed(1));
+            // Others may send at the same time: router solicitations, for example.
+            assert!(one.1.sent.bytes - one.0.sent.bytes >= 10_000, "{one:?}");
+            assert!(other.1.received.packets - other.0.received.packets >= 10, "{other:?}");
+            assert_eq!(after[2], None);
+        });
+    }
+
+    #[test]
     #[ignore = "needs root"]
     fn a_file_that_is_not_a_network_namespace_cannot_be_pinned() {
         assert!(matches!(Netns::open("/proc/self/ns/mnt"), Err(Error::NotANetns { .. })));

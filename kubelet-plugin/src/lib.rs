@@ -26,6 +26,7 @@
 //! | `sweep` | corrects what no event reports | CNI plugins (GC, CHECK) |
 //! | `repair` | makes attachments again that have broken | `driver::attach` |
 //! | `reports` | the claim's status, events, and the spans of its trace | the API server |
+//! | `traffic` | measures what attachments receive and send, when asked | pods' network namespaces |
 //! | `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
 //!
@@ -55,6 +56,7 @@ mod repair;
 mod reports;
 mod runtime;
 mod sweep;
+mod traffic;
 mod waking;
 
 use std::os::unix::process::CommandExt as _;

@@ -11,6 +11,7 @@ use clap::Parser as _;
 use netclaim_api::NetworkName;
 use netclaim_api::history::Subject;
 use netclaim_api::question::Question;
+use netclaim_api::traffic::Selection;
 use netclaim_cni::error_chain;
 use netclaim_cni::spans::SPANS;
 use netclaim_kubelet_plugin::{Args, questions, run_agent, service};
@@ -48,6 +49,15 @@ enum Asked {
         /// IP address, MAC address, or NAMESPACE/POD
         subject: Subject,
     },
+    /// What attachments receive and send, measured for a second
+    Traffic {
+        /// Only of pods of this namespace
+        #[arg(long)]
+        namespace: Option<String>,
+        /// Only of this pod
+        #[arg(long, requires = "namespace")]
+        pod: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -77,6 +87,7 @@ async fn ask() -> ExitCode {
     let question = match asked {
         Asked::Network { name } => Question::Network(name),
         Asked::Who { subject } => Question::Who(subject),
+        Asked::Traffic { namespace, pod } => Question::Traffic(Selection { namespace, pod }),
     };
     match questions::ask(&run_dir, &question).await {
         // Nobody reads on where standard output is closed.

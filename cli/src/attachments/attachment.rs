@@ -3,8 +3,10 @@
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim};
 use kube::ResourceExt as _;
 use netclaim_api::device::{DeviceName, node_of_pool};
+use netclaim_api::traffic::Traffic;
 use serde::Serialize;
 
+use super::traffic::rate;
 use crate::claimed;
 use crate::colour::Mark;
 use crate::printable::printable;
@@ -38,6 +40,17 @@ pub(crate) struct Attachment {
     pub(crate) ready: Option<bool>,
     pub(crate) reason: Option<String>,
     pub(crate) message: Option<String>,
+    /// `None` if the agents were not asked, and where one does not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) traffic: Option<Traffic>,
+}
+
+/// The columns of a table, beside those that it always has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Columns {
+    pub(super) namespaces: bool,
+    pub(super) traffic: bool,
+    pub(super) wide: bool,
 }
 
 impl Attachment {
@@ -94,6 +107,7 @@ impl Attachment {
             ready: ready.map(|condition| condition.status == "True"),
             reason: ready.map(|condition| condition.reason.clone()),
             message: ready.map(|condition| condition.message.clone()),
+            traffic: None,
         }
     }
 
@@ -113,20 +127,23 @@ impl Attachment {
     }
 
     /// Returns the titles of [`Self::cells`].
-    pub(super) fn head(has_namespaces: bool, wide: bool) -> Vec<&'static str> {
-        let mut head = if has_namespaces { vec!["NAMESPACE"] } else { Vec::new() };
+    pub(super) fn head(columns: Columns) -> Vec<&'static str> {
+        let mut head = if columns.namespaces { vec!["NAMESPACE"] } else { Vec::new() };
         head.extend(["POD", "INTERFACE", "NETWORK", "ADDRESSES", "NODE", "READY", "REASON"]);
-        if wide {
+        if columns.traffic {
+            head.extend(["RX-BIT/S", "TX-BIT/S", "GRANTED", "RX-DROPPED", "TX-DROPPED"]);
+        }
+        if columns.wide {
             head.extend(["MAC", "UPLINK", "MODE", "CNI", "DEVICE", "CLAIM", "REQUEST", "MESSAGE"]);
         }
         head
     }
 
     /// Returns a row of a table.
-    pub(super) fn cells(&self, has_namespaces: bool, wide: bool) -> Vec<Cell> {
+    pub(super) fn cells(&self, columns: Columns) -> Vec<Cell> {
         let text = |text: &str| Cell::from(printable(text));
         let optional = |value: &Option<String>| value.as_deref().map_or_else(|| NONE.into(), text);
-        let mut cells = if has_namespaces { vec![text(&self.namespace)] } else { Vec::new() };
+        let mut cells = if columns.namespaces { vec![text(&self.namespace)] } else { Vec::new() };
         let addresses = self.addresses.join(",");
         cells.extend([
             optional(&self.pod),
@@ -141,7 +158,19 @@ impl Attachment {
             },
             optional(&self.reason),
         ]);
-        if wide {
+        if columns.traffic {
+            let of = |value: fn(&Traffic) -> Option<String>| {
+                self.traffic.as_ref().and_then(value).map_or_else(|| NONE.into(), Cell::from)
+            };
+            cells.extend([
+                of(|traffic| Some(rate(traffic.received.rate))),
+                of(|traffic| Some(rate(traffic.sent.rate))),
+                of(|traffic| traffic.granted.map(rate)),
+                of(|traffic| Some(traffic.received.dropped.to_string())),
+                of(|traffic| Some(traffic.sent.dropped.to_string())),
+            ]);
+        }
+        if columns.wide {
             cells.extend([
                 optional(&self.mac),
                 optional(&self.uplink),

@@ -1,7 +1,8 @@
 //! `netclaimctl attachments`: which networks pods have now.
 //!
 //! ```text
-//!   API server ── claims ──> attachments ── pods, slices: what claims do not say ──> a table, JSON or YAML
+//!   API server ── claims ──> attachments ── pods, slices: what claims do not say ──┬──> a table, JSON or YAML
+//!              └─ exec in agents' pods ──> what they receive and send ─────────────┘
 //! ```
 //!
 //! It reads, with the rights of the user who runs it: to list the claims of a namespace is enough for the
@@ -9,6 +10,7 @@
 
 mod attachment;
 mod read;
+mod traffic;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,11 +18,13 @@ use std::process::ExitCode;
 use netclaim_cni::error_chain;
 
 pub(crate) use self::attachment::Attachment;
+use self::attachment::Columns;
 pub(crate) use self::read::{Chosen, Found, find};
 use crate::cluster::Connection;
 use crate::colour::Colours;
 use crate::kinds::yaml;
 use crate::print::{failed, json};
+use crate::printable::printable;
 use crate::table::table;
 
 /// `netclaimctl attachments`.
@@ -40,6 +44,13 @@ pub struct Args {
     /// Shows one ClaimNetwork
     #[arg(long)]
     pub network: Option<String>,
+    /// Shows what each attachment receives and sends, in bit/s, beside the bandwidth that its claim was granted.
+    /// The agents measure it for a second (pods/exec)
+    #[arg(long)]
+    pub traffic: bool,
+    /// The namespace in which netclaim is installed
+    #[arg(long, default_value = "netclaim-system")]
+    pub netclaim_namespace: String,
     /// How to print the attachments
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     pub output: Output,
@@ -86,7 +97,7 @@ pub async fn run(
         Ok(found) => found,
         Err(error) => return failed(err, error_chain(&error)),
     };
-    for note in &found.notes {
+    for note in found.notes.iter().map(|note| printable(note)) {
         let _ = writeln!(err, "netclaimctl: {note}");
     }
     let is_table = matches!(args.output, Output::Table | Output::Wide);
@@ -94,7 +105,7 @@ pub async fn run(
         let _ = writeln!(err, "{}", nothing(&args, found.namespace.as_deref()));
         return ExitCode::SUCCESS;
     }
-    match text(&found, args.output, colours) {
+    match text(&found, &args, colours) {
         // A reader that has closed the pipe has what it wants.
         Ok(text) => drop(out.write_all(text.as_bytes())),
         Err(error) => return failed(err, error),
@@ -104,7 +115,13 @@ pub async fn run(
 
 async fn found(args: &Args) -> Result<Found, crate::cluster::ReadError> {
     let client = args.connection.client().await?;
-    find(&client, &args.chosen(client.default_namespace())).await
+    let chosen = args.chosen(client.default_namespace());
+    let mut found = find(&client, &chosen).await?;
+    if args.traffic && !found.attachments.is_empty() {
+        let asking = args.connection.client_without_retries().await?;
+        traffic::add(&client, &asking, &args.netclaim_namespace, &chosen, &mut found).await?;
+    }
+    Ok(found)
 }
 
 /// What kubectl says when it finds nothing, and what else to say of one pod.
@@ -118,15 +135,17 @@ fn nothing(args: &Args, namespace: Option<&str>) -> String {
     }
 }
 
-fn text(found: &Found, output: Output, colours: Colours) -> Result<String, String> {
+fn text(found: &Found, args: &Args, colours: Colours) -> Result<String, String> {
     let object = || serde_json::json!({"attachments": found.attachments});
-    match output {
+    match args.output {
         Output::Table | Output::Wide => {
-            let wide = output == Output::Wide;
-            let has_namespaces = found.namespace.is_none();
-            let head = Attachment::head(has_namespaces, wide);
-            let rows = found.attachments.iter().map(|attachment| attachment.cells(has_namespaces, wide));
-            Ok(table(&head, rows, colours))
+            let columns = Columns {
+                namespaces: found.namespace.is_none(),
+                traffic: args.traffic,
+                wide: args.output == Output::Wide,
+            };
+            let rows = found.attachments.iter().map(|attachment| attachment.cells(columns));
+            Ok(table(&Attachment::head(columns), rows, colours))
         }
         Output::Json => json(&object()),
         Output::Yaml => yaml([&object()]),

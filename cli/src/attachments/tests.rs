@@ -4,6 +4,7 @@
 
 use clap::Parser as _;
 use kube::Client;
+use netclaim_api::traffic::{Flow, Traffic};
 use serde_json::{Value, json};
 
 use super::*;
@@ -113,7 +114,7 @@ async fn shown(client: &Client, line: &[&str]) -> String {
     let args = args(line);
     let found = find(client, &args.chosen("shop")).await.unwrap();
     assert_eq!(found.notes, [""; 0]);
-    text(&found, args.output, Colours::Off).unwrap()
+    text(&found, &args, Colours::Off).unwrap()
 }
 
 #[tokio::test]
@@ -282,4 +283,30 @@ async fn rows_that_a_node_cannot_choose_are_said_to_be_missing() {
     assert_eq!(found.attachments, []);
     let note = "you may not read Pods: attachments to ClaimNetworks of scope Cluster are missing, because their nodes are not known";
     assert_eq!(found.notes, [note]);
+}
+
+#[tokio::test]
+async fn traffic_stands_beside_the_grant() {
+    let line = args(&["web", "--traffic"]);
+    let mut found = find(&cluster(|_| None), &line.chosen("shop")).await.unwrap();
+    for attachment in &mut found.attachments {
+        let known = attachment.interface.as_deref() == Some("net1");
+        attachment.traffic = known.then(|| {
+            let flow = |rate, dropped| Flow { rate, dropped, ..Flow::default() };
+            Traffic {
+                granted: Some(20_000_000),
+                received: flow(19_840_000, 0),
+                sent: flow(0, 7),
+                ..Traffic::default()
+            }
+        });
+    }
+    assert_eq!(
+        text(&found, &line, Colours::Off).unwrap(),
+        "\
+POD   INTERFACE   NETWORK   ADDRESSES                 NODE   READY   REASON     RX-BIT/S   TX-BIT/S   GRANTED   RX-DROPPED   TX-DROPPED
+web   net1        storage   10.20.0.2/22,fd00::2/64   a      True    Attached   19.8M      0          20.0M     0            7
+web   net2        lan       <none>                    a      True    Attached   <none>     <none>     <none>    <none>       <none>
+"
+    );
 }

@@ -17,6 +17,7 @@
 //! Invariant: only new threads enter another network namespace, and they run nothing else afterwards.
 
 mod address;
+mod counters;
 mod error;
 mod link;
 mod moved;
@@ -31,6 +32,7 @@ mod uplinks;
 mod watch;
 
 pub use address::{Address, LinkAddress};
+pub use counters::{Counters, Passed};
 pub use error::Error;
 pub use link::{Link, OperState};
 pub use moved::{GivenBack, HostLink, Which};

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::address::Address;
+use super::counters::Counters;
 use super::error::Error;
 use super::link::Link;
 use super::netlink;
@@ -176,6 +177,19 @@ impl Netns {
             };
             let addresses = socket.addresses(link.index)?;
             Ok(Some((link, addresses)))
+        };
+        self.run(read).await?
+    }
+
+    /// Reads what has passed through these links of the namespace, in their order; `None` for one that is not
+    /// there.
+    ///
+    /// # Errors
+    /// As of [`Netns::links`].
+    pub async fn counters(&self, names: Vec<String>) -> Result<Vec<Option<Counters>>, Error> {
+        let read = move || {
+            let mut socket = netlink::Socket::open()?;
+            names.iter().map(|name| socket.counters(name)).collect()
         };
         self.run(read).await?
     }

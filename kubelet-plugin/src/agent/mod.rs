@@ -62,6 +62,7 @@ use crate::runtime::connection::{Connection, NotConnected};
 use crate::runtime::nri_events::RuntimeEvents;
 use crate::runtime::sandboxes::Sandboxes;
 use crate::sweep::{Intervals, Sweep};
+use crate::traffic;
 use crate::waking::{self, Observed, Patcher, Waker, Waking};
 
 /// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.
@@ -464,17 +465,19 @@ impl Agent {
         let asked = listen(&socket);
         let asked = asked.with_context(|| format!("cannot listen for questions on {}", socket.display()))?;
         let (answering, readiness) = (Arc::clone(&node), self.node_networks.readiness());
-        let history = self.history.files().clone();
+        let (history, attached) = (self.history.files().clone(), Arc::clone(&self.attacher));
         self.parts.start_until_cancelled(
             "answering questions",
             questions::serve(asked, move |question| {
                 let (node, readiness, history) = (Arc::clone(&answering), readiness.clone(), history.clone());
+                let attacher = Arc::clone(&attached);
                 async move {
                     match question {
                         Question::Network(name) => {
                             Answer::DryRun(Box::new(node.dry_run(&name, &readiness).await))
                         }
                         Question::Who(subject) => answer_of(history, subject).await,
+                        Question::Traffic(of) => Answer::Traffic(traffic::measure(&attacher, &of).await),
                     }
                 }
             }),

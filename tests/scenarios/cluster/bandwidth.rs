@@ -43,6 +43,12 @@ fn measure(test: &Test<'_>, from: &str, to: &str) -> Result<f64> {
     Ok(bytes * 8.0 / 1e6 / (end - begin).max(0.01))
 }
 
+/// What netclaimctl says of the traffic of the pod's only attachment.
+fn traffic(test: &Test<'_>, pod: &str) -> Result<Value> {
+    let line = ["attachments", pod, "-n", test.namespace(), "--traffic", "--output=json"];
+    Ok(test.netclaimctl(&line)?["attachments"][0]["traffic"].clone())
+}
+
 pub fn granted_bandwidth_limits_a_pod_in_both_directions(test: &Test<'_>) -> Result<()> {
     let network = test.network("a", |network| {
         limited(network);
@@ -57,6 +63,19 @@ pub fn granted_bandwidth_limits_a_pod_in_both_directions(test: &Test<'_>) -> Res
         let found = measure(test, from, to)?;
         ensure!((16.0..=23.0).contains(&found), "{from} -> {to}: {found:.1} Mbit/s, granted were 20");
     }
+    let busiest = thread::scope(|scope| {
+        let sending = scope.spawn(|| measure(test, "granted", "free"));
+        let mut seen = vec![traffic(test, "granted")?];
+        while !sending.is_finished() {
+            seen.push(traffic(test, "granted")?);
+        }
+        sending.join().map_err(|_| anyhow!("the sender panicked"))??;
+        anyhow::Ok(seen.into_iter().max_by_key(|seen| seen["sent"]["rate"].as_u64()).unwrap_or_default())
+    })?;
+    // The rate is of whole frames, and the first second may have the burst.
+    let rate = busiest["sent"]["rate"].as_u64().unwrap_or_default();
+    ensure!((14_000_000..=40_000_000).contains(&rate), "netclaimctl has seen {busiest}");
+    ensure!(busiest["granted"] == 20_000_000 && busiest["received"]["rate"] != 0, "{busiest}");
     // A claim without a request is neither charged nor limited.
     ensure!(buckets(test, "free")?.is_empty(), "{:?}", buckets(test, "free")?);
     test.pod_with_capacity("too-much", &network, "bandwidth", "20M")?;

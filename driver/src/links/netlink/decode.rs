@@ -10,6 +10,7 @@ use nix::libc;
 
 use super::message::{attributes, i32_at, push_attribute, text, u32_at};
 use crate::links::address::{Address, is_link_local};
+use crate::links::counters::Counters;
 use crate::links::link::Link;
 
 // linux/rtnetlink.h, as far as the libc crate lacks it.
@@ -214,6 +215,12 @@ pub(super) fn link(message: &[u8]) -> Option<Link> {
         link.parent = None;
     }
     (!link.name.is_empty()).then_some(link)
+}
+
+/// Decodes what has passed through a link.
+pub(super) fn counters(message: &[u8]) -> Option<Counters> {
+    let (_, value) = attributes(message.get(IFINFOMSG..)?).find(|(kind, _)| *kind == libc::IFLA_STATS64)?;
+    Counters::decode(value)
 }
 
 /// Decodes an address. `None` for families other than IPv4 and IPv6.

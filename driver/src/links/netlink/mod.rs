@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use super::address::Address;
+use super::counters::Counters;
 use super::error::Error;
 use super::link::{Link, octets};
 
@@ -69,6 +70,21 @@ impl Socket {
             .dump("links", libc::RTM_GETLINK, &body, |message, links| links.extend(decode::link(message)))?;
         links.sort_by_key(|link: &Link| link.index);
         Ok(links)
+    }
+
+    /// Reads what has passed through the link of this name; `None` if there is none.
+    pub(super) fn counters(&mut self, name: &str) -> Result<Option<Counters>, Error> {
+        let mut body = vec![0; IFINFOMSG];
+        push_attribute(&mut body, libc::IFLA_IFNAME, &[name.as_bytes(), b"\0"].concat());
+        let mut counters = None;
+        let read = self.exchange(libc::RTM_GETLINK, NLM_F_ACK, &body, |message| {
+            counters = decode::counters(message);
+        });
+        match read {
+            Ok(_) => Ok(counters),
+            Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
+            Err(source) => Err(Error::Dump { what: "counters", source }),
+        }
     }
 
     /// Reads the addresses of a link, IPv4 and IPv6.

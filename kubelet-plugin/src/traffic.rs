@@ -1,0 +1,110 @@
+//! Measures what attachments receive and send, when asked.
+//!
+//! The counters are those of the interfaces in the pods' network namespaces: read twice, a second apart.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use netclaim_api::traffic::{Flow, Selection, Traffic};
+use netclaim_driver::attach::{Attach, Attacher, Observer, Phase, Sandbox};
+use netclaim_driver::links::{Counters, Netns, Passed};
+use tokio::time::Instant;
+
+use crate::pods::owner::{Owner, Record};
+
+/// From the first look to the second one.
+const MEASURED: Duration = Duration::from_secs(1);
+/// Namespaces that are looked into at once.
+const AT_ONCE: usize = 8;
+
+/// The attachments of one pod.
+struct Pod {
+    sandbox: Sandbox,
+    attachments: Vec<Traffic>,
+}
+
+/// Returns what the selected attachments receive and send. One whose interface is gone is left out.
+pub(crate) async fn measure<A: Attach, O: Observer<Owner = Owner>>(
+    attacher: &Attacher<A, O>,
+    selection: &Selection,
+) -> Vec<Traffic> {
+    let mut pods = Vec::new();
+    attacher.for_each_pod(|state| {
+        let attached: Vec<(&Sandbox, Traffic)> = state
+            .attachments()
+            .filter_map(attached)
+            .filter(|(_, of)| selection.selects(&of.namespace, &of.pod))
+            .collect();
+        let sandbox = attached.first().map(|(sandbox, _)| (*sandbox).clone());
+        if let Some(sandbox) = sandbox {
+            let attachments = attached.into_iter().map(|(_, traffic)| traffic).collect();
+            pods.push(Pod { sandbox, attachments });
+        }
+    });
+    let begin = Instant::now();
+    let first: Vec<Vec<Option<Counters>>> = look(&pods).await;
+    tokio::time::sleep_until(begin + MEASURED).await;
+    let second = look(&pods).await;
+    let all = pods
+        .into_iter()
+        .zip(first.into_iter().zip(second))
+        .flat_map(|(pod, (first, second))| pod.attachments.into_iter().zip(first.into_iter().zip(second)));
+    all.filter_map(|(traffic, (first, second))| {
+        let (first, second) = (first?, second?);
+        let (received, sent) = (flow(first.received, second.received), flow(first.sent, second.sent));
+        Some(Traffic { received, sent, ..traffic })
+    })
+    .collect()
+}
+
+/// An attachment, and where it is; nothing has been measured.
+fn attached(record: &Record) -> Option<(&Sandbox, Traffic)> {
+    let Phase::Attached { sandbox, .. } = &record.phase else { return None };
+    let plan = &record.plan;
+    let traffic = Traffic {
+        namespace: plan.owner.pod.namespace.clone(),
+        pod: plan.owner.pod.name.clone(),
+        interface: plan.spec.if_name.to_string(),
+        granted: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()),
+        ..Traffic::default()
+    };
+    Some((sandbox, traffic))
+}
+
+/// Reads the counters of each attachment of each pod.
+async fn look(pods: &[Pod]) -> Vec<Vec<Option<Counters>>> {
+    let names = |pod: &Pod| pod.attachments.iter().map(|of| of.interface.clone()).collect();
+    let looks: Vec<_> = pods.iter().map(|pod| look_into(pod.sandbox.clone(), names(pod))).collect();
+    futures::stream::iter(looks).buffered(AT_ONCE).collect().await
+}
+
+async fn look_into(sandbox: Sandbox, interfaces: Vec<String>) -> Vec<Option<Counters>> {
+    let none = vec![None; interfaces.len()];
+    let netns = Netns::open(&sandbox.netns).ok().filter(|netns| netns.id() == sandbox.netns_id);
+    match netns {
+        Some(netns) => netns.counters(interfaces).await.unwrap_or(none),
+        None => none,
+    }
+}
+
+/// What has passed until the second look. An interface that was made again in between has begun with 0.
+fn flow(first: Passed, second: Passed) -> Flow {
+    let Passed { bytes, packets, errors, dropped } = second;
+    let bits = bytes.saturating_sub(first.bytes).saturating_mul(8);
+    let rate = (u128::from(bits) * 1000 / MEASURED.as_millis().max(1)) as u64;
+    Flow { rate, bytes, packets, errors, dropped }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_of_a_second() {
+        let passed = |bytes| Passed { bytes, packets: 2, errors: 1, dropped: 0 };
+        let flow = |first, second| flow(passed(first), passed(second)).rate;
+        assert_eq!(flow(1_000, 126_000), 1_000_000);
+        assert_eq!(flow(1_000, 400), 0, "another interface");
+        assert!(flow(0, u64::MAX) > 0);
+    }
+}
