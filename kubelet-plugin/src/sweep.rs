@@ -113,7 +113,7 @@ impl SweepMetrics {
     }
 }
 
-/// How often a schedule takes up new things.
+/// How often attachments are looked for that are checked at once, if nothing says that there are any.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time until the next look at attachments whose pods had work to do.
 const BUSY_INTERVAL: Duration = Duration::from_secs(1);
@@ -364,18 +364,20 @@ pub(crate) fn schedule<K: Ord + Clone>(interval: Duration) -> Option<Schedule<K>
     (!interval.is_zero()).then(|| Schedule::new(interval))
 }
 
-/// Waits until one of `things` is due, and returns it.
+/// Waits until one of `things` is due, and returns it. It may have ended within the last half a minute.
 pub(crate) async fn turn<K: Ord + Clone>(
     schedule: &mut Schedule<K>,
     mut things: impl FnMut() -> BTreeSet<K>,
 ) -> K {
     loop {
         let now = Instant::now();
-        schedule.keep(&things(), now, fastrand::f64);
+        if schedule.outdated(now) <= now {
+            schedule.keep(&things(), now, fastrand::f64);
+        }
         if let Some(thing) = schedule.next(now, fastrand::f64) {
             return thing;
         }
-        let update = now + UPDATE_INTERVAL;
+        let update = schedule.outdated(now);
         tokio::time::sleep_until(schedule.due().map_or(update, |due| due.min(update))).await;
     }
 }

@@ -25,17 +25,30 @@ use tokio::time::Instant;
 pub struct Schedule<K> {
     interval: Duration,
     due: BTreeMap<K, Instant>,
+    /// When the tasks are looked for again.
+    outdated: Option<Instant>,
 }
+
+/// How often a schedule takes up new tasks, at most: to list those of a node with hundreds of attachments for
+/// each that is due would cost more than many of them do.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
 
 impl<K: Ord + Clone> Schedule<K> {
     /// A schedule on which each task is due once an `interval`, 20 % more or less.
     pub fn new(interval: Duration) -> Self {
-        Self { interval, due: BTreeMap::new() }
+        Self { interval, due: BTreeMap::new(), outdated: None }
+    }
+
+    /// When the tasks are to be replaced: at once if they never were, and then each 30 s, or ten times an
+    /// interval.
+    pub fn outdated(&self, now: Instant) -> Instant {
+        self.outdated.unwrap_or(now)
     }
 
     /// Replaces the tasks. A new one is due for the first time within an interval. `random` returns numbers
     /// from 0 to 1.
     pub fn keep(&mut self, tasks: &BTreeSet<K>, now: Instant, mut random: impl FnMut() -> f64) {
+        self.outdated = Some(now + UPDATE_INTERVAL.min(self.interval / 10));
         self.due.retain(|task, _| tasks.contains(task));
         for task in tasks {
             self.due.entry(task.clone()).or_insert_with(|| now + self.interval.mul_f64(random()));
@@ -158,6 +171,17 @@ mod tests {
         assert_eq!(schedule.due(), Some(after(start, 50)));
         schedule.keep(&BTreeSet::new(), start, || 0.5);
         assert_eq!((schedule.next(after(start, 1000), || 0.5), schedule.due()), (None, None));
+    }
+
+    #[test]
+    fn tasks_are_outdated_after_a_tenth_of_their_interval_and_after_half_a_minute() {
+        let start = Instant::now();
+        for (interval, update) in [(100, 10), (3000, 30)] {
+            let mut schedule = Schedule::<u8>::new(Duration::from_secs(interval));
+            assert_eq!(schedule.outdated(start), start, "there never were any");
+            schedule.keep(&BTreeSet::new(), start, || 0.5);
+            assert_eq!(schedule.outdated(after(start, 1)), after(start, update));
+        }
     }
 
     #[test]
