@@ -9,6 +9,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,12 +92,15 @@ pub(super) struct Pod<A, O: Observer> {
     /// The callers that wait for the end of a release, by group.
     waiting: Vec<(String, oneshot::Sender<Result<(), Failure>>)>,
     checks: Vec<Check>,
-    /// When the plugins last found an attachment to be fine, by key.
+    /// When the plugins last made an attachment or found it to be fine, by key.
     found_fine: HashMap<String, Instant>,
+    /// The same for what an earlier agent has attached: when this one took it over.
+    since: Instant,
 }
 
-/// How long a look into the pod may stand for a CHECK by the plugins that has found everything to be fine.
-const CHECK_LIFETIME: Duration = Duration::from_secs(3600);
+/// How long at most a look into the pod may stand for a CHECK by the plugins, which costs some hundred times
+/// the processor time. The least is half of it: attachments that are taken over together are not due together.
+const CHECK_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// What is wrong with an interface whose host link has another index than at the ADD.
 pub(super) const MADE_AGAIN: &str =
@@ -139,6 +143,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             waiting: Vec::new(),
             checks: Vec::new(),
             found_fine: HashMap::new(),
+            since: Instant::now(),
         }
     }
 
@@ -536,7 +541,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
 
     async fn added(&mut self, key: &str, result: CniResult, index_in_pod: Option<u32>) {
         let Some(mut record) = self.record(key).cloned() else { return };
-        self.found_fine.remove(key);
+        self.found_fine.insert(key.to_owned(), Instant::now());
         Failpoint::Added.reach();
         if !self.advance(&mut record, Event::Added(result)) {
             return;
@@ -751,9 +756,11 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let (attach, plan) = (Arc::clone(&self.attach), Arc::clone(&record.plan));
         let asked = record.asks_in(&sandbox.id);
         // Plugins decide where something was wrong or their answer is old, and where the link was made again.
+        // What is repaired by their word must have had their word first.
         let may_look = may_look
             && record.check.is_none()
-            && self.found_fine.get(key).is_some_and(|at| at.elapsed() < CHECK_LIFETIME)
+            && (record.checked || !self.observer.is_repaired(&plan))
+            && self.found_fine.get(key).unwrap_or(&self.since).elapsed() < self.check_lifetime(key)
             && (record.host_link.is_none() || self.attach.host_link(&plan.spec) == record.host_link);
         let check = async move {
             if may_look && attach.is_as_made(&plan.spec, &sandbox, &result).await {
@@ -803,6 +810,13 @@ impl<A: Attach, O: Observer> Pod<A, O> {
 
     /// Journals that a CHECK has succeeded, where that decides about repairs. If it cannot be written, the
     /// next one tries again.
+    /// How long a look may stand for a CHECK of this attachment: the same for as long as it lives.
+    fn check_lifetime(&self, key: &str) -> Duration {
+        let mut hasher = DefaultHasher::new();
+        (&self.uid, key).hash(&mut hasher);
+        CHECK_LIFETIME / 2 + CHECK_LIFETIME.mul_f64((hasher.finish() % 1024) as f64 / 2048.0)
+    }
+
     async fn note_checked(&mut self, key: &str) {
         let Some(record) = self.record(key).filter(|record| !record.checked) else { return };
         if !self.observer.is_repaired(&record.plan) {

@@ -209,8 +209,8 @@ impl Observer for Watcher {
         }
     }
 
-    fn is_repaired(&self, _: &Plan<Claimant>) -> bool {
-        true
+    fn is_repaired(&self, plan: &Plan<Claimant>) -> bool {
+        plan.owner.group() != "kept-uid"
     }
 
     fn given_up(&self, plan: &Plan<Claimant>, why: &str) {
@@ -1063,28 +1063,28 @@ async fn an_attachment_fails_its_check_when_its_link_was_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_stands_for_a_check_for_an_hour_while_everything_is_as_it_was() {
-    let node = Node::prepared(&[("a", 0)]).await;
+async fn a_look_stands_for_a_check_for_a_day_while_everything_is_as_it_was() {
+    let node = Node::prepared(&[("kept", 0)]).await;
     let is_as_made = |is: bool| *node.plugins.is_as_made.lock().unwrap() = is;
     let link = |index| *node.plugins.host_link.lock().unwrap() = index;
     let check = async || {
         let before = node.plugins.calls().len();
-        let checked = node.attacher.check(POD, "a-uid.0", true).await.unwrap();
+        let checked = node.attacher.check(POD, "kept-uid.0", true).await.unwrap();
         (checked, node.plugins.calls().len() - before)
     };
     link(Some(4));
     is_as_made(true);
     node.up("s1");
     node.until("open", open("s1")).await;
-    assert_eq!(check().await, (Checked::Fine, 1), "no plugin has said so yet");
-    assert_eq!(check().await, (Checked::Fine, 0));
+    assert_eq!(check().await, (Checked::Fine, 0), "the plugins have just made it");
     let before = node.plugins.calls().len();
-    assert_eq!(node.attacher.check(POD, "a-uid.0", false).await, Some(Checked::Fine));
+    assert_eq!(node.attacher.check(POD, "kept-uid.0", false).await, Some(Checked::Fine));
     assert_eq!(node.plugins.calls().len() - before, 1, "a look is not wanted");
-    tokio::time::advance(Duration::from_secs(3599)).await;
+    tokio::time::advance(Duration::from_secs(12 * 3600 - 1)).await;
     assert_eq!(check().await, (Checked::Fine, 0));
-    tokio::time::advance(Duration::from_secs(2)).await;
+    tokio::time::advance(Duration::from_secs(12 * 3600 + 1)).await;
     assert_eq!(check().await, (Checked::Fine, 1));
+    assert_eq!(check().await, (Checked::Fine, 0));
     // Something differs, and then a plugin has found something.
     is_as_made(false);
     node.plugins.check.lock().unwrap().push_back(Script::Fail);
@@ -1098,7 +1098,34 @@ async fn a_look_stands_for_a_check_for_an_hour_while_everything_is_as_it_was() {
     link(Some(4));
     node.up("s2");
     node.until("open", open("s2")).await;
-    assert_eq!(check().await, (Checked::Fine, 1));
+    assert_eq!(check().await, (Checked::Fine, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_repaired_has_a_check_by_its_plugins_first() {
+    let node = Node::prepared(&[("a", 0)]).await;
+    *node.plugins.is_as_made.lock().unwrap() = true;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    for checks in [1, 0] {
+        let before = node.plugins.calls().len();
+        assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, Some(Checked::Fine));
+        assert_eq!(node.plugins.calls().len() - before, checks);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_agent_has_attached_is_looked_at_first() {
+    let mut node = Node::prepared(&[("kept", 0)]).await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    *node.plugins.is_as_made.lock().unwrap() = true;
+    node.restart("boot");
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    let before = node.plugins.calls().len();
+    assert_eq!(node.attacher.check(POD, "kept-uid.0", true).await, Some(Checked::Fine));
+    assert_eq!(node.plugins.calls().len(), before, "no plugin was asked");
 }
 
 #[tokio::test(start_paused = true)]
