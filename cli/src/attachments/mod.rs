@@ -44,8 +44,8 @@ pub struct Args {
     /// Shows one ClaimNetwork
     #[arg(long)]
     pub network: Option<String>,
-    /// Shows what each attachment receives and sends, in bit/s, beside the bandwidth that its claim was granted.
-    /// The agents measure it for a second (pods/exec)
+    /// Shows what each attachment receives and sends, in bit/s, beside the bandwidth that its claim was
+    /// granted. The agents measure it for a second (pods/exec)
     #[arg(long)]
     pub traffic: bool,
     /// The namespace in which netclaim is installed

@@ -98,8 +98,8 @@ pub(super) struct Pod<A, O: Observer> {
     since: Instant,
 }
 
-/// How long at most a look into the pod may stand for a CHECK by the plugins, which costs some hundred times
-/// the processor time. The least is half of it: attachments that are taken over together are not due together.
+/// How long at most a look into the pod may stand for a CHECK by the plugins, which costs twenty times the
+/// processor time. The least is half of it: what is taken over together is not due together.
 const CHECK_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// What is wrong with an interface whose host link has another index than at the ADD.
