@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use netclaim_api::configuration::Fingerprint;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::DeviceName;
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
@@ -178,6 +179,10 @@ fn plan(
         addresses,
         takes_no_address: allocated.takes_no_address,
         needs_node_network: matches!(base, Base::Network(_, spec) if spec.node.is_some()),
+        configuration: match base {
+            Base::Network(_, spec) => Some(Fingerprint::of(spec)),
+            Base::Uplink(_) => None,
+        },
         link: uplink.and_then(|uplink| on_link(&uplink.link, link_use)),
         attributes: offered.attributes,
     };
