@@ -1,5 +1,5 @@
 //! Which nodes look alike in a picture: they have the same links with the same ClaimNetworks, and the same
-//! health. Pure.
+//! health. So do ClaimNetworks on the same links of the same nodes. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use netclaim_api::attributes;
 use netclaim_api::labels::NETWORK_LABELS;
 
-use super::super::report::{Agent, NodeRow, Published, Report, attribute, held, plain, published};
+use super::super::report::{Agent, NodeRow, Published, Report, attribute, held, plain};
 use super::super::snapshot::Snapshot;
 
 /// More links of a node than these are shown by kinds, such as all virtual functions in one.
@@ -16,6 +16,9 @@ const MANY_LINKS: usize = 6;
 
 /// Keys of taints.
 type Closed = BTreeSet<String>;
+
+/// Nodes and their links, with the taints there.
+type Places<'a> = BTreeSet<(&'a str, &'a str, &'a Closed)>;
 
 /// What can be compared of a node.
 type Look = (Agent, BTreeMap<String, OneLink>);
@@ -49,17 +52,40 @@ pub(super) struct LinkNow {
 #[derive(Debug)]
 pub(super) struct NetworkOn {
     pub(super) network: String,
-    pub(super) attachments: usize,
+    /// `None` where claims do not say on which node they are.
+    pub(super) attachments: Option<usize>,
     pub(super) closed: Closed,
 }
 
+/// Stands for all ClaimNetworks that are not shown: nodes may differ in them. No ClaimNetwork can have the
+/// name.
+const OTHERS: &str = "…";
+
+/// Returns the nodes and links that each ClaimNetwork is on, with the taints there.
+pub(super) fn places<'a>(published: &'a [Published<'_>]) -> BTreeMap<&'a str, Places<'a>> {
+    let mut places: BTreeMap<&str, Places<'a>> = BTreeMap::new();
+    for device in published {
+        if let (Some(network), Some(node)) = (device.network, device.node) {
+            let link = attribute(device.device, attributes::UPLINK).unwrap_or_default();
+            places.entry(network).or_default().insert((node, link, &device.closed));
+        }
+    }
+    places
+}
+
 /// Returns the kinds of nodes: those that are not well first, then those of most nodes. Without `summarise`
-/// each node is one.
-pub(super) fn kinds(snapshot: &Snapshot, report: &Report, summarise: bool) -> Vec<Kind> {
+/// each node is one. `shown_as` returns the ClaimNetwork that stands for one, if it is shown.
+pub(super) fn kinds(
+    snapshot: &Snapshot,
+    report: &Report,
+    published: &[Published<'_>],
+    shown_as: impl Fn(&str) -> Option<String>,
+    summarise: bool,
+) -> Vec<Kind> {
     let held = held(snapshot);
-    let published = published(snapshot);
+    let shown_as = |network: &str| shown_as(network).unwrap_or_else(|| OTHERS.to_owned());
     let mut of_node: BTreeMap<&str, Vec<&Published<'_>>> = BTreeMap::new();
-    for device in &published {
+    for device in published {
         if let Some(node) = device.node {
             of_node.entry(node).or_default().push(device);
         }
@@ -70,7 +96,7 @@ pub(super) fn kinds(snapshot: &Snapshot, report: &Report, summarise: bool) -> Ve
         let mut attachments: BTreeMap<(String, String), usize> = BTreeMap::new();
         for device in of_node.get(name.as_str()).into_iter().flatten() {
             let link = attribute(device.device, attributes::UPLINK).unwrap_or_default().to_owned();
-            let network = device.network.unwrap_or_default().to_owned();
+            let network = device.network.map(&shown_as).unwrap_or_default();
             let closed = device.closed.iter().map(|taint| plain(taint).to_owned());
             let (by_itself, networks) = links.entry(link.clone()).or_default();
             if network.is_empty() { by_itself } else { networks.entry(network.clone()).or_default() }
@@ -80,7 +106,7 @@ pub(super) fn kinds(snapshot: &Snapshot, report: &Report, summarise: bool) -> Ve
         }
         // Pools of the cluster do not say on which node an attachment is.
         for network in node.labels().keys().filter_map(|label| label.strip_prefix(NETWORK_LABELS)) {
-            links.entry(String::new()).or_default().1.entry(network.to_owned()).or_default();
+            links.entry(String::new()).or_default().1.entry(shown_as(network)).or_default();
         }
         let own = (!summarise).then_some(name.as_str());
         let new =
@@ -120,12 +146,12 @@ impl Kind {
                 None => groups.push((look, vec![name.clone()])),
             }
         }
-        let count = |names: &[String], network: &str| -> usize {
+        let count = |names: &[String], network: &str| -> Option<usize> {
             let places = names.iter().map(|name| (name.clone(), network.to_owned()));
-            places.filter_map(|place| self.attachments.get(&place)).sum()
+            places.filter_map(|place| self.attachments.get(&place).copied()).reduce(|one, other| one + other)
         };
         let link = |((closed, networks), names): (&OneLink, Vec<String>)| LinkNow {
-            by_itself: count(&names, ""),
+            by_itself: count(&names, "").unwrap_or_default(),
             closed: closed.clone(),
             networks: networks
                 .iter()

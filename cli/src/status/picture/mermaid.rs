@@ -25,7 +25,8 @@ pub(in crate::status) fn mermaid(picture: &Picture) -> String {
     }
     for (index, line) in picture.lines.iter().enumerate() {
         let label = escaped(&line.label());
-        lines.push(format!("  n{}l{} ---|\"{label}\"| w{}", line.node, line.link, line.network));
+        let label = if label.is_empty() { label } else { format!("|\"{label}\"|") };
+        lines.push(format!("  n{}l{} ---{label} w{}", line.node, line.link, line.network));
         let (colour, width) = (line.health.colour(), line.width());
         lines.push(format!("  linkStyle {index} stroke:{colour},stroke-width:{width}px"));
     }

@@ -6,8 +6,8 @@
 //!                                                      └─> dot, mermaid: programs place them
 //! ```
 //!
-//! A few nodes have a box each. Of many, nodes with the same links, ClaimNetworks and health share one, and
-//! what does not fit is counted in a sentence. Names are made [`printable`](crate::printable) here and
+//! A few nodes have a box each. Of many, nodes with the same links, ClaimNetworks and health share one, and so
+//! do ClaimNetworks. What does not fit is counted in a sentence. Names are made [`printable`](crate::printable) here and
 //! escaped by each form.
 
 mod alike;
@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use self::alike::{Kind, LinkNow};
-use super::report::{Agent, NetworkRow, Report};
+use super::report::{Agent, NetworkRow, Published, Report, published};
 use super::snapshot::Snapshot;
 use crate::printable::printable;
 
@@ -27,8 +27,8 @@ pub(super) use self::dot::dot;
 pub(super) use self::mermaid::mermaid;
 pub(super) use self::svg::svg;
 
-/// Up to so many nodes have a box each.
-const MAX_NODES: usize = 8;
+/// Up to so many nodes, or ClaimNetworks, have a box each.
+const MAX_FEW: usize = 8;
 /// Most boxes of nodes, and most boxes of ClaimNetworks.
 const MAX_BOXES: usize = 16;
 /// Most links in a box: more are counted.
@@ -112,7 +112,8 @@ struct Line {
     node: usize,
     link: usize,
     network: usize,
-    attachments: usize,
+    /// `None` if that is not known.
+    attachments: Option<usize>,
     /// Why new pods do not get it.
     closed: String,
     health: Health,
@@ -121,16 +122,14 @@ struct Line {
 impl Line {
     /// The width in pixels: it grows with the logarithm of the number of attachments.
     fn width(&self) -> u32 {
-        1 + 2 * (usize::BITS - self.attachments.leading_zeros()).min(6)
+        1 + 2 * (usize::BITS - self.attachments.unwrap_or_default().leading_zeros()).min(6)
     }
 
     /// What is written at it.
     fn label(&self) -> String {
-        if self.closed.is_empty() {
-            self.attachments.to_string()
-        } else {
-            format!("{}, {}", self.attachments, self.closed)
-        }
+        let attachments = self.attachments.map(|attachments| attachments.to_string());
+        let closed = Some(self.closed.clone()).filter(|closed| !closed.is_empty());
+        attachments.into_iter().chain(closed).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -138,21 +137,30 @@ impl Picture {
     /// Derives the picture of a cluster from its status.
     pub(super) fn of(report: &Report, snapshot: &Snapshot) -> Self {
         let mut left_out = Vec::new();
-        let networks = networks(report, &mut left_out);
-        let index: BTreeMap<&str, usize> =
-            networks.iter().enumerate().map(|(index, row)| (row.name.as_str(), index)).collect();
-        let kinds = alike::kinds(snapshot, report, report.nodes.len() > MAX_NODES);
+        let published = published(snapshot);
+        let networks = networks(report, &published, &mut left_out);
+        let index: BTreeMap<&str, usize> = networks
+            .iter()
+            .enumerate()
+            .flat_map(|(index, rows)| rows.iter().map(move |row| (&*row.name, index)))
+            .collect();
+        let shown_as = |name: &str| Some(networks.get(*index.get(name)?)?.first()?.name.clone());
+        let kinds = alike::kinds(snapshot, report, &published, shown_as, report.nodes.len() > MAX_FEW);
         let (shown, hidden) = kinds.split_at(kinds.len().min(MAX_BOXES));
         if !hidden.is_empty() {
             let nodes: usize = hidden.iter().map(|kind| kind.nodes.len()).sum();
-            left_out.push(format!("{} of {} more kinds are not shown", count(nodes, "node"), hidden.len()));
+            left_out.push(format!(
+                "not shown: {}, of {}",
+                count(nodes, "node"),
+                count(hidden.len(), "more kind")
+            ));
         }
         let (mut nodes, mut lines) = (Vec::new(), Vec::new());
         for kind in shown {
             let links = kind.links();
             let more = links.len().saturating_sub(MAX_LINKS);
             if more > 0 {
-                left_out.push(format!("{} of {} are not shown", count(more, "more link"), label_of(kind)));
+                left_out.push(format!("not shown: {} of {}", count(more, "more link"), label_of(kind)));
             }
             let links: Vec<LinkNow> = links.into_iter().take(MAX_LINKS).collect();
             for (link, now) in links.iter().enumerate() {
@@ -181,23 +189,42 @@ impl Picture {
             count(report.networks.len(), "ClaimNetwork"),
             count(attachments, "attachment"),
         ];
-        let networks = networks.into_iter().map(network_box).collect();
+        let networks = networks.iter().filter_map(|rows| network_box(rows)).collect();
         Self { title: format!("netclaim: {}", title.join(", ")), nodes, networks, lines, left_out }
     }
 }
 
-/// The ClaimNetworks that are shown: those that are not well, and those with most attachments.
-fn networks<'a>(report: &'a Report, left_out: &mut Vec<String>) -> Vec<&'a NetworkRow> {
-    let mut rows: Vec<&NetworkRow> = report.networks.iter().collect();
-    rows.sort_by_key(|row| (health_of_network(row), Reverse(row.attachments), &row.name));
-    let hidden = rows.split_off(rows.len().min(MAX_BOXES));
-    if !hidden.is_empty() {
-        let attachments = hidden.iter().map(|row| row.attachments).sum();
-        let networks = count(hidden.len(), "ClaimNetwork");
-        left_out.push(format!("{networks} with {} are not shown", count(attachments, "attachment")));
+/// The ClaimNetworks that are shown: those that are not well, and those with most attachments. Of many, those
+/// on the same links of the same nodes are one.
+fn networks<'a>(
+    report: &'a Report,
+    published: &[Published<'_>],
+    left_out: &mut Vec<String>,
+) -> Vec<Vec<&'a NetworkRow>> {
+    let places = alike::places(published);
+    let mut alike: BTreeMap<_, Vec<&NetworkRow>> = BTreeMap::new();
+    for row in &report.networks {
+        let own = (report.networks.len() <= MAX_FEW).then_some(&row.name);
+        let key = (health_of_network(row), row.accepted, places.get(row.name.as_str()), own);
+        alike.entry(key).or_default().push(row);
     }
-    rows.sort_by_key(|row| &row.name);
-    rows
+    let mut shown: Vec<Vec<&NetworkRow>> = alike.into_values().collect();
+    let name = |rows: &[&'a NetworkRow]| rows.first().map(|row| &row.name);
+    shown.sort_by_key(|rows| {
+        (rows.first().map(|row| health_of_network(row)), Reverse(attachments_of(rows)), name(rows))
+    });
+    let hidden: Vec<&NetworkRow> =
+        shown.split_off(shown.len().min(MAX_BOXES)).into_iter().flatten().collect();
+    if !hidden.is_empty() {
+        let (networks, attachments) = (count(hidden.len(), "ClaimNetwork"), attachments_of(&hidden));
+        left_out.push(format!("not shown: {networks} with {}", count(attachments, "attachment")));
+    }
+    shown.sort_by_key(|rows| name(rows));
+    shown
+}
+
+fn attachments_of(rows: &[&NetworkRow]) -> usize {
+    rows.iter().map(|row| row.attachments).sum()
 }
 
 fn health_of_network(row: &NetworkRow) -> Health {
@@ -210,20 +237,26 @@ fn health_of_network(row: &NetworkRow) -> Health {
     }
 }
 
-fn network_box(row: &NetworkRow) -> NetworkBox {
-    let mut facts = vec![count(row.attachments, "attachment")];
+/// The box of ClaimNetworks that look alike.
+fn network_box(rows: &[&NetworkRow]) -> Option<NetworkBox> {
+    let row = rows.first()?;
+    let mut facts = vec![count(attachments_of(rows), "attachment")];
     match row.accepted {
         Some(false) => facts.push("not accepted".to_owned()),
         None => facts.push("not looked at yet".to_owned()),
         _ if row.open_nodes < row.nodes => {
-            facts.push(format!("on {} of {}", row.open_nodes, count(row.nodes, "node")))
+            facts.push(format!("on {} of {}", row.open_nodes, count(row.nodes, "node")));
         }
         Some(true) => {}
     }
-    if row.older_pods > 0 {
-        facts.push(format!("{} of an older configuration", count(row.older_pods, "pod")));
+    let older = rows.iter().map(|row| row.older_pods).sum();
+    if older > 0 {
+        facts.push(format!("{} of an older configuration", count(older, "pod")));
     }
-    NetworkBox { label: cut(&row.name), facts: facts.join(", "), health: health_of_network(row) }
+    let name = cut(&row.name);
+    let label =
+        if rows.len() > 1 { format!("{} like {name}", count(rows.len(), "ClaimNetwork")) } else { name };
+    Some(NetworkBox { label, facts: facts.join(", "), health: health_of_network(row) })
 }
 
 fn link_box(link: &LinkNow) -> LinkBox {
