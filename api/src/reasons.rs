@@ -130,7 +130,8 @@ reasons! {
 }
 
 reasons! {
-    /// Reasons of `PodsUpToDate`, which says whether pods run the configuration that the ClaimNetwork has now.
+    /// Reasons of `PodsUpToDate`, which says whether pods run the configuration that the ClaimNetwork has
+    /// now.
     PodsReason {
         /// No pod is known to run an older configuration.
         UpToDate,

@@ -1,7 +1,7 @@
 //! Which pods run an older configuration of their ClaimNetwork, for its status. Pure.
 //!
-//! An attachment stays as it was made, also when its ClaimNetwork changes. The slices of the node say so in an
-//! annotation, which nothing but such a change brings about.
+//! An attachment stays as it was made, also when its ClaimNetwork changes. The slices of the node say so in
+//! an annotation, which nothing but such a change brings about.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

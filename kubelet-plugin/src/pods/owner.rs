@@ -151,8 +151,8 @@ pub struct Owner {
     /// Whether its ClaimNetwork is set up on the node first (`spec.node`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_node_network: bool,
-    /// The configuration of its ClaimNetwork that made the plan. It is not known of plans that earlier versions
-    /// have made.
+    /// The configuration of its ClaimNetwork that made the plan. It is not known of plans that earlier
+    /// versions have made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration: Option<Fingerprint>,
     /// The link of the node that it is on; `None` for one on no link.

@@ -6,9 +6,9 @@
 //!                                                      └─> dot, mermaid: programs place them
 //! ```
 //!
-//! A few nodes have a box each. Of many, nodes with the same links, ClaimNetworks and health share one, and so
-//! do ClaimNetworks. What does not fit is counted in a sentence. Names are made [`printable`](crate::printable) here and
-//! escaped by each form.
+//! A few nodes have a box each. Of many, nodes with the same links, ClaimNetworks and health share one, and
+//! so do ClaimNetworks. What does not fit is counted in a sentence. Names are made
+//! [`printable`](crate::printable) here and escaped by each form.
 
 mod alike;
 mod dot;
