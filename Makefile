@@ -229,7 +229,7 @@ generate: tools ## Regenerates CRDs, schemas, protocol code, the plugins' keys, 
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-kubelet-plugin --test generated
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-nri --test nri_proto
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-driver --test libcni_conformance table
-	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cli --lib migrate
+	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-cli --lib -- migrate picture
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-validation --test table
 	NETCLAIM_GENERATE=1 cargo test --quiet --locked --package netclaim-reference
 	deploy/helm/manifests.sh "$$(tests/programs/build.sh helm)" deploy/helm/netclaim deploy

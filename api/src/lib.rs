@@ -22,6 +22,7 @@ pub mod attribute;
 pub mod attributes;
 mod capability;
 mod cni_config;
+pub mod configuration;
 pub mod conflist;
 mod decode;
 pub mod device;

@@ -129,6 +129,21 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Reasons of `PodsUpToDate`, which says whether pods run the configuration that the ClaimNetwork has
+    /// now.
+    PodsReason {
+        /// No pod is known to run an older configuration.
+        UpToDate,
+        /// The ClaimNetwork has changed since pods were attached. Attachments stay as they were made.
+        ///
+        /// Nothing has to be done if that is meant. Otherwise make these pods again, for example by `kubectl
+        /// rollout restart`: `netclaimctl status` names them. See [change a
+        /// ClaimNetwork](../guide.md#change-a-claimnetwork).
+        OlderConfiguration,
+    }
+}
+
 /// The readiness gate that a pod may name (`spec.readinessGates`): its agent keeps the condition of this
 /// type, which is `True` while each network of the pod is attached and works. Its reasons are
 /// [`ReadyReason`]s.
@@ -293,6 +308,15 @@ impl ConditionReason for AddressesReason {
     }
 }
 
+impl ConditionReason for PodsReason {
+    const TYPE: &'static str = "PodsUpToDate";
+    const OBJECTS: &'static str = "accepted ClaimNetworks that have changed under running pods";
+
+    fn status(self) -> bool {
+        self == Self::UpToDate
+    }
+}
+
 /// A condition of a ClaimNetwork's status, which the controller writes.
 pub trait NetworkCondition: ConditionReason {}
 
@@ -306,7 +330,7 @@ macro_rules! network_conditions {
     };
 }
 
-network_conditions!(AcceptedReason, AvailableReason, AddressesReason);
+network_conditions!(AcceptedReason, AvailableReason, AddressesReason, PodsReason);
 
 impl ConditionReason for ReadyReason {
     const TYPE: &'static str = "Ready";

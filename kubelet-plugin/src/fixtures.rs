@@ -83,6 +83,7 @@ pub(crate) fn plan(claim: &str) -> Plan {
         addresses: None,
         takes_no_address: false,
         needs_node_network: false,
+        configuration: None,
         link: None,
         attributes: serde_json::Map::new(),
     };

@@ -1,8 +1,8 @@
 //! `docs/reference/events-and-conditions.md`, from the docstrings of the reasons.
 
 use netclaim_api::reasons::{
-    AcceptedReason, AddressesReason, AvailableReason, ConditionReason, NodeEvent, PodEvent, ReadyReason,
-    Reason,
+    AcceptedReason, AddressesReason, AvailableReason, ConditionReason, NodeEvent, PodEvent, PodsReason,
+    ReadyReason, Reason,
 };
 
 use crate::table::{code, table};
@@ -11,6 +11,7 @@ pub fn page() -> String {
     let accepted = conditions::<AcceptedReason>();
     let available = conditions::<AvailableReason>();
     let addresses = conditions::<AddressesReason>();
+    let up_to_date = conditions::<PodsReason>();
     let ready = conditions::<ReadyReason>();
     let (pods, node) = (events::<PodEvent>(), events::<NodeEvent>());
     format!(
@@ -25,6 +26,7 @@ keeps new pods off a device is a [taint](../architecture.md#devices-and-counters
 {accepted}
 {available}
 {addresses}
+{up_to_date}
 {ready}
 ## Events
 

@@ -284,7 +284,8 @@ pub struct ClaimNetworkStatus {
     /// invalid. The reason `AcceptedWithWarnings` points at a likely mistake. `Available` is True if pods can
     /// get the network on every node that should have it: those of `spec.nodeSelector`, and those that
     /// publish it. It lists the nodes that cannot, with reasons. `AddressesAvailable` is False if a node
-    /// needs addresses of `spec.addresses` and no block is free for it.
+    /// needs addresses of `spec.addresses` and no block is free for it. `PodsUpToDate` is False while pods
+    /// run an older configuration of the network; it is there once pods have done so.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   API server ── lists ──────────────────────────> snapshot ──> report, node (pure) ──> a table, or JSON
-//!              └─ proxy ──> agents with a problem ──┘
+//!              └─ proxy ──> agents with a problem ──┘                └─> picture (pure) ──> SVG, dot, Mermaid
 //! ```
 //!
 //! It reads, and needs the rights of somebody who may read all namespaces' claims. Without the right to ask
@@ -11,7 +11,9 @@
 mod agents;
 mod lacks;
 mod node;
+mod older;
 mod owed;
+mod picture;
 mod refused;
 mod report;
 mod samples;
@@ -22,9 +24,9 @@ use std::process::ExitCode;
 
 use kube::{Client, ResourceExt as _};
 use netclaim_cni::error_chain;
-use serde::Serialize;
 
 use self::node::NodeReport;
+use self::picture::Picture;
 use self::report::{Report, questions};
 use self::snapshot::Snapshot;
 use crate::cluster::{Connection, ReadError};
@@ -55,6 +57,12 @@ pub enum Output {
     Table,
     /// For programs
     Json,
+    /// A picture of the whole cluster, for browsers
+    Svg,
+    /// The same picture in the language of Graphviz
+    Dot,
+    /// The same picture in the language of Mermaid
+    Mermaid,
 }
 
 /// Prints the status. Fails if something is wrong, and if the cluster cannot be read.
@@ -82,6 +90,8 @@ enum StatusError {
     NoNode(String),
     #[error("the status cannot be written as JSON: {0}")]
     Json(String),
+    #[error("a picture is of the whole cluster: leave out --node, or use --output table or json")]
+    PictureOfNode,
 }
 
 /// A status as it is printed.
@@ -91,38 +101,44 @@ struct Shown {
 }
 
 async fn shown(args: &Args, colours: Colours) -> Result<Shown, StatusError> {
+    if args.node.is_some() && !matches!(args.output, Output::Table | Output::Json) {
+        return Err(StatusError::PictureOfNode);
+    }
     let client = args.connection.client().await?;
     let asking = args.connection.client_without_retries().await?;
     match &args.node {
         Some(name) => {
             let report = of_node(&client, &asking, &args.netclaim_namespace, name).await?;
-            let text = printed(args.output, &report, || report.text(colours))?;
+            let text = match args.output {
+                Output::Json => json(&report).map_err(StatusError::Json)?,
+                _ => report.text(colours),
+            };
             Ok(Shown { text, is_well: report.problems.is_empty() })
         }
         None => {
-            let report = of_cluster(&client, &asking, &args.netclaim_namespace).await?;
-            let text = printed(args.output, &report, || report.text(colours))?;
+            let (report, snapshot) = of_cluster(&client, &asking, &args.netclaim_namespace).await?;
+            let picture = || Picture::of(&report, &snapshot);
+            let text = match args.output {
+                Output::Table => report.text(colours),
+                Output::Json => json(&report).map_err(StatusError::Json)?,
+                Output::Svg => picture::svg(&picture()),
+                Output::Dot => picture::dot(&picture()),
+                Output::Mermaid => picture::mermaid(&picture()),
+            };
             Ok(Shown { text, is_well: report.problems.is_empty() })
         }
     }
 }
 
-fn printed(
-    output: Output,
-    report: &impl Serialize,
-    text: impl FnOnce() -> String,
-) -> Result<String, StatusError> {
-    match output {
-        Output::Table => Ok(text()),
-        Output::Json => json(report).map_err(StatusError::Json),
-    }
-}
-
-async fn of_cluster(client: &Client, asking: &Client, namespace: &str) -> Result<Report, ReadError> {
+async fn of_cluster(
+    client: &Client,
+    asking: &Client,
+    namespace: &str,
+) -> Result<(Report, Snapshot), ReadError> {
     let mut snapshot = snapshot::read(client, namespace).await?;
     let questions = questions(&snapshot);
     snapshot.answers = agents::ask(asking, questions.lack, questions.found).await;
-    Ok(Report::of(&snapshot))
+    Ok((Report::of(&snapshot), snapshot))
 }
 
 async fn of_node(
@@ -144,7 +160,8 @@ async fn of_node(
 /// # Errors
 /// Fails if the cluster cannot be read.
 pub(crate) async fn text(client: &Client, agents: &Client, namespace: &str) -> Result<String, ReadError> {
-    Ok(of_cluster(client, agents, namespace).await?.text(Colours::Off))
+    let (report, _) = of_cluster(client, agents, namespace).await?;
+    Ok(report.text(Colours::Off))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::agents::{Answers, NotAsked};
 use super::lacks::{self, Lack};
+use super::older::{self, Older};
 use super::owed;
 use super::snapshot::Snapshot;
 use crate::asking::Asked;
@@ -47,15 +48,19 @@ pub(super) struct Report {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NetworkRow {
-    name: String,
+    pub(super) name: String,
     scope: Scope,
     /// Whether it is accepted; `None` if the controller has not looked at it.
-    accepted: Option<bool>,
+    pub(super) accepted: Option<bool>,
     /// Nodes that publish it; none if the scope is `Cluster`.
-    nodes: usize,
+    pub(super) nodes: usize,
     /// Those of them that take new pods.
-    open_nodes: usize,
-    attachments: usize,
+    pub(super) open_nodes: usize,
+    pub(super) attachments: usize,
+    /// Pods that run an older configuration of it.
+    pub(super) older_pods: usize,
+    /// Their names, `NAMESPACE/NAME`, as far as agents say which pods they are.
+    older_pod_names: BTreeSet<String>,
     /// By name.
     capacity: BTreeMap<String, Amount>,
 }
@@ -72,7 +77,7 @@ pub(super) struct Amount {
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodeRow {
     pub(super) name: String,
-    agent: Agent,
+    pub(super) agent: Agent,
     devices: usize,
     pub(super) attachments: usize,
     /// Devices that take no new pods, with the keys of the taints that say why.
@@ -83,7 +88,7 @@ pub(super) struct NodeRow {
 }
 
 /// The agent of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) enum Agent {
     Ready,
     NotReady,
@@ -114,7 +119,7 @@ pub(super) struct Held {
 pub(super) struct Published<'a> {
     pub(super) node: Option<&'a str>,
     /// The ClaimNetwork that it is of; `None` for a link's own devices.
-    network: Option<&'a str>,
+    pub(super) network: Option<&'a str>,
     pub(super) pool: &'a str,
     pub(super) device: &'a Device,
     /// The keys of the taints by which it takes no new pods.
@@ -130,12 +135,16 @@ impl Report {
         let published = published(snapshot);
         let of_networks = grouped(&published, |published| published.network);
         let of_nodes = grouped(&published, |published| published.node);
+        let older = older::by_network(snapshot);
         let networks: Vec<NetworkRow> = snapshot
             .networks
             .iter()
             .map(|network| {
                 let mut row = network_row(network, devices(&of_networks, &network.name_any()), &held);
                 row.count_addresses(totals(network, &snapshot.pools));
+                if let Some(Older { pods, names }) = row.name.parse().ok().and_then(|name| older.get(&name)) {
+                    (row.older_pods, row.older_pod_names) = (*pods, names.clone());
+                }
                 row
             })
             .collect();
@@ -159,7 +168,8 @@ impl Report {
         }
         let lines = problems.iter().cloned().chain(lines(&of_nodes)).collect();
         problems.extend(of_nodes.into_iter().map(|(_, problem)| problem));
-        let notes = notes(&snapshot.answers).into_iter().chain(unread_rules(snapshot)).collect();
+        let older = older.iter().map(|(network, older)| older::note(network.as_str(), older));
+        let notes = notes(&snapshot.answers).into_iter().chain(unread_rules(snapshot)).chain(older).collect();
         Self { networks, nodes, problems, lines, notes }
     }
 }
@@ -268,6 +278,8 @@ fn network_row(
         nodes: 0,
         open_nodes: 0,
         attachments: 0,
+        older_pods: 0,
+        older_pod_names: BTreeSet::new(),
         capacity: BTreeMap::new(),
     };
     for Published { node, pool, device, closed, .. } in published {
@@ -704,6 +716,34 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["networks"][0]["capacity"]["addresses"], json!({"used": 3.0, "total": 508.0}));
         assert_eq!(json["nodes"][0]["agent"], "Ready");
+    }
+
+    #[test]
+    fn pods_that_run_an_older_configuration_are_named_and_no_problem() {
+        let mut snapshot = healthy();
+        let annotate = |slice: &mut ResourceSlice, older: Value| {
+            let text = json!({"storage": older}).to_string();
+            slice.metadata.annotations = Some([("netclaim.dev/older-configuration".to_owned(), text)].into());
+        };
+        annotate(&mut snapshot.slices[0], json!({"pods": 9, "uids": []}));
+        annotate(&mut snapshot.slices[1], json!({"pods": 2, "uids": ["00000001", "00000002"]}));
+        annotate(&mut snapshot.slices[2], json!({"pods": 1, "uids": ["00000003"]}));
+        let of_pod = |claim: &mut k8s_openapi::api::resource::v1::ResourceClaim, pod: &str, uid: &str| {
+            claim.metadata.namespace = Some("shop".to_owned());
+            let consumer = json!([{"resource": "pods", "name": pod, "uid": uid}]);
+            claim.status.as_mut().unwrap().reserved_for = serde_json::from_value(consumer).unwrap();
+        };
+        of_pod(&mut snapshot.claims[0], "web-0", "00000001-1111");
+        of_pod(&mut snapshot.claims[1], "new", "00000009-1111");
+        of_pod(&mut snapshot.claims[2], "web-1", "00000003-1111");
+        let report = Report::of(&snapshot);
+        assert_eq!(report.problems, [""; 0]);
+        let note = "ClaimNetwork storage: 3 pods run an older configuration: shop/web-0, shop/web-1, and 1 more. To \
+                    update them, make them again, for example by kubectl rollout restart";
+        assert_eq!(report.notes, [note], "what an older generation of a pool says does not count");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["networks"][0]["olderPods"], 3);
+        assert_eq!(json["networks"][0]["olderPodNames"], json!(["shop/web-0", "shop/web-1"]));
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) struct NodeNow {
     pub(crate) is_selected: bool,
     /// Whether the node's agent publishes anything.
     pub(crate) has_agent: bool,
+    /// How many of its pods run an older configuration.
+    pub(crate) older: u32,
 }
 
 /// The effect of a node's change.
@@ -50,6 +52,8 @@ pub(crate) struct NetworkNodes {
     /// Nodes with less bandwidth than `asked`.
     reduced: BTreeSet<String>,
     missing: BTreeSet<String>,
+    /// How many pods run an older configuration, by node.
+    older: BTreeMap<String, u32>,
 }
 
 impl NetworkNodes {
@@ -60,12 +64,17 @@ impl NetworkNodes {
 
     /// Takes in what a node is now.
     pub(crate) fn set(&mut self, node: &str, now: NodeNow) -> Change {
-        let NodeNow { published, is_selected, has_agent } = now;
+        let NodeNow { published, is_selected, has_agent, older } = now;
         let mut change = Change::default();
         change.status |= toggle(&mut self.selected, node, is_selected);
         change.places |= published.is_some() != self.publishing.contains_key(node);
         change.status |= toggle(&mut self.missing, node, is_selected && has_agent && published.is_none());
         change.places |= change.status;
+        let before = match older {
+            0 => self.older.remove(node),
+            _ => self.older.insert(node.to_owned(), older),
+        };
+        change.status |= before.unwrap_or_default() != older;
         if published.as_ref() == self.publishing.get(node) {
             return change;
         }
@@ -115,6 +124,11 @@ impl NetworkNodes {
         &self.reduced
     }
 
+    /// Returns the nodes with pods that run an older configuration, and how many pods these are.
+    pub(crate) fn older(&self) -> &BTreeMap<String, u32> {
+        &self.older
+    }
+
     /// Returns the nodes that publish the ClaimNetwork.
     pub(crate) fn publishing(&self) -> impl Iterator<Item = &String> {
         self.publishing.keys()
@@ -132,7 +146,7 @@ impl NetworkNodes {
 
     /// Whether no node is known.
     pub(crate) fn is_empty(&self) -> bool {
-        self.publishing.is_empty() && self.selected.is_empty()
+        self.publishing.is_empty() && self.selected.is_empty() && self.older.is_empty()
     }
 }
 

@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::{ApiResource, NotUsed, Object};
 use kube::runtime::watcher::Event;
 use netclaim_allocation::taint_rules;
+use netclaim_api::configuration::older_pods;
 use netclaim_api::device::DeviceName;
 use netclaim_api::node_selector::{NodeSelector, selects_node};
 use netclaim_api::published::POLICY_LINKS;
@@ -77,6 +78,8 @@ struct Offer {
     networks: BTreeMap<NetworkName, OnNode>,
     /// How many links follow each UplinkPolicy, in each slice of the node.
     followers: BTreeMap<String, u32>,
+    /// How many pods run an older configuration of each ClaimNetwork, in each slice of the node.
+    older: BTreeMap<NetworkName, u32>,
 }
 
 impl Offer {
@@ -85,6 +88,8 @@ impl Offer {
         // Agents write it, and one of them may be broken.
         let followers = slice.annotations().get(POLICY_LINKS);
         let followers = followers.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let older = older_pods(slice.annotations());
+        let older = older.into_iter().map(|(network, older)| (network, older.pods)).collect();
         let Devices { driver, pool, node_name, devices } = slice.spec;
         let mut networks: BTreeMap<NetworkName, OnNode> = BTreeMap::new();
         for device in devices {
@@ -93,7 +98,7 @@ impl Offer {
             on.bandwidth = device.capacity.bandwidth.and_then(|amount| amount.value.parse().ok());
             on.taints.extend(device.taints.into_iter().map(|taint| taint.key));
         }
-        Some(Self { node: node_name?, driver, pool: pool.name, networks, followers })
+        Some(Self { node: node_name?, driver, pool: pool.name, networks, followers, older })
     }
 }
 
@@ -205,7 +210,7 @@ impl Published {
             }
             let offers = [&before, &now].into_iter().flatten().filter(|offer| offer.node == *node);
             let mut touched: BTreeSet<NetworkName> =
-                offers.flat_map(|offer| offer.networks.keys()).cloned().collect();
+                offers.flat_map(|offer| offer.networks.keys().chain(offer.older.keys())).cloned().collect();
             if had_agent != self.agents.contains_key(node) {
                 self.changes.agents.insert(node.clone());
                 // It lacks ClaimNetworks from now on, or does not any more.
@@ -294,6 +299,7 @@ impl Published {
     /// Derives again what a node is to a ClaimNetwork.
     fn refresh(&mut self, network: NetworkName, node: &str, is_selected: bool) {
         let slices = self.agents.get(node);
+        let has_agent = slices.is_some();
         let device = DeviceName::Network(network.clone()).to_string();
         let mut published: Option<OnNode> = None;
         for offer in slices.into_iter().flatten().filter_map(|name| self.slices.get(name)) {
@@ -310,7 +316,9 @@ impl Published {
         if self.wanted.contains_key(&network) && !is_selected {
             published = None;
         }
-        let now = NodeNow { published, is_selected, has_agent: slices.is_some() };
+        let slices = slices.into_iter().flatten().filter_map(|name| self.slices.get(name));
+        let older = slices.filter_map(|offer| offer.older.get(&network).copied()).max().unwrap_or_default();
+        let now = NodeNow { published, is_selected, has_agent, older };
         let nodes = self.networks.entry(network.clone()).or_default();
         let Change { status, places } = nodes.set(node, now);
         if nodes.is_empty() && !self.wanted.contains_key(&network) {
@@ -349,6 +357,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use netclaim_api::configuration::OLDER_CONFIGURATION;
     use netclaim_api::network::NodeCounts;
 
     use crate::objects::nodes::NodeFacts;
@@ -367,6 +376,35 @@ mod tests {
 
     fn name(name: &str) -> NetworkName {
         name.parse().unwrap()
+    }
+
+    /// Has the slice's agent say so of pods with an older configuration.
+    fn annotate(slice: &mut DevicesOfSlice, older: &Value) {
+        slice.metadata.annotations = Some([(OLDER_CONFIGURATION.to_owned(), older.to_string())].into());
+    }
+
+    #[test]
+    fn pods_of_an_older_configuration_are_counted_once_on_each_node() {
+        let mut published = Published::default();
+        let mut first = slice("s1", Some("n1"), &named(&["net-a"]));
+        annotate(&mut first, &json!({"a": {"pods": 2}, "gone": {"pods": 1}}));
+        let mut second = slice("s2", Some("n1"), &named(&["net-b"]));
+        second.metadata = kube::api::ObjectMeta { name: Some("s2".to_owned()), ..first.metadata.clone() };
+        published.apply(Event::Apply(first.clone()));
+        published.apply(Event::Apply(second));
+        let older =
+            |published: &Published, of: &str| published.of(&name(of)).map(|nodes| nodes.older().clone());
+        assert_eq!(older(&published, "a"), Some([("n1".to_owned(), 2)].into()));
+        assert_eq!(older(&published, "gone"), Some([("n1".to_owned(), 1)].into()), "it has no device here");
+        published.take_changes();
+        published.apply(Event::Delete(slice("s2", Some("n1"), &[])));
+        annotate(&mut first, &json!({"a": {"pods": 1}}));
+        published.apply(Event::Apply(first));
+        assert_eq!(older(&published, "a"), Some([("n1".to_owned(), 1)].into()));
+        assert_eq!(older(&published, "gone"), None);
+        let Changes { networks, places, .. } = published.take_changes();
+        assert!(networks.contains(&name("a")) && networks.contains(&name("gone")), "{networks:?}");
+        assert!(places, "net-b is gone");
     }
 
     #[test]
@@ -542,7 +580,9 @@ mod tests {
                 let is_on = wanted.is_some_and(|wanted| wanted.is_on(labels));
                 let published = published.or_else(|| is_on.then(OnNode::default));
                 let published = published.filter(|_| wanted.is_none() || is_selected);
-                all.set(node, NodeNow { published, is_selected, has_agent: !of_node.is_empty() });
+                let older = of_node.iter().filter_map(|offer| offer.older.get(network).copied()).max();
+                let (has_agent, older) = (!of_node.is_empty(), older.unwrap_or_default());
+                all.set(node, NodeNow { published, is_selected, has_agent, older });
             }
             all
         }
@@ -580,7 +620,11 @@ mod tests {
                             .collect();
                         let name = format!("s{}", random.below(8));
                         let node = (random.below(10) > 0).then_some(node.as_str());
-                        let slice = slice(&name, node, &of);
+                        let mut slice = slice(&name, node, &of);
+                        if random.below(3) == 0 {
+                            let older = json!({format!("{}", random.below(4)): {"pods": random.below(3)}});
+                            annotate(&mut slice, &older);
+                        }
                         published.apply(Event::Apply(slice.clone()));
                         world.slices.insert(name, slice);
                     }

@@ -3,6 +3,8 @@
 //! A ClaimNetwork is read as JSON first. One that this version cannot decode gets a status like all others,
 //! instead of stopping the watch.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
 use netclaim_api::addresses::AddressTotals;
@@ -11,7 +13,7 @@ use netclaim_api::network::{
 };
 use netclaim_api::reasons::{
     AcceptedReason, AddressesReason, AvailableReason, ConditionReason as _, NETWORK_CONDITIONS,
-    NetworkCondition,
+    NetworkCondition, PodsReason,
 };
 use netclaim_api::taints::Reason;
 use netclaim_api::{Invalid, NetworkName};
@@ -110,6 +112,10 @@ impl Acceptance {
                 .map(|supply| self.condition(availability_of_addresses(supply, addresses.totals), now));
             conditions.extend(found.or(before));
         }
+        let had = find(&self.before.conditions, PodsReason::TYPE).is_some();
+        if self.result.is_ok() && (had || !nodes.older().is_empty()) {
+            conditions.push(self.condition(of_pods(nodes.older()), now));
+        }
         let of_own = draws.filter(|draws| draws.pool.is_none());
         let totals = of_own.and_then(|_| addresses.totals.or(self.before.addresses));
         let nodes = self.result.is_ok().then(|| nodes.counts());
@@ -175,6 +181,24 @@ fn availability(nodes: &NetworkNodes, selects: bool) -> Finding<AvailableReason>
     finding
 }
 
+/// Says how many pods run an older configuration. It does not name them: who may read ClaimNetworks may not
+/// know the pods of all namespaces.
+fn of_pods(older: &BTreeMap<String, u32>) -> Finding<PodsReason> {
+    let pods: u64 = older.values().map(|pods| u64::from(*pods)).sum();
+    let (one, many) = (pods == 1, older.len());
+    let message = match pods {
+        0 => "no pod is known to run an older configuration".to_owned(),
+        _ => format!(
+            "{pods} {} an older configuration, on {many} {}: {}. To update them, make them again, for example by kubectl \
+             rollout restart; netclaimctl status names them",
+            if one { "pod runs" } else { "pods run" },
+            if many == 1 { "node" } else { "nodes" },
+            named(older.keys()),
+        ),
+    };
+    Finding::new(if pods == 0 { PodsReason::UpToDate } else { PodsReason::OlderConfiguration }, message)
+}
+
 /// Says whether nodes have addresses for an accepted ClaimNetwork, or can get them.
 fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> Finding<AddressesReason> {
     let AddressTotals { size, leased, used, free, .. } = totals.unwrap_or_default();
@@ -232,7 +256,7 @@ mod tests {
     fn publishes(nodes: &mut NetworkNodes, n: usize, taints: &[&str]) {
         let taints = taints.iter().map(ToString::to_string).collect();
         let published = Some(OnNode { bandwidth: Some("10G".parse().unwrap()), taints });
-        nodes.set(&format!("n{n}"), NodeNow { published, is_selected: true, has_agent: true });
+        nodes.set(&format!("n{n}"), NodeNow { published, is_selected: true, has_agent: true, older: 0 });
     }
 
     fn at(second: i64) -> Time {
@@ -424,7 +448,7 @@ mod tests {
         let message = "on 2 nodes; a pod has the uplink on n1";
         assert_eq!(available(&in_use), says("True", "Everywhere", message));
         let mut some = on(2);
-        some.set("n8", NodeNow { published: None, is_selected: true, has_agent: true });
+        some.set("n8", NodeNow { published: None, is_selected: true, has_agent: true, older: 0 });
         let message = "on 2 nodes, not on n8 (no uplink for it, or see the node's events)";
         assert_eq!(
             available(&some),
@@ -436,6 +460,35 @@ mod tests {
         assert_eq!(availability(&some, true).reason, AvailableReason::NotEverywhere);
         let message = "on 1 nodes; the uplink has less bandwidth left than spec.capacity.bandwidth on n1";
         assert_eq!(available(&on_asking(1, "20G")), says("True", "Everywhere", message));
+    }
+
+    #[test]
+    fn the_pods_condition_comes_with_the_first_pod_of_an_older_configuration_and_stays() {
+        let pods = |status: &ClaimNetworkStatus| {
+            let condition = find(&status.conditions, PodsReason::TYPE)?;
+            Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+        };
+        let mut nodes = on(3);
+        let status = network(|_| {}).status(&nodes, Addresses::default(), Vec::new(), &at(0)).unwrap();
+        assert_eq!(pods(&status), None, "nothing is written where nothing is old");
+        let mut set = |node: &str, older| {
+            let published = Some(OnNode { bandwidth: Some("10G".parse().unwrap()), ..OnNode::default() });
+            assert!(nodes.set(node, NodeNow { published, is_selected: true, has_agent: true, older }).status);
+            nodes.clone()
+        };
+        set("n1", 1);
+        let status = network(|_| {}).status(&set("n2", 2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let (is, reason, message) = pods(&status).unwrap();
+        assert_eq!((is.as_str(), reason.as_str()), ("False", "OlderConfiguration"));
+        assert!(message.starts_with("3 pods run an older configuration, on 2 nodes: n1 n2. To"), "{message}");
+        set("n1", 0);
+        let gone = set("n2", 0);
+        let later = network(|network| network["status"] = serde_json::to_value(&status).unwrap());
+        let status = later.status(&gone, Addresses::default(), Vec::new(), &at(60)).unwrap();
+        let (is, reason, _) = pods(&status).unwrap();
+        assert_eq!((is.as_str(), reason.as_str()), ("True", "UpToDate"), "so that kubectl wait ends");
+        let one = network(|_| {}).status(&set("n2", 1), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        assert!(pods(&one).unwrap().2.starts_with("1 pod runs an older configuration, on 1 node: n2."));
     }
 
     #[test]

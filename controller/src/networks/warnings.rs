@@ -163,7 +163,10 @@ mod tests {
         let mut nodes = NetworkNodes::default();
         for node in 0..count {
             let published = Some(OnNode::default());
-            nodes.set(&format!("n{node}"), NodeNow { published, is_selected: true, has_agent: true });
+            nodes.set(
+                &format!("n{node}"),
+                NodeNow { published, is_selected: true, has_agent: true, older: 0 },
+            );
         }
         let overlaps = Overlaps::of(&networks, &Catalog::default(), &Nodes::new());
         overlaps.of_network(accepted, &nodes, leased).iter().map(Invalid::to_string).collect()

@@ -69,6 +69,7 @@ pub fn plan(
         addresses: Some(addresses),
         takes_no_address: asked.is_some(),
         needs_node_network: false,
+        configuration: None,
         link: None,
         attributes: Map::new(),
     };

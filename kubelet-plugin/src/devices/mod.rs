@@ -11,6 +11,7 @@
 //! | `holdings` | what all claims of the node hold, with little work for each look |
 //! | `settling` | has taints wait until what they say has lasted |
 //! | `followers` | counts the links that follow each UplinkPolicy |
+//! | `older` | finds pods that run an older configuration of their ClaimNetwork |
 //! | `addresses` | counts the addresses that IPAMs have left; reads their leases |
 //! | `availability` | finds ClaimNetworks whose plugins cannot serve an ADD |
 //! | `publish` | writes ResourceSlices, and hands on the devices' health |
@@ -30,6 +31,7 @@ pub(crate) mod metrics;
 mod moved_links;
 pub(crate) mod node_labels;
 mod offer;
+mod older;
 mod pool;
 pub(crate) mod publish;
 mod report;

@@ -25,6 +25,7 @@ use super::holdings::Holdings;
 use super::leases::Leases;
 use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
+use super::older::{Comparison, Older};
 use super::pool::{Sources, pool};
 use super::report::PublishReporter;
 use super::server_features;
@@ -70,6 +71,14 @@ pub(crate) struct Devices {
     pub(crate) obstacle: watch::Sender<Option<String>>,
 }
 
+/// What looks have seen before.
+#[derive(Default)]
+struct Seen {
+    followers: Followers,
+    holdings: Holdings,
+    older: Older,
+}
+
 impl Devices {
     /// Publishes the devices, and their health into `health`, until `cancel`.
     pub(crate) async fn publish<A: Attach, O: Observer<Owner = Owner>>(
@@ -99,8 +108,7 @@ impl Devices {
         };
         let mut reporting = pin!(reporter.report_left_out(publisher.status()));
         let mut features: Option<ServerFeatures> = None;
-        let (mut followers, mut settling) = (Followers::default(), Settling::default());
-        let mut holdings = Holdings::default();
+        let (mut seen, mut settling) = (Seen::default(), Settling::default());
         let (mut foreign, mut look) = (ForeignUse::default(), tokio::time::interval(FOREIGN_USE_INTERVAL));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -110,17 +118,18 @@ impl Devices {
             );
             let owner = inputs.node_uid.borrow_and_update().as_ref().map(|uid| self.owner(uid.clone()));
             attached.borrow_and_update();
-            let mut settled = None;
+            let mut look_again = None;
             if let (Some(now), Some(features)) = (now, &features) {
                 // Watched before the look, so that no later change is missed.
                 leases.watch(&now, &journalled_lists(&attacher));
                 let now = foreign.add_to(&now);
                 let counts = features.without_counters().is_none();
-                let look = self.look(now, unavailable, &attacher, counts, (&mut followers, &mut holdings));
+                let look = self.look(now, unavailable, &attacher, counts, &mut seen);
                 let Some((mut pool, now_health)) = look.await else {
                     return;
                 };
-                settled = settling.settle(&mut pool, Instant::now());
+                let settled = settling.settle(&mut pool, Instant::now());
+                look_again = settled.into_iter().chain(seen.older.next()).min();
                 let now_health: Report = now_health.into();
                 health.send_if_modified(|before| std::mem::replace(before, now_health.clone()) != now_health);
                 // The garbage collector would delete slices that no Node object owns.
@@ -143,7 +152,7 @@ impl Devices {
                 },
                 // Changes with every pod, but what is published seldom does.
                 _ = attached.changed() => tokio::time::sleep(GATHER_DELAY).await,
-                () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => {}
+                () = sleep_until(look_again.unwrap_or_else(Instant::now)), if look_again.is_some() => {}
                 () = leases.changed() => tokio::time::sleep(GATHER_DELAY).await,
                 () = self.look_for_foreign_use(&mut foreign, &mut look, &inventory, &attacher) => {}
                 // Nothing is published before: an API server that drops counters would show devices together
@@ -202,7 +211,7 @@ impl Devices {
         unavailable: Arc<Unavailable>,
         attacher: &Attacher<A, O>,
         counts: bool,
-        (followers, holdings): (&mut Followers, &mut Holdings),
+        Seen { followers, holdings, older }: &mut Seen,
     ) -> Option<(Pool, Vec<DeviceHealth>)> {
         let (node, ours, reservations) =
             (self.node.clone(), attacher.sandbox_ids(), self.reservations.clone());
@@ -214,16 +223,18 @@ impl Devices {
             inventory.uplinks.iter().all(|uplink| uplink.name != *link) && self.links.index_of(link).is_none()
         };
         let gone = held.iter().filter_map(|held| held.link(&inventory)).filter(is_gone).collect();
-        let annotations = followers.see(&inventory.followers, &in_pods);
+        let mut annotations = followers.see(&inventory.followers, &in_pods);
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
-        let mut failed = BTreeMap::new();
+        let (mut failed, mut comparison) = (BTreeMap::new(), Comparison::with(&inventory));
         attacher.for_each_pod(|state| {
+            comparison.add(state);
             let failing = state.records.iter().filter(|record| record.check.is_some());
             for device in failing.map(|record| &record.plan.owner.device) {
                 *failed.entry(device.device.clone()).or_default() += 1;
             }
         });
+        annotations.extend(older.see(comparison.annotation(), Instant::now()));
         // It reads the directories of leases.
         let made = tokio::task::spawn_blocking(move || {
             let (inventory, unavailable) = (&inventory, &unavailable);

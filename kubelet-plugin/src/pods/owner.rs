@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netclaim_api::addresses::choice::Choice;
+use netclaim_api::configuration::Fingerprint;
 use netclaim_api::{IfName, LinkUse, MacAddr, Quantity};
 use netclaim_driver::attach;
 use serde::{Deserialize, Serialize};
@@ -150,6 +151,10 @@ pub struct Owner {
     /// Whether its ClaimNetwork is set up on the node first (`spec.node`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_node_network: bool,
+    /// The configuration of its ClaimNetwork that made the plan. It is not known of plans that earlier
+    /// versions have made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<Fingerprint>,
     /// The link of the node that it is on; `None` for one on no link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<OnLink>,

@@ -938,8 +938,8 @@ impl<N: Plugins> NodeAgent<N> {
 fn differ_in_plugins_only(one: &Plan, other: &Plan) -> bool {
     let leases =
         |plan: &Plan| plan.owner.addresses.clone().map(|addresses| addresses.leases).unwrap_or_default();
-    let Owner { addresses, attributes, .. } = one.owner.clone();
-    let owner = Owner { addresses, attributes, ..other.owner.clone() };
+    let Owner { addresses, attributes, configuration, .. } = one.owner.clone();
+    let owner = Owner { addresses, attributes, configuration, ..other.owner.clone() };
     owner == one.owner && leases(one) == leases(other) && one.spec.if_name == other.spec.if_name
 }
 

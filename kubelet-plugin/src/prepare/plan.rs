@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use netclaim_api::configuration::Fingerprint;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::DeviceName;
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
@@ -178,6 +179,10 @@ fn plan(
         addresses,
         takes_no_address: allocated.takes_no_address,
         needs_node_network: matches!(base, Base::Network(_, spec) if spec.node.is_some()),
+        configuration: match base {
+            Base::Network(_, spec) => Some(Fingerprint::of(spec)),
+            Base::Uplink(_) => None,
+        },
         link: uplink.and_then(|uplink| on_link(&uplink.link, link_use)),
         attributes: offered.attributes,
     };
@@ -348,6 +353,29 @@ mod tests {
             (&conflist["plugins"][0]["zone"], &conflist["plugins"][0]["vlan"]),
             (&json!("z-eu-1a"), &json!(7))
         );
+    }
+
+    #[test]
+    fn a_plan_notes_its_configuration_which_what_is_filled_in_does_not_change() {
+        let mut inventory = inventory();
+        inventory.uplinks[0].modes.insert(LinkUse::Macvlan);
+        let configuration = |inventory: &Inventory, devices: &[(&str, Option<&str>)]| {
+            let plans = plans(&claim(devices), node(inventory), &Taken::default()).expect("plans");
+            plans.into_iter().map(|plan| plan.owner.configuration).collect::<Vec<_>>()
+        };
+        let devices = [("net-storage", None), ("net-storage", Some("data0")), ("macvlan-eth1", None)];
+        let [one, other, of_link] = configuration(&inventory, &devices).try_into().expect("three plans");
+        assert!(one.is_some() && one == other && of_link.is_none(), "{one:?}, {other:?}, {of_link:?}");
+        let spec = inventory.networks.values_mut().next().expect("a network");
+        spec.cni["plugins"][0]["mtu"] = json!(1400);
+        assert_ne!(configuration(&inventory, &devices[..1]), [one]);
+
+        let made = plans(&claim(&devices[..1]), node(&inventory), &Taken::default()).expect("plans");
+        let mut journalled = serde_json::to_value(&made[0]).expect("JSON");
+        assert_eq!(serde_json::from_value::<Plan>(journalled.clone()).expect("a plan"), made[0]);
+        journalled.as_object_mut().and_then(|plan| plan.remove("configuration")).expect("it is journalled");
+        let of_before: Plan = serde_json::from_value(journalled).expect("a plan of an earlier version");
+        assert_eq!(of_before.owner.configuration, None);
     }
 
     fn claim(devices: &[(&str, Option<&str>)]) -> Claim {

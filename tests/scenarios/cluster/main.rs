@@ -29,6 +29,7 @@ mod moved_links;
 mod networks;
 mod node_networks;
 mod offers;
+mod older;
 mod policies;
 mod publishing;
 mod refusals;
@@ -64,6 +65,7 @@ use moved_links::*;
 use networks::*;
 use node_networks::*;
 use offers::*;
+use older::*;
 use policies::*;
 use publishing::*;
 use refusals::*;
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
             a_claim_overrides_the_defaults_of_its_class,
             a_nic_and_macvlan_on_it_exclude_each_other,
             macvlan_and_ipvlan_on_one_uplink_exclude_each_other,
+            a_pod_with_an_older_configuration_of_its_network_is_counted_and_named_until_it_is_made_again,
             a_pod_waits_until_bandwidth_is_free,
             granted_bandwidth_limits_a_pod_without_a_network,
             the_pool_of_a_cluster_wide_network_follows_its_spec,

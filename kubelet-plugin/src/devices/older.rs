@@ -1,0 +1,167 @@
+//! Which pods run an older configuration of their ClaimNetwork, for its status. Pure.
+//!
+//! An attachment stays as it was made, also when its ClaimNetwork changes. The slices of the node say so in
+//! an annotation, which nothing but such a change brings about.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use netclaim_api::NetworkName;
+use netclaim_api::configuration::{Fingerprint, OLDER_CONFIGURATION, OlderPods};
+use netclaim_api::device::DeviceName;
+use netclaim_driver::attach::Phase;
+use tokio::time::Instant;
+
+use crate::inventory::Inventory;
+use crate::pods::owner::PodState;
+
+/// Pods are made again one after another, and each write of a slice has the scheduler look at all pending
+/// pods: this much time is between two writes.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// Compares attachments with the ClaimNetworks of a node.
+pub(super) struct Comparison<'a> {
+    inventory: &'a Inventory,
+    /// Fingerprints of the ClaimNetworks that attachments are of.
+    today: BTreeMap<NetworkName, Option<Fingerprint>>,
+    older: BTreeMap<NetworkName, BTreeSet<String>>,
+}
+
+impl<'a> Comparison<'a> {
+    pub(super) fn with(inventory: &'a Inventory) -> Self {
+        Self { inventory, today: BTreeMap::new(), older: BTreeMap::new() }
+    }
+
+    /// Takes in the attachments of a pod. What is being detached counts no more.
+    pub(super) fn add(&mut self, state: &PodState) {
+        for record in state.attachments() {
+            let owner = &record.plan.owner;
+            let Some(made_by) = &owner.configuration else { continue };
+            let Ok(DeviceName::Network(network)) = owner.device.device.parse() else { continue };
+            if matches!(record.phase, Phase::Deleting { .. }) {
+                continue;
+            }
+            let spec = self.inventory.networks.get(&network);
+            let today = self.today.entry(network.clone()).or_insert_with(|| spec.map(Fingerprint::of));
+            if today.as_ref().is_some_and(|today| made_by.is_older_than(today)) {
+                self.older.entry(network).or_default().insert(owner.pod.uid.clone());
+            }
+        }
+    }
+
+    /// Returns the annotation of the slices; `None` if there is nothing to say.
+    pub(super) fn annotation(&self) -> Option<String> {
+        let of = |(network, uids): (&NetworkName, &BTreeSet<String>)| {
+            (network.clone(), OlderPods::of(uids.iter().map(String::as_str)))
+        };
+        let older: BTreeMap<NetworkName, OlderPods> = self.older.iter().map(of).collect();
+        (!older.is_empty()).then(|| serde_json::to_string(&older).ok()).flatten()
+    }
+}
+
+/// The annotation that is published.
+#[derive(Debug, Default)]
+pub(super) struct Older {
+    published: Option<String>,
+    /// When it changed last.
+    since: Option<Instant>,
+    /// When a later change can be published.
+    next: Option<Instant>,
+}
+
+impl Older {
+    /// Takes in what the annotation would be `now`. Returns the annotation to publish: a change waits until
+    /// the one before it has stood for a while.
+    pub(super) fn see(&mut self, found: Option<String>, now: Instant) -> Option<(String, String)> {
+        self.next = None;
+        if found != self.published {
+            match self.since.map(|since| since + INTERVAL).filter(|due| *due > now) {
+                Some(due) => self.next = Some(due),
+                None => (self.published, self.since) = (found, Some(now)),
+            }
+        }
+        Some((OLDER_CONFIGURATION.to_owned(), self.published.clone()?))
+    }
+
+    /// Returns when to look again, if a change waits.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{attached, sandbox};
+    use crate::pods::owner::Record;
+
+    fn inventory(cni: Value) -> Inventory {
+        let spec = serde_json::from_value(json!({"cni": cni})).expect("a spec");
+        Inventory { networks: [("storage".parse().expect("a name"), spec)].into(), ..Inventory::default() }
+    }
+
+    /// The pod of an attachment that was made while the ClaimNetwork had this `cni`.
+    fn pod(uid: &str, cni: Option<Value>) -> PodState {
+        let mut record: Record = attached("c", "s");
+        let owner = &mut Arc::make_mut(&mut record.plan).owner;
+        owner.device.device = "net-storage".to_owned();
+        owner.pod.uid = uid.to_owned();
+        owner.configuration =
+            cni.and_then(|cni| inventory(cni).networks.values().next().map(Fingerprint::of));
+        PodState { records: vec![record], ..PodState::default() }
+    }
+
+    fn annotation(inventory: &Inventory, pods: &[PodState]) -> Option<String> {
+        let mut comparison = Comparison::with(inventory);
+        pods.iter().for_each(|pod| comparison.add(pod));
+        comparison.annotation()
+    }
+
+    #[test]
+    fn pods_of_an_older_configuration_are_counted_and_named_by_their_uids() {
+        let (old, new) = (json!({"plugins": [{"type": "a"}]}), json!({"plugins": [{"type": "b"}]}));
+        let pods = [
+            pod("0a0a0a0a-1", Some(old.clone())),
+            pod("0b0b0b0b-1", Some(new.clone())),
+            pod("0c0c0c0c-1", Some(old.clone())),
+        ];
+        let said = r#"{"storage":{"pods":2,"uids":["0a0a0a0a","0c0c0c0c"]}}"#;
+        assert_eq!(annotation(&inventory(new.clone()), &pods).as_deref(), Some(said));
+        assert_eq!(annotation(&inventory(new.clone()), &pods[1..2]), None, "nothing is written");
+        assert_eq!(annotation(&Inventory::default(), &pods), None, "the ClaimNetwork is gone");
+        let changed_back = r#"{"storage":{"pods":1,"uids":["0b0b0b0b"]}}"#;
+        assert_eq!(annotation(&inventory(old), &pods).as_deref(), Some(changed_back));
+        assert_eq!(annotation(&inventory(new), &[pod("p", None)]), None, "an earlier agent made it");
+    }
+
+    #[test]
+    fn a_pod_that_is_being_detached_counts_no_more() {
+        let old = json!({"plugins": [{"type": "a"}]});
+        let mut ending = pod("p", Some(old));
+        ending.records[0].phase = Phase::Deleting { sandbox: sandbox("s"), result: None };
+        assert_eq!(annotation(&inventory(json!({})), &[ending]), None);
+    }
+
+    #[test]
+    fn pods_that_go_one_after_another_are_written_in_one() {
+        let (mut older, start) = (Older::default(), Instant::now());
+        let mut see = |found: Option<&str>, seconds: u64| {
+            let annotation = older.see(found.map(str::to_owned), start + Duration::from_secs(seconds));
+            (annotation.map(|(_, text)| text), older.next().map(|next| (next - start).as_secs()))
+        };
+        let says = |text: &str| Some(text.to_owned());
+        assert_eq!(see(None, 0), (None, None));
+        assert_eq!(see(Some("3"), 1), (says("3"), None), "at once");
+        assert_eq!(see(Some("2"), 2), (says("3"), Some(16)));
+        assert_eq!(see(Some("1"), 9), (says("3"), Some(16)));
+        assert_eq!(see(Some("1"), 16), (says("1"), None));
+        assert_eq!(see(None, 20), (says("1"), Some(31)));
+        assert_eq!(see(None, 31), (None, None));
+        assert_eq!(see(None, 32), (None, None));
+        assert_eq!(see(Some("1"), 99), (says("1"), None));
+    }
+}
