@@ -58,14 +58,14 @@ use netclaim_cni::{CniResult, ContainerId, IfName, ListName, Retry, Stopped};
 
 pub use attacher::{Attacher, LiveSandbox};
 pub use cause::Cause;
-pub use plan::{Owner, Plan, Spec};
+pub use plan::{Owner, Plan, Spec, Wire};
 pub use plugins::{CniPlugins, Interface, Status};
 pub use record::{Finding, Phase, Record, Sandbox};
 use retry::Attempt;
 pub use retry::Operation;
 pub use state::{Gate, PodState};
 
-use crate::links::HostLink;
+use crate::links::{HostLink, InUse};
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +77,8 @@ pub struct Failure {
     pub cause: Cause,
     /// Whether the same operation fails until the configuration, the arguments or the plugin change.
     pub is_permanent: bool,
+    /// The addresses that other hosts have, by [`Cause::AddressInUse`].
+    pub in_use: Vec<InUse>,
 }
 
 impl Failure {
@@ -88,7 +90,7 @@ impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE));
-        Self { message, cause: Cause::Other, is_permanent: false }
+        Self { message, cause: Cause::Other, is_permanent: false, in_use: Vec::new() }
     }
 
     /// A failure because of this error, with all its causes.

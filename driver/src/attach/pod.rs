@@ -460,10 +460,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             } else {
                 attach.can_begin(&plan.spec, &of_add).await
             };
-            begins.map_err(|Failure { message, cause, is_permanent }| Failure {
-                cause,
-                is_permanent,
-                ..Failure::new(format!("{}: {message}", plan.owner))
+            begins.map_err(|failure| {
+                let message = Failure::new(format!("{}: {}", plan.owner, failure.message)).message;
+                Failure { message, ..failure }
             })
         };
         match self.attend(looked, commands, |pod| pod.wants_in(key, sandbox)).await {
@@ -542,6 +541,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return;
         }
         (record.error, record.failed) = (None, None);
+        record.in_use.clear();
         // A bridge may be made by the ADD.
         if !record.plan.is_finalizer() {
             record.host_link = record.host_link.or_else(|| self.attach.host_link(&record.plan.spec));
@@ -884,6 +884,10 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
             (record.error, record.failed) = (Some(failure.message.clone()), Some(operation));
             record.cause = failure.cause;
+            // What a DEL says of itself does not make an address free.
+            if operation == Operation::Add {
+                record.in_use.clone_from(&failure.in_use);
+            }
             let group = record.plan.owner.group();
             for (_, reply) in self.waiting.extract_if(.., |(waiting, _)| waiting == group) {
                 let _ = reply.send(Err(failure.clone()));

@@ -8,7 +8,7 @@ use netclaim_api::merge::{Asked, Base, KEPT, merge};
 use netclaim_api::network::{ClaimNetworkSpec, POD_LABELS, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::{IfName, LinkUse, NetworkName};
-use netclaim_driver::attach::{self, Spec};
+use netclaim_driver::attach::{self, Spec, Wire};
 use netclaim_driver::links::Link;
 use serde_json::json;
 
@@ -191,7 +191,10 @@ fn plan(
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args,
-        accept_ra: matches!(base, Base::Network(_, spec) if spec.accept_ra),
+        wire: match base {
+            Base::Network(_, spec) => Wire { accept_ra: spec.accept_ra, ..Wire::default() },
+            Base::Uplink(_) => Wire::default(),
+        },
     };
     Ok(Plan { owner, index, of: 1, finalizes: None, network: network.to_owned(), spec })
 }
