@@ -11,7 +11,7 @@
 mod frames;
 mod packets;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -43,6 +43,21 @@ pub struct InUse {
     pub ip: IpAddr,
     /// Hardware address of the host, if that has said so.
     pub by: Option<String>,
+}
+
+/// The addresses in question.
+struct Asked<'a> {
+    ips: &'a [IpAddr],
+    /// Hardware addresses of all links of the namespace. The kernel answers by each of them that is on the
+    /// same network, and a switch may bring back what was sent.
+    own: BTreeSet<&'a str>,
+}
+
+impl Asked<'_> {
+    /// Whether another host has one of the addresses, or wants it.
+    fn is_of_another(&self, says: &Says) -> bool {
+        self.ips.contains(&says.ip) && !self.own.contains(written(says.by).as_str())
+    }
 }
 
 /// What is known of an address that another host has.
@@ -83,9 +98,9 @@ impl Kernels {
 pub(super) fn in_use(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
     let failed = |source| Error::Probe { link: name.to_owned(), source };
     let mut netlink = Socket::open()?;
-    let Some(link) = netlink.links()?.into_iter().find(|link| link.name == name) else {
-        return Ok(Vec::new());
-    };
+    let links = netlink.links()?;
+    let Some(link) = links.iter().find(|link| link.name == name) else { return Ok(Vec::new()) };
+    let asked = Asked { ips, own: links.iter().filter_map(|link| link.mac.as_deref()).collect() };
     let packets = Packets::open(name).map_err(failed)?;
     let (start, mut found) = (Instant::now(), BTreeMap::new());
     for round in 1..=PROBES {
@@ -93,9 +108,9 @@ pub(super) fn in_use(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
         note_failed(&kernels, ips, &mut found);
         if let Some(packets) = &packets {
             // The kernel would take its own frame that comes back for another host's.
-            let asked = ips.iter().filter(|ip| !kernels.asking.contains(ip));
-            send(packets, asked.filter_map(|ip| frames::probe(*ip, packets.own))).map_err(failed)?;
-            listen(packets, start + round * INTERVAL, ips, &mut found).map_err(failed)?;
+            let due = ips.iter().filter(|ip| !kernels.asking.contains(ip));
+            send(packets, due.filter_map(|ip| frames::probe(*ip, packets.own))).map_err(failed)?;
+            listen(packets, start + round * INTERVAL, &asked, &mut found).map_err(failed)?;
         }
         if found.values().any(|found| found.by.is_some()) {
             break;
@@ -109,7 +124,9 @@ pub(super) fn in_use(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
             break;
         }
         match &packets {
-            Some(packets) => listen(packets, Instant::now() + LOOK_INTERVAL, ips, &mut found).map_err(failed)?,
+            Some(packets) => {
+                listen(packets, Instant::now() + LOOK_INTERVAL, &asked, &mut found).map_err(failed)?
+            }
             None => thread::sleep(LOOK_INTERVAL),
         }
     }
@@ -165,27 +182,21 @@ fn send(packets: &Packets, mut frames: impl Iterator<Item = Vec<u8>>) -> io::Res
     frames.try_for_each(|frame| packets.send(&frame))
 }
 
-/// Notes what other hosts say of these addresses until then.
+/// Notes what other hosts say of the addresses until then.
 fn listen(
     packets: &Packets,
     until: Instant,
-    ips: &[IpAddr],
+    asked: &Asked<'_>,
     found: &mut BTreeMap<IpAddr, Found>,
 ) -> io::Result<()> {
     while let Some(frame) = packets.receive(until)? {
-        if let Some(says) = read(&frame).filter(|says| is_of_another(says, ips, packets.own)) {
+        if let Some(says) = read(&frame).filter(|says| asked.is_of_another(says)) {
             let found = found.entry(says.ip).or_default();
             found.by = found.by.filter(|_| found.has_it || !says.has_it).or(Some(says.by));
             found.has_it |= says.has_it;
         }
     }
     Ok(())
-}
-
-/// Whether another host has one of these addresses, or wants it. A switch or a parent link may bring back
-/// what this host has sent.
-fn is_of_another(says: &Says, ips: &[IpAddr], own: Mac) -> bool {
-    says.by != own && ips.contains(&says.ip)
 }
 
 fn note_failed(kernels: &Kernels, ips: &[IpAddr], found: &mut BTreeMap<IpAddr, Found>) {
@@ -198,16 +209,18 @@ fn note_failed(kernels: &Kernels, ips: &[IpAddr], found: &mut BTreeMap<IpAddr, F
 mod tests {
     use super::*;
 
-    const OWN: Mac = [2, 0, 0, 0, 0, 1];
-    const OTHER: Mac = [2, 0, 0, 0, 0, 2];
-
     #[test]
     fn only_another_host_that_says_something_of_the_address_counts() {
         let ips: [IpAddr; 2] = ["10.9.0.7", "fd09::7"].map(|ip| ip.parse().unwrap());
-        let says = |ip: &str, by| Says { ip: ip.parse().unwrap(), by, has_it: true };
-        assert!(is_of_another(&says("10.9.0.7", OTHER), &ips, OWN));
-        assert!(!is_of_another(&says("10.9.0.7", OWN), &ips, OWN), "its own frame came back");
-        assert!(!is_of_another(&says("10.9.0.8", OTHER), &ips, OWN), "another address");
+        let asked = Asked { ips: &ips, own: ["02:00:00:00:00:01", "02:00:00:00:00:0a"].into() };
+        let counts = |ip: &str, last: u8| {
+            let ip = ip.parse().unwrap();
+            asked.is_of_another(&Says { ip, by: [2, 0, 0, 0, 0, last], has_it: true })
+        };
+        assert!(counts("10.9.0.7", 2) && counts("fd09::7", 2));
+        assert!(!counts("10.9.0.7", 1), "its own frame came back");
+        assert!(!counts("10.9.0.7", 0xa), "by another interface of the pod");
+        assert!(!counts("10.9.0.8", 2), "another address");
     }
 
     #[test]
