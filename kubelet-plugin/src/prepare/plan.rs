@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::DeviceName;
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
-use netclaim_api::network::{ClaimNetworkSpec, POD_LABELS, conflist_name};
+use netclaim_api::network::{ClaimNetworkSpec, Conflicts, Gateway, POD_LABELS, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::{IfName, LinkUse, NetworkName};
 use netclaim_driver::attach::{self, Spec, Wire};
@@ -192,11 +192,19 @@ fn plan(
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args,
         wire: match base {
-            Base::Network(_, spec) => Wire { accept_ra: spec.accept_ra, ..Wire::default() },
+            Base::Network(_, spec) => wire(spec),
             Base::Uplink(_) => Wire::default(),
         },
     };
     Ok(Plan { owner, index, of: 1, finalizes: None, network: network.to_owned(), spec })
+}
+
+fn wire(spec: &ClaimNetworkSpec) -> Wire {
+    Wire {
+        accept_ra: spec.accept_ra,
+        probes: spec.conflicts == Conflicts::Probe,
+        needs_gateway: spec.gateway == Gateway::Required,
+    }
 }
 
 fn on_link(link: &Link, link_use: Option<LinkUse>) -> Option<OnLink> {
