@@ -83,7 +83,17 @@ fn sandbox(pod: &Netns) -> Sandbox {
 async fn attach(network: &CniPlugins, spec: &Spec, pod: &Netns) {
     let sandbox = sandbox(pod);
     network.make_ready(spec, &sandbox).await.unwrap();
-    network.add(spec, &sandbox).await.unwrap();
+    add(network, spec, &sandbox).await.unwrap();
+}
+
+async fn add(network: &CniPlugins, spec: &Spec, sandbox: &Sandbox) -> Result<(), AddFailure> {
+    let made = network.add(spec, sandbox).await?;
+    match network.prove(spec, sandbox, &made).await {
+        Err(failure) if spec.wire.needs_proof() => {
+            Err(AddFailure { failure, last_good: Some(made), stopped: None })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails to attach a pod, and undoes that, as the agent does.
@@ -91,7 +101,7 @@ async fn fail(network: &CniPlugins, spec: &Spec, pod: &Netns) -> Failure {
     let sandbox = sandbox(pod);
     network.make_ready(spec, &sandbox).await.unwrap();
     let link = network.link_to_move(spec).await.unwrap();
-    let AddFailure { failure, last_good, stopped } = network.add(spec, &sandbox).await.unwrap_err();
+    let AddFailure { failure, last_good, stopped } = add(network, spec, &sandbox).await.unwrap_err();
     let (netns, result) = (Some(sandbox.netns.as_path()), last_good.as_ref());
     let del =
         Del { sandbox_id: &sandbox.id, netns, result, stopped, moved_link: link.as_ref(), ..Del::default() };

@@ -182,7 +182,8 @@ impl PodDesired {
     }
 
     /// The step to take now, with the index of its record: debts first, in reverse; then, while nothing is
-    /// owed, the first ADD that is missing. `records` are in the order in which attachments are made.
+    /// owed, the first ADD that is missing; and while that waits, or none is missing, the proof of what is
+    /// made. `records` are in the order in which attachments are made.
     pub fn next_step<O: Owner>(
         &self,
         records: &[Record<O>],
@@ -202,8 +203,9 @@ impl PodDesired {
             let operation = if matches!(step, Step::Add(_)) { Operation::Add } else { Operation::Del };
             retries.waits(&record.key(), operation, now)
         };
+        let is_debt = |step: &Step| matches!(step, Step::Del(_) | Step::Forget);
         let debt = steps.iter().rev().find(|(index, record, step)| {
-            !matches!(step, Step::Add(_)) && !waits(record, step) && !carries(*index, record, &steps, retries)
+            is_debt(step) && !waits(record, step) && !carries(*index, record, &steps, retries)
         });
         if let Some((index, _, step)) = debt {
             return Some((*index, step.clone()));
@@ -211,8 +213,10 @@ impl PodDesired {
         if steps.iter().any(|(.., step)| matches!(step, Step::Del(_))) {
             return None;
         }
-        let (index, record, step) = steps.into_iter().next()?;
-        (!waits(record, &step)).then_some((index, step))
+        let mut adds = steps.iter().filter(|(.., step)| *step != Step::Prove);
+        let add = adds.next().filter(|(_, record, step)| !waits(record, step));
+        let (index, _, step) = add.or_else(|| steps.iter().find(|(.., step)| *step == Step::Prove))?;
+        Some((*index, step.clone()))
     }
 }
 

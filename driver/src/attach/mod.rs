@@ -268,6 +268,21 @@ pub trait Attach: Send + Sync + 'static {
         sandbox: &Sandbox,
     ) -> impl Future<Output = Result<CniResult, AddFailure>> + Send;
 
+    /// Finds out whether what an [`add`](Self::add) has made can be used on its network, if that
+    /// [needs a proof](Wire::needs_proof). What has been made for the pod is proven together. Dropping the
+    /// future ends that.
+    ///
+    /// # Errors
+    /// Why it must not be used. It counts as a failed ADD: a DEL follows.
+    fn prove(
+        &self,
+        _spec: &Spec,
+        _sandbox: &Sandbox,
+        _made: &CniResult,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Checks whether a [`finalize`](Self::finalize) can begin. If not, it must not: nothing is owed then.
     fn can_finalize(&self, _spec: &Spec) -> impl Future<Output = Result<(), Failure>> + Send {
         std::future::ready(Ok(()))

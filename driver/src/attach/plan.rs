@@ -55,6 +55,13 @@ pub struct Wire {
     pub needs_gateway: bool,
 }
 
+impl Wire {
+    /// Whether something must be true on the network before the pod uses what an ADD has made.
+    pub fn needs_proof(self) -> bool {
+        self.probes || self.needs_gateway
+    }
+}
+
 /// One attachment of a group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "O: Owner", from = "PlanFile<O>", into = "PlanFile<O>")]

@@ -7,6 +7,8 @@
 //! * The task takes commands while an operation runs. It ends an ADD whose sandbox is gone or whose group is
 //!   released. It never ends a DEL.
 
+mod prove;
+
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -27,7 +29,7 @@ use super::counters::Counters;
 use super::desired::{PodDesired, sort};
 use super::journal::{self, Journal};
 use super::machine::{self, Desired, Event, Step};
-use super::plan::{Owner, Plan};
+use super::plan::{Owner, Plan, Wire};
 use super::record::{Finding, Phase, Record, Repaired, Sandbox};
 use super::repair::same_again;
 use super::retry::{Attempt, Operation, Retries, delay_after};
@@ -348,6 +350,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         match step {
             Step::Add(sandbox) => self.add(index, sandbox, commands).await,
             Step::Del(sandbox) => self.del(index, sandbox, commands).await,
+            Step::Prove => self.prove(commands).await,
             Step::Forget => self.forget(index).await,
             Step::Rest => {}
         }
@@ -373,6 +376,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         Failpoint::AddDue.reach();
         let (plan, moves) = (Arc::clone(&record.plan), record.moved_link.is_some());
         let asks = record.asks_in(&sandbox.id);
+        // Finalizers make nothing that is on a network.
+        let wire = if plan.is_finalizer() { Wire::default() } else { plan.spec.wire };
         self.replace(record);
         self.publish().await;
         if turn.is_some() {
@@ -413,6 +418,11 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         self.ended(&key, Operation::Add, end, failure, started);
         match ended {
+            Ended::Done(Ok((result, _))) if wire.needs_proof() => {
+                if let Some(record) = self.records.iter_mut().find(|record| record.key() == key) {
+                    record.made = Some(result);
+                }
+            }
             Ended::Done(Ok((result, index))) => self.added(&key, result, index).await,
             Ended::Done(Err(failed)) => {
                 let failure = failed.failure.clone();
@@ -577,7 +587,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 record.checked = false;
             }
             record.is_redone = false;
-            if !self.advance(&mut record, Event::DelDue) {
+            // The DEL needs what the ADD has made.
+            let event = record.made.take().map_or(Event::DelDue, |made| Event::AddFailed(Some(made)));
+            if !self.advance(&mut record, event) {
                 return;
             }
             record.check = None;
@@ -948,7 +960,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     fn advance(&self, record: &mut Record<O::Owner>, event: Event) -> bool {
         match machine::after(record.phase.clone(), event) {
             Ok(phase) => {
-                record.phase = phase;
+                (record.phase, record.made) = (phase, None);
                 true
             }
             Err(illegal) => {

@@ -126,6 +126,8 @@ pub struct Record<O> {
     pub failed: Option<Operation>,
     /// What kind of failure `error` is. Not journalled, as `failed`.
     pub cause: Cause,
+    /// What the ADD has made that is to be proven. Not journalled: without it, a DEL is owed.
+    pub made: Option<CniResult>,
     /// The addresses that the last ADD has left to other hosts. Not journalled: the next agent's ADD finds
     /// them again.
     pub in_use: Vec<InUse>,
@@ -154,6 +156,7 @@ impl<O: Owner> Record<O> {
             error: None,
             failed: None,
             cause: Cause::Other,
+            made: None,
             in_use: Vec::new(),
             check: None,
             checked: false,
@@ -332,6 +335,7 @@ impl<O: Clone> From<Record<O>> for RecordFile<O> {
             error,
             failed: _,
             cause: _,
+            made: _,
             in_use: _,
             check: _,
             checked,

@@ -515,8 +515,18 @@ impl Attach for CniPlugins {
     }
 
     async fn add(&self, spec: &Spec, sandbox: &Sandbox) -> Result<CniResult, AddFailure> {
-        let added = self.run_add(spec, sandbox, None).await;
-        self.on_the_wire(spec, sandbox, added).await
+        match self.run_add(spec, sandbox, None).await {
+            Ok(result) if spec.wire.needs_proof() => Ok(result),
+            Ok(result) => {
+                self.announce(spec, sandbox, &result).await;
+                Ok(result)
+            }
+            Err(failed) => Err(self.explained(spec, sandbox, failed).await),
+        }
+    }
+
+    async fn prove(&self, spec: &Spec, sandbox: &Sandbox, made: &CniResult) -> Result<(), Failure> {
+        self.prove_on_the_wire(spec, sandbox, made).await
     }
 
     async fn del(&self, spec: &Spec, del: Del<'_>) -> Result<DelOutcome, Failure> {

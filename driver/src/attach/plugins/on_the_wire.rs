@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use netclaim_cni::{CniResult, ListName, error_chain};
+use netclaim_cni::{CniResult, ListName};
 use tokio::time::Instant;
 
 use super::{CniPlugins, Place};
@@ -21,57 +21,55 @@ const FIRST_LOOK: Duration = Duration::from_millis(10);
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
 impl CniPlugins {
-    /// Has an ADD of a pod end when its addresses can be used: nobody else has them, the neighbours know
-    /// them, and the gateways answer, as far as the attachment asks for that.
-    pub(super) async fn on_the_wire(
+    /// Tells the neighbours which addresses the pod has now: they may know another pod by them.
+    pub(super) async fn announce(&self, spec: &Spec, sandbox: &Sandbox, made: &CniResult) {
+        if self.place != Place::Pod || ips(spec, sandbox, made).is_ok_and(|ips| ips.is_empty()) {
+            return;
+        }
+        let announced = async { namespace(sandbox)?.announce(spec.if_name.as_str()).await.map_err(of) };
+        not_announced(announced.await);
+    }
+
+    /// Makes sure that nobody else has the addresses that an ADD has made, announces them, and waits for
+    /// their gateways, as far as the attachment asks for that.
+    pub(super) async fn prove_on_the_wire(
         &self,
         spec: &Spec,
         sandbox: &Sandbox,
-        added: Result<CniResult, AddFailure>,
-    ) -> Result<CniResult, AddFailure> {
+        made: &CniResult,
+    ) -> Result<(), Failure> {
         if self.place != Place::Pod {
-            return added;
+            return Ok(());
         }
-        match added {
-            Ok(result) => match self.use_addresses(spec, sandbox, &result).await {
-                Ok(()) => Ok(result),
-                Err(failure) => Err(AddFailure { last_good: Some(result), ..failure.into() }),
-            },
-            Err(failed) if spec.wire.probes && failed.owes_del() => {
-                // The plugin may have waited for the kernel, which has found that another host has an address.
-                let found = async { namespace(sandbox)?.found_in_use(spec.if_name.as_str()).await.map_err(of) };
-                let found = found.await.ok().filter(|found| !found.is_empty());
-                let failure = found.map(|found| in_use(spec.conflist.name(), found));
-                Err(AddFailure { failure: failure.unwrap_or(failed.failure), ..failed })
-            }
-            Err(failed) => Err(failed),
-        }
-    }
-
-    async fn use_addresses(&self, spec: &Spec, sandbox: &Sandbox, result: &CniResult) -> Result<(), Failure> {
-        let attachment = Self::attachment(spec, &sandbox.id, Some(&sandbox.netns))?;
-        let (list, name) = (spec.conflist.name(), spec.if_name.as_str());
-        let ips: Vec<IpAddr> = result.ips_of(&attachment).map(|ip| ip.address.addr()).collect();
+        let (name, ips) = (spec.if_name.as_str(), ips(spec, sandbox, made)?);
         if spec.wire.probes && !ips.is_empty() {
             let netns = namespace(sandbox)?;
             let found = netns.in_use(name, ips.clone()).await.map_err(of)?;
             if !found.is_empty() {
-                return Err(in_use(list, found));
+                return Err(in_use(spec.conflist.name(), found));
             }
-            not_announced(netns.announce_probed(name, ips.clone()).await);
+            not_announced(netns.announce_probed(name, ips).await.map_err(of));
         }
-        if !ips.is_empty() {
-            let announced = async {
-                let netns = Netns::open(&sandbox.netns)?;
-                if netns.id() == sandbox.netns_id { netns.announce(name).await } else { Ok(()) }
-            };
-            not_announced(announced.await);
-        }
+        self.announce(spec, sandbox, made).await;
         if spec.wire.needs_gateway {
-            let gateways = result.ips_of(&attachment).filter_map(|ip| ip.gateway);
-            self.wait_for_gateways(spec, sandbox, gateways.collect()).await?;
+            self.wait_for_gateways(spec, sandbox, made).await?;
         }
         Ok(())
+    }
+
+    /// Says of a failed ADD whether another host has an address. A plugin that waits for the kernel's look for
+    /// duplicates has its own words for it.
+    pub(super) async fn explained(&self, spec: &Spec, sandbox: &Sandbox, failed: AddFailure) -> AddFailure {
+        if self.place != Place::Pod || !spec.wire.probes || !failed.owes_del() {
+            return failed;
+        }
+        let found = async { namespace(sandbox)?.found_in_use(spec.if_name.as_str()).await.map_err(of) };
+        match found.await {
+            Ok(found) if !found.is_empty() => {
+                AddFailure { failure: in_use(spec.conflist.name(), found), ..failed }
+            }
+            _ => failed,
+        }
     }
 
     /// Waits until all gateways answer, for as long as plugins have for an ADD.
@@ -79,9 +77,11 @@ impl CniPlugins {
         &self,
         spec: &Spec,
         sandbox: &Sandbox,
-        mut gateways: Vec<IpAddr>,
+        made: &CniResult,
     ) -> Result<(), Failure> {
         let (list, name) = (spec.conflist.name(), spec.if_name.as_str());
+        let attachment = Self::attachment(spec, &sandbox.id, Some(&sandbox.netns))?;
+        let mut gateways: Vec<IpAddr> = made.ips_of(&attachment).filter_map(|ip| ip.gateway).collect();
         gateways.sort();
         gateways.dedup();
         if gateways.is_empty() {
@@ -103,6 +103,12 @@ impl CniPlugins {
     }
 }
 
+/// Returns the addresses of an attachment.
+fn ips(spec: &Spec, sandbox: &Sandbox, made: &CniResult) -> Result<Vec<IpAddr>, Failure> {
+    let attachment = CniPlugins::attachment(spec, &sandbox.id, Some(&sandbox.netns))?;
+    Ok(made.ips_of(&attachment).map(|ip| ip.address.addr()).collect())
+}
+
 /// Opens the sandbox's network namespace.
 pub(super) fn namespace(sandbox: &Sandbox) -> Result<Netns, Failure> {
     let netns = Netns::open(&sandbox.netns).map_err(of)?;
@@ -117,10 +123,9 @@ fn of(error: crate::links::Error) -> Failure {
     Failure::of(&error)
 }
 
-fn not_announced(announced: Result<(), crate::links::Error>) {
+fn not_announced(announced: Result<(), Failure>) {
     if let Err(error) = announced {
-        let error = error_chain(&error);
-        tracing::warn!(error, "neighbours may not know the pod's addresses for a minute");
+        tracing::warn!(%error, "neighbours may not know the pod's addresses for a minute");
     }
 }
 
