@@ -26,8 +26,8 @@
 //! reads as `Adding`, and a `Planned` that had no ADD is gone. See [`journal`](super::journal).
 //!
 //! Some networks want a proof before the pod uses what an ADD has made: that no other host has its addresses,
-//! that the gateway answers. Until then it is `Adding`, with the result in memory alone: what a crash leaves is
-//! undone. All attachments of the pod that can be made are made first, and then proven together.
+//! that the gateway answers. Until then it is `Adding`, with the result in memory alone: what a crash leaves
+//! is undone. All attachments of the pod that can be made are made first, and then proven together.
 //!
 //! An ADD made nothing if no plugin ran, for example because one is missing, or if the first one reports so.
 //!

@@ -57,8 +57,8 @@ impl CniPlugins {
         Ok(())
     }
 
-    /// Says of a failed ADD whether another host has an address. A plugin that waits for the kernel's look for
-    /// duplicates has its own words for it.
+    /// Says of a failed ADD whether another host has an address. A plugin that waits for the kernel's look
+    /// for duplicates has its own words for it.
     pub(super) async fn explained(&self, spec: &Spec, sandbox: &Sandbox, failed: AddFailure) -> AddFailure {
         if self.place != Place::Pod || !spec.wire.probes || !failed.owes_del() {
             return failed;

@@ -1,4 +1,5 @@
-//! The proof that what a pod's ADDs have made can be used: all of it at once, after the ADDs that can be done.
+//! The proof that what a pod's ADDs have made can be used: all of it at once, after the ADDs that can be
+//! done.
 
 use std::sync::Arc;
 
@@ -75,8 +76,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         proof.instrument(span)
     }
 
-    /// Has a DEL follow, as after a failed ADD, also for the later attachments of the group, which may be made
-    /// of this one.
+    /// Has a DEL follow, as after a failed ADD, also for the later attachments of the group, which may be
+    /// made of this one.
     async fn not_proven(&mut self, key: &str, failure: Failure, started: Instant) {
         let Some(failed) = self.record(key).cloned() else { return };
         self.ended(key, Operation::Add, End::Failed, Some(&failure), started);
