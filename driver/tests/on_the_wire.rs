@@ -310,19 +310,14 @@ fn neighbours_still_know_the_host_that_has_the_address() {
 
 #[test]
 #[ignore = "needs root and NETCLAIM_CNI_BIN"]
-fn asking_takes_less_than_a_second() {
+fn two_interfaces_of_a_pod_on_one_network_do_not_find_each_other() {
     on_a_host(&[], async |host| {
         let (_other, pod, network) = (neighbour(), Netns::new(), network(&host));
-        let range = json!([[{"subnet": "10.9.0.0/24"}]]);
-        let took = async |if_name: &str, wire| {
-            let plugin = json!({"type": "macvlan", "master": "up0", "ipam": host.ipam(range.clone())});
-            let (spec, started) = (spec(&host, if_name, plugin, wire), Instant::now());
-            attach(&network, &spec, &pod).await;
-            started.elapsed()
-        };
-        let (unasked, asked) = (took("net1", Wire::default()).await, took("net2", PROBES).await);
-        assert!(unasked < Duration::from_millis(500), "{unasked:?}");
-        assert!(asked < unasked + Duration::from_secs(1), "{asked:?}, {unasked:?} without");
+        for if_name in ["net1", "net2"] {
+            let ipam = host.ipam(json!([[{"subnet": "10.9.0.0/24"}]]));
+            let plugin = json!({"type": "macvlan", "master": "up0", "ipam": ipam});
+            attach(&network, &spec(&host, if_name, plugin, PROBES), &pod).await;
+        }
     });
 }
 

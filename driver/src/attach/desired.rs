@@ -473,7 +473,7 @@ mod tests {
                     self.agent.desired.forget_released(&self.agent.records);
                     return Ok(true);
                 }
-                Step::Rest => return Ok(false),
+                Step::Prove | Step::Rest => return Ok(false),
             }
             self.agent.running = Some((key, step));
             Ok(true)

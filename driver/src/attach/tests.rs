@@ -1315,7 +1315,7 @@ async fn what_is_not_proven_is_made_again_with_the_later_ones_of_its_claim() {
     let node = to_be_proven(&[("a", 0), ("a", 1), ("b", 0)]).await;
     node.plugins.prove.lock().unwrap().push_back(Script::Fail);
     node.up("s1");
-    node.until("failed", |state| state.gate("s1") == Gate::Failed("network n: no".to_owned())).await;
+    node.until("failed", |state| matches!(state.gate("s1"), Gate::Failed(_))).await;
     node.until("open", |state| state.gate("s1") == Gate::Open).await;
     let expected = [
         "add a0 s1",

@@ -43,13 +43,13 @@ impl Drop for Machine<'_> {
 }
 
 pub fn a_pod_gets_another_address_than_a_machine_beside_the_cluster(test: &Test<'_>) -> Result<()> {
-    let _link = Plugged::new(test, "eth47")?;
-    let machine = Machine::at(test, "eth47")?;
+    let _link = Plugged::new(test, "eth43")?;
+    let machine = Machine::at(test, "eth43")?;
     let taken = test.address(0, 10);
     machine.has(&taken)?;
     let except = [(0, 9), (12, 255)]
         .map(|(first, last)| format!("{}-{}", test.address(0, first), test.address(0, last)));
-    let network = test.network_on("eth47", "a", |network| {
+    let network = test.network_on("eth43", "a", |network| {
         network["spec"]["conflicts"] = json!("Probe");
         network["spec"]["addresses"] =
             json!({"ranges": [{"subnet": test.subnet(0), "exclude": except}]});
@@ -87,10 +87,10 @@ pub fn a_pod_waits_while_another_host_has_the_address_that_its_claim_asks_for(te
 }
 
 pub fn a_pod_waits_for_the_gateway_that_its_network_requires(test: &Test<'_>) -> Result<()> {
-    let _link = Plugged::new(test, "eth49")?;
-    let machine = Machine::at(test, "eth49")?;
+    let _link = Plugged::new(test, "eth44")?;
+    let machine = Machine::at(test, "eth44")?;
     let gateway = test.address(0, 254);
-    let network = test.network_on("eth49", "a", |network| {
+    let network = test.network_on("eth44", "a", |network| {
         network["spec"]["gateway"] = json!("Required");
         network["spec"]["cni"]["plugins"][0]["ipam"]["ranges"] =
             json!([[{"subnet": test.subnet(0), "gateway": gateway}]]);
