@@ -213,6 +213,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 Box::pin(self.apply(command)).await;
             }
             match self.desired.next_step(&self.records, &self.retries, &self.boot_id, Instant::now()) {
+                Some((_, Step::Prove)) => Box::pin(self.prove(commands, ending)).await,
                 Some((index, step)) => Box::pin(self.perform(index, step, commands)).await,
                 None => {
                     if let Some(check) = self.checks.pop() {
@@ -350,9 +351,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         match step {
             Step::Add(sandbox) => self.add(index, sandbox, commands).await,
             Step::Del(sandbox) => self.del(index, sandbox, commands).await,
-            Step::Prove => self.prove(commands).await,
             Step::Forget => self.forget(index).await,
-            Step::Rest => {}
+            Step::Prove | Step::Rest => {}
         }
     }
 

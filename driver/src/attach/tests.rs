@@ -1348,6 +1348,16 @@ async fn what_was_not_proven_when_the_agent_ended_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_ends_does_not_wait_for_a_proof() {
+    let node = to_be_proven(&[("a", 0)]).await;
+    node.plugins.prove.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("prove a0 s1").await;
+    tokio::time::timeout(Duration::from_secs(5), node.attacher.drain()).await.expect("it ends");
+    assert_eq!(node.journalled(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_proof_ends_with_its_sandbox_and_its_claim() {
     let node = to_be_proven(&[("a", 0)]).await;
     node.plugins.prove.lock().unwrap().extend([Script::Hang, Script::Hang]);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 use netclaim_cni::CniResult;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::{AddFailure, Attach, Commands, End, Ended, Observer, Pod, Step, machine, span};
@@ -16,8 +17,8 @@ use crate::attach::{Failure, Traced};
 
 impl<A: Attach, O: Observer> Pod<A, O> {
     /// Proves what is made. The first failure ends that, and so does other work: what was not proven by then
-    /// is proven later.
-    pub(super) async fn prove(&mut self, commands: &mut Commands<O::Owner>) {
+    /// is proven later, or made again by the next agent if this one is `ending`.
+    pub(super) async fn prove(&mut self, commands: &mut Commands<O::Owner>, ending: &CancellationToken) {
         let is_due = |record: &&Record<O::Owner>| {
             let desired = self.desired.of(record, &self.records, &self.boot_id);
             machine::next(record, &desired, &self.boot_id) == Step::Prove
@@ -32,6 +33,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let operation = async {
             tokio::select! {
                 proven = proofs => Some(proven),
+                () = ending.cancelled() => None,
                 // Another ADD is due.
                 () = tokio::time::sleep_until(next_due.unwrap_or(started)), if next_due.is_some() => None,
             }
