@@ -59,5 +59,8 @@ fn without(left_out: &[IpAddr]) -> String {
         return String::new();
     }
     let named = left_out.iter().take(NAMED).map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-    format!("; {} are left out for 10 minutes because other hosts on the network have them: {named}", left_out.len())
+    format!(
+        "; {} are left out for 10 minutes because other hosts on the network have them: {named}",
+        left_out.len()
+    )
 }

@@ -51,8 +51,7 @@ pub fn a_pod_gets_another_address_than_a_machine_beside_the_cluster(test: &Test<
         .map(|(first, last)| format!("{}-{}", test.address(0, first), test.address(0, last)));
     let network = test.network_on("eth43", "a", |network| {
         network["spec"]["conflicts"] = json!("Probe");
-        network["spec"]["addresses"] =
-            json!({"ranges": [{"subnet": test.subnet(0), "exclude": except}]});
+        network["spec"]["addresses"] = json!({"ranges": [{"subnet": test.subnet(0), "exclude": except}]});
         network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
     })?;
     test.pod("p", &network)?;
