@@ -174,6 +174,17 @@ reasons! {
         /// Enlarge its range, or end pods that have its addresses. With
         /// [`spec.addresses`](../tasks/addresses.md) the scheduler counts them, and this does not occur.
         OutOfAddresses,
+        /// Another host on the network has an address that the pod would get, and the ClaimNetwork has
+        /// `conflicts: Probe`. The pod gets another address where there is one, or waits.
+        ///
+        /// Find the host by the MAC address in the message. See [on the
+        /// wire](../tasks/on-the-wire.md#an-address-that-another-host-has).
+        AddressInUse,
+        /// The gateway does not answer, and the ClaimNetwork has `gateway: Required`. The pod waits.
+        ///
+        /// See whether the gateway is up, and whether the uplink and its VLAN lead to it. See [on the
+        /// wire](../tasks/on-the-wire.md#a-gateway-that-must-answer).
+        GatewayUnreachable,
         /// A plugin has not answered within `--cni-timeout`, and was killed.
         ///
         /// Read the message, and the plugin's log.

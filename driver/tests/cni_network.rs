@@ -64,7 +64,7 @@ fn spec(name: &str, plugin: &str) -> Spec {
         conflist: NetworkList::parse(list.to_string().as_bytes()).unwrap(),
         args: Default::default(),
         capability_args: Default::default(),
-        accept_ra: false,
+        wire: Default::default(),
     }
 }
 

@@ -38,7 +38,7 @@ fn plan(claim: &str, index: u32, if_name: &str, list: &Value) -> Plan {
         conflist: NetworkList::parse(list.to_string().as_bytes()).unwrap(),
         args: Default::default(),
         capability_args: Default::default(),
-        accept_ra: false,
+        wire: Default::default(),
     };
     let owner = Claimant { claim: object(claim), pod: object("p"), rest: Default::default() };
     let network = list["name"].as_str().unwrap().to_owned();

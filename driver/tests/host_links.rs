@@ -108,7 +108,7 @@ impl Pod {
             conflist: host.list("h", json!([plugin])),
             args: Default::default(),
             capability_args: Default::default(),
-            accept_ra: false,
+            wire: Default::default(),
         };
         let bin = std::env::var_os("NETCLAIM_CNI_BIN").unwrap();
         let runtime = Runtime::new(vec![bin.into()]).unwrap();

@@ -36,7 +36,7 @@ fn spec(host: &Host, name: &str, more: Value) -> Spec {
         conflist: parsed(&list),
         args: Default::default(),
         capability_args: Default::default(),
-        accept_ra: false,
+        wire: Default::default(),
     }
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn plan(claim: &str) -> Plan {
         conflist: conflist(json!([{"type": "noop"}])),
         args: Default::default(),
         capability_args: Default::default(),
-        accept_ra: false,
+        wire: Default::default(),
     };
     Plan { owner, index: 0, of: 1, finalizes: None, network: "storage".into(), spec }
 }

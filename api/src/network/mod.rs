@@ -9,6 +9,7 @@ mod on_failure;
 pub mod overlap;
 mod repair;
 mod validation;
+mod wire;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +31,7 @@ pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
 pub use on_failure::{OnFailure, OnTrafficFailure};
 pub use repair::Repair;
+pub use wire::{Conflicts, Gateway};
 
 /// A network that pods can be attached to through ResourceClaims.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -131,6 +133,17 @@ pub struct ClaimNetworkSpec {
     /// By default, they take none: whatever sends on the network could give pods another default route.
     #[serde(default, rename = "acceptRA", skip_serializing_if = "std::ops::Not::not")]
     pub accept_ra: bool,
+    /// What becomes of an address that another host on the network has. `Ignore`: the pod uses it, too.
+    /// `Probe`: before the pod's containers start, the agent asks the network for up to 1 s who has the
+    /// address (ARP, IPv6 neighbour discovery). If another host has it, the pod gets another address or
+    /// waits, and its claim names the host's MAC address.
+    #[serde(default, skip_serializing_if = "Conflicts::is_ignore")]
+    pub conflicts: Conflicts,
+    /// Whether the pod's containers wait until the gateway of each address answers (ARP, IPv6 neighbour
+    /// discovery). `Optional`: they do not. `Required`: they wait, and the claim names a gateway that does
+    /// not answer.
+    #[serde(default, skip_serializing_if = "Gateway::is_optional")]
+    pub gateway: Gateway,
     /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]
     pub allow: Allow,

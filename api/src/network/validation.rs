@@ -74,6 +74,7 @@ impl ClaimNetworkSpec {
         problems.extend(self.node_problems());
         problems.extend(self.repair_problems().into_iter().map(|p| p.within("spec")));
         problems.extend(self.on_failure_problems().map(|p| p.within("spec")));
+        problems.extend(self.conflicts_problems().map(|p| p.within("spec")));
         problems.extend(self.allow.problems().into_iter().map(|p| p.within("spec.allow")));
         problems.extend(self.cni_findings(name, Severity::Error));
         let whereabouts = whereabouts_problems(&self.cni, &self.allow);

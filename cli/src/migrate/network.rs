@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use netclaim_api::addresses::NetworkAddresses;
 use netclaim_api::network::{
-    ClaimNetworkSpec, Namespaces, NetworkCapacity, OnFailure, Repair, Scope, UplinkSelector,
+    ClaimNetworkSpec, Conflicts, Gateway, Namespaces, NetworkCapacity, OnFailure, Repair, Scope,
+    UplinkSelector,
 };
 use netclaim_api::{Allow, IfName, Invalid, NetworkName, Setting};
 use netclaim_cni::refuse_duplicate_keys;
@@ -101,6 +102,8 @@ pub(super) fn translate(
     let spec = ClaimNetworkSpec {
         pod_labels: None,
         accept_ra: false,
+        conflicts: Conflicts::Ignore,
+        gateway: Gateway::Optional,
         scope: Scope::Node,
         node_selector: None,
         namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),

@@ -23,19 +23,25 @@ pub enum Cause {
     TryAgainLater,
     /// An IPAM plugin has no address left.
     OutOfAddresses,
+    /// Another host on the network has an address that the attachment has got.
+    AddressInUse,
+    /// A gateway that the attachment needs does not answer.
+    GatewayUnreachable,
     /// The deadline has passed.
     TimedOut,
 }
 
 impl Cause {
     /// All causes.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Other,
         Self::PluginMissing,
         Self::PluginNotReady,
         Self::PluginLimited,
         Self::TryAgainLater,
         Self::OutOfAddresses,
+        Self::AddressInUse,
+        Self::GatewayUnreachable,
         Self::TimedOut,
     ];
 
@@ -48,6 +54,8 @@ impl Cause {
             Self::PluginLimited => "PluginLimited",
             Self::TryAgainLater => "TryAgainLater",
             Self::OutOfAddresses => "OutOfAddresses",
+            Self::AddressInUse => "AddressInUse",
+            Self::GatewayUnreachable => "GatewayUnreachable",
             Self::TimedOut => "TimedOut",
         }
     }

@@ -182,7 +182,8 @@ impl PodDesired {
     }
 
     /// The step to take now, with the index of its record: debts first, in reverse; then, while nothing is
-    /// owed, the first ADD that is missing. `records` are in the order in which attachments are made.
+    /// owed, the first ADD that is missing; and while that waits, or none is missing, the proof of what is
+    /// made. `records` are in the order in which attachments are made.
     pub fn next_step<O: Owner>(
         &self,
         records: &[Record<O>],
@@ -202,8 +203,9 @@ impl PodDesired {
             let operation = if matches!(step, Step::Add(_)) { Operation::Add } else { Operation::Del };
             retries.waits(&record.key(), operation, now)
         };
+        let is_debt = |step: &Step| matches!(step, Step::Del(_) | Step::Forget);
         let debt = steps.iter().rev().find(|(index, record, step)| {
-            !matches!(step, Step::Add(_)) && !waits(record, step) && !carries(*index, record, &steps, retries)
+            is_debt(step) && !waits(record, step) && !carries(*index, record, &steps, retries)
         });
         if let Some((index, _, step)) = debt {
             return Some((*index, step.clone()));
@@ -211,8 +213,10 @@ impl PodDesired {
         if steps.iter().any(|(.., step)| matches!(step, Step::Del(_))) {
             return None;
         }
-        let (index, record, step) = steps.into_iter().next()?;
-        (!waits(record, &step)).then_some((index, step))
+        let mut adds = steps.iter().filter(|(.., step)| *step != Step::Prove);
+        let add = adds.next().filter(|(_, record, step)| !waits(record, step));
+        let (index, _, step) = add.or_else(|| steps.iter().find(|(.., step)| *step == Step::Prove))?;
+        Some((*index, step.clone()))
     }
 }
 
@@ -403,7 +407,7 @@ mod tests {
         /// An ADD that leads nowhere is ended in the midst; what it has made is not known.
         fn cut_short(&mut self) {
             let Agent { records, desired, running, .. } = &mut self.agent;
-            let Some((key, Step::Add(_))) = running else { return };
+            let Some((key, Step::Add(_) | Step::Prove)) = running else { return };
             let record = records.iter().find(|record| record.key() == *key);
             if !record.is_some_and(|record| desired.still_wants(record, records, BOOT)) {
                 self.made.remove(key);
@@ -439,6 +443,7 @@ mod tests {
                     if record.plan.is_finalizer() {
                         let missing = self.attachments().find(|other| !self.is_kept(other, &sandbox.id));
                         prop_assert!(missing.is_none(), "{key} is made before {missing:?}");
+                        prop_assert!(self.attachments().all(|other| other.made.is_none()), "not proven");
                     }
                     record.phase = moved(Event::AddDue(sandbox.clone()))?;
                     self.owed.insert(key.clone(), sandbox.id.clone());
@@ -458,7 +463,7 @@ mod tests {
                         });
                     prop_assert!(waits_for.is_none(), "{key} is deleted before {waits_for:?}");
                     record.phase = moved(Event::DelDue)?;
-                    record.is_redone = false;
+                    (record.is_redone, record.made) = (false, None);
                     self.made.remove(&key);
                     self.store(record);
                 }
@@ -468,6 +473,10 @@ mod tests {
                     self.agent.records.remove(index);
                     self.agent.desired.forget_released(&self.agent.records);
                     return Ok(true);
+                }
+                Step::Prove => {
+                    prop_assert!(!desired.is_released(record.plan.owner.group()));
+                    prop_assert_eq!(self.owed.get(&key), record.phase.sandbox().map(|sandbox| &sandbox.id));
                 }
                 Step::Rest => return Ok(false),
             }
@@ -482,7 +491,8 @@ mod tests {
         /// Whether a record is whole in this sandbox, which is the pod's, and not released.
         fn is_kept(&self, record: &Record<Claimant>, sandbox: &String) -> bool {
             let desired = &self.agent.desired;
-            self.made.get(&record.key()) == Some(sandbox)
+            let is_made = self.made.get(&record.key()) == Some(sandbox);
+            (is_made || record.made.is_some())
                 && desired.is_current(sandbox)
                 && !record.is_redone
                 && !desired.is_released(record.plan.owner.group())
@@ -515,9 +525,53 @@ mod tests {
             Ok(())
         }
 
+        /// The attachments of one claim are to be proven.
+        fn needs_proof(record: &Record<Claimant>) -> bool {
+            record.plan.owner.group() == "b-uid" && !record.plan.is_finalizer()
+        }
+
+        fn end_proof(&mut self, key: &str, succeeds: bool) -> Result<(), TestCaseError> {
+            let illegal = |illegal: machine::Illegal| TestCaseError::fail(illegal.to_string());
+            let Some(record) = self.agent.records.iter().find(|record| record.key() == key) else {
+                return Ok(());
+            };
+            let (record, all) = (record.clone(), self.agent.records.clone());
+            if succeeds {
+                let Some(made) = record.made.clone() else { return Ok(()) };
+                self.made.extend(record.phase.sandbox().map(|sandbox| (key.to_owned(), sandbox.id.clone())));
+                let phase = after(record.phase.clone(), Event::Added(made)).map_err(illegal)?;
+                self.agent.retries.succeeded(key);
+                self.store(Record { phase, made: None, ..record });
+                return Ok(());
+            }
+            for other in all.into_iter().filter(|other| record.is_redone_with(other)) {
+                let event = match other.phase {
+                    Phase::Adding { .. } => Event::AddFailed(None),
+                    Phase::Attached { .. } => Event::DelDue,
+                    Phase::Planned | Phase::Deleting { .. } => continue,
+                };
+                self.made.remove(&other.key());
+                let phase = after(other.phase.clone(), event).map_err(illegal)?;
+                self.store(Record { phase, made: None, ..other });
+            }
+            self.agent.retries.failed(key, Operation::Add, false, self.now);
+            Ok(())
+        }
+
         fn end(&mut self, succeeds: bool) -> Result<(), TestCaseError> {
             let Some((key, step)) = self.agent.running.take() else { return Ok(()) };
             let Some(mut record) = self.journal.get(&key).cloned() else { return Ok(()) };
+            match &step {
+                Step::Prove => return self.end_proof(&key, succeeds),
+                Step::Add(_) if succeeds && Self::needs_proof(&record) => {
+                    let mut known = self.agent.records.iter_mut();
+                    if let Some(known) = known.find(|known| known.key() == key) {
+                        known.made = Some(result(r#"{"cniVersion":"1.1.0"}"#));
+                    }
+                    return Ok(());
+                }
+                _ => {}
+            }
             let (event, operation) = match (&step, succeeds) {
                 (Step::Add(_), true) => {
                     (Some(Event::Added(result(r#"{"cniVersion":"1.1.0"}"#))), Operation::Add)

@@ -25,6 +25,10 @@
 //! Only `Adding` waits for the disk. After a reboot without an orderly end of the agent, whatever followed it
 //! reads as `Adding`, and a `Planned` that had no ADD is gone. See [`journal`](super::journal).
 //!
+//! Some networks want a proof before the pod uses what an ADD has made: that no other host has its addresses,
+//! that the gateway answers. Until then it is `Adding`, with the result in memory alone: what a crash leaves
+//! is undone. All attachments of the pod that can be made are made first, and then proven together.
+//!
 //! An ADD made nothing if no plugin ran, for example because one is missing, or if the first one reports so.
 //!
 //! The journal notes a host link that an ADD moves into the pod together with `Adding`. Giving it back is
@@ -58,6 +62,8 @@ pub enum Step {
     Add(Sandbox),
     /// Write [`Phase::Deleting`], run the DEL.
     Del(Sandbox),
+    /// See whether what the ADD [has made](Record::made) can be used.
+    Prove,
     /// Remove the record.
     Forget,
     /// Nothing.
@@ -74,6 +80,11 @@ pub fn next<O>(record: &Record<O>, desired: &Desired, boot_id: &str) -> Step {
         (Phase::Deleting { sandbox, .. }, _) => Step::Del(sandbox.clone()),
         (Phase::Adding { sandbox } | Phase::Attached { sandbox, .. }, _) if sandbox.boot_id != boot_id => {
             Step::Del(sandbox.clone())
+        }
+        (Phase::Adding { sandbox }, Desired::Attached(desired))
+            if record.made.is_some() && sandbox.id == desired.id =>
+        {
+            Step::Prove
         }
         // This ADD does not run any more, or `next` would not be called. What it left is unknown.
         (Phase::Adding { sandbox }, Desired::Attached(_) | Desired::Detached | Desired::Forgotten) => {
@@ -264,7 +275,7 @@ mod tests {
                     prop_assert_eq!(&self.owed, &None, "forgotten with a DEL owed");
                     self.record = None;
                 }
-                Step::Rest => {}
+                Step::Prove | Step::Rest => {}
             }
             Ok(step)
         }

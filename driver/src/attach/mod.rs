@@ -58,14 +58,14 @@ use netclaim_cni::{CniResult, ContainerId, IfName, ListName, Retry, Stopped};
 
 pub use attacher::{Attacher, LiveSandbox};
 pub use cause::Cause;
-pub use plan::{Owner, Plan, Spec};
+pub use plan::{Owner, Plan, Spec, Wire};
 pub use plugins::{CniPlugins, Interface, Status};
 pub use record::{Finding, Phase, Record, Sandbox};
 use retry::Attempt;
 pub use retry::Operation;
 pub use state::{Gate, PodState};
 
-use crate::links::HostLink;
+use crate::links::{HostLink, InUse};
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +77,8 @@ pub struct Failure {
     pub cause: Cause,
     /// Whether the same operation fails until the configuration, the arguments or the plugin change.
     pub is_permanent: bool,
+    /// The addresses that other hosts have, by [`Cause::AddressInUse`].
+    pub in_use: Vec<InUse>,
 }
 
 impl Failure {
@@ -88,7 +90,7 @@ impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE));
-        Self { message, cause: Cause::Other, is_permanent: false }
+        Self { message, cause: Cause::Other, is_permanent: false, in_use: Vec::new() }
     }
 
     /// A failure because of this error, with all its causes.
@@ -265,6 +267,21 @@ pub trait Attach: Send + Sync + 'static {
         spec: &Spec,
         sandbox: &Sandbox,
     ) -> impl Future<Output = Result<CniResult, AddFailure>> + Send;
+
+    /// Finds out whether what an [`add`](Self::add) has made can be used on its network, if that
+    /// [needs a proof](Wire::needs_proof). What has been made for the pod is proven together. Dropping the
+    /// future ends that.
+    ///
+    /// # Errors
+    /// Why it must not be used. It counts as a failed ADD: a DEL follows.
+    fn prove(
+        &self,
+        _spec: &Spec,
+        _sandbox: &Sandbox,
+        _made: &CniResult,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Checks whether a [`finalize`](Self::finalize) can begin. If not, it must not: nothing is owed then.
     fn can_finalize(&self, _spec: &Spec) -> impl Future<Output = Result<(), Failure>> + Send {

@@ -40,8 +40,26 @@ pub struct Spec {
     pub args: BTreeMap<String, String>,
     /// Capability arguments by capability.
     pub capability_args: CapabilityArgs,
-    /// Whether the interface takes addresses and routes from router advertisements.
+    /// How the interface behaves on its network.
+    pub wire: Wire,
+}
+
+/// How an interface behaves on its network, beside what the plugins make of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wire {
+    /// It takes addresses and routes from router advertisements.
     pub accept_ra: bool,
+    /// It does not use an address that another host has.
+    pub probes: bool,
+    /// It is attached when its gateways answer.
+    pub needs_gateway: bool,
+}
+
+impl Wire {
+    /// Whether something must be true on the network before the pod uses what an ADD has made.
+    pub fn needs_proof(self) -> bool {
+        self.probes || self.needs_gateway
+    }
 }
 
 /// One attachment of a group.
@@ -97,6 +115,10 @@ struct PlanFile<O> {
     capability_args: CapabilityArgs,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     accept_ra: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    probes: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    needs_gateway: bool,
 }
 
 impl<O: Owner> From<PlanFile<O>> for Plan<O> {
@@ -112,9 +134,12 @@ impl<O: Owner> From<PlanFile<O>> for Plan<O> {
             args,
             capability_args,
             accept_ra,
+            probes,
+            needs_gateway,
         } = file;
         let tenant = owner.tenant().to_owned();
-        let spec = Spec { tenant, if_name, conflist, args, capability_args, accept_ra };
+        let wire = Wire { accept_ra, probes, needs_gateway };
+        let spec = Spec { tenant, if_name, conflist, args, capability_args, wire };
         Self { owner, index, of, finalizes, network, spec }
     }
 }
@@ -122,7 +147,21 @@ impl<O: Owner> From<PlanFile<O>> for Plan<O> {
 impl<O> From<Plan<O>> for PlanFile<O> {
     fn from(plan: Plan<O>) -> Self {
         let Plan { owner, index, of, finalizes, network, spec } = plan;
-        let Spec { tenant: _, if_name, conflist, args, capability_args, accept_ra } = spec;
-        Self { owner, index, of, finalizes, network, if_name, conflist, args, capability_args, accept_ra }
+        let Spec { tenant: _, if_name, conflist, args, capability_args, wire } = spec;
+        let Wire { accept_ra, probes, needs_gateway } = wire;
+        Self {
+            owner,
+            index,
+            of,
+            finalizes,
+            network,
+            if_name,
+            conflist,
+            args,
+            capability_args,
+            accept_ra,
+            probes,
+            needs_gateway,
+        }
     }
 }

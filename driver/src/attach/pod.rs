@@ -7,6 +7,8 @@
 //! * The task takes commands while an operation runs. It ends an ADD whose sandbox is gone or whose group is
 //!   released. It never ends a DEL.
 
+mod prove;
+
 use std::any::Any;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -28,7 +30,7 @@ use super::counters::Counters;
 use super::desired::{PodDesired, sort};
 use super::journal::{self, Journal};
 use super::machine::{self, Desired, Event, Step};
-use super::plan::{Owner, Plan};
+use super::plan::{Owner, Plan, Wire};
 use super::record::{Finding, Phase, Record, Repaired, Sandbox};
 use super::repair::same_again;
 use super::retry::{Attempt, Operation, Retries, delay_after};
@@ -216,6 +218,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 Box::pin(self.apply(command)).await;
             }
             match self.desired.next_step(&self.records, &self.retries, &self.boot_id, Instant::now()) {
+                Some((_, Step::Prove)) => Box::pin(self.prove(commands, ending)).await,
                 Some((index, step)) => Box::pin(self.perform(index, step, commands)).await,
                 None => {
                     if let Some(check) = self.checks.pop() {
@@ -354,7 +357,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             Step::Add(sandbox) => self.add(index, sandbox, commands).await,
             Step::Del(sandbox) => self.del(index, sandbox, commands).await,
             Step::Forget => self.forget(index).await,
-            Step::Rest => {}
+            Step::Prove | Step::Rest => {}
         }
     }
 
@@ -378,6 +381,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         Failpoint::AddDue.reach();
         let (plan, moves) = (Arc::clone(&record.plan), record.moved_link.is_some());
         let asks = record.asks_in(&sandbox.id);
+        // Finalizers make nothing that is on a network.
+        let wire = if plan.is_finalizer() { Wire::default() } else { plan.spec.wire };
         self.replace(record);
         self.publish().await;
         if turn.is_some() {
@@ -418,6 +423,11 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         self.ended(&key, Operation::Add, end, failure, started);
         match ended {
+            Ended::Done(Ok((result, _))) if wire.needs_proof() => {
+                if let Some(record) = self.records.iter_mut().find(|record| record.key() == key) {
+                    record.made = Some(result);
+                }
+            }
             Ended::Done(Ok((result, index))) => self.added(&key, result, index).await,
             Ended::Done(Err(failed)) => {
                 let failure = failed.failure.clone();
@@ -465,10 +475,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             } else {
                 attach.can_begin(&plan.spec, &of_add).await
             };
-            begins.map_err(|Failure { message, cause, is_permanent }| Failure {
-                cause,
-                is_permanent,
-                ..Failure::new(format!("{}: {message}", plan.owner))
+            begins.map_err(|failure| {
+                let message = Failure::new(format!("{}: {}", plan.owner, failure.message)).message;
+                Failure { message, ..failure }
             })
         };
         match self.attend(looked, commands, |pod| pod.wants_in(key, sandbox)).await {
@@ -547,6 +556,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             return;
         }
         (record.error, record.failed) = (None, None);
+        record.in_use.clear();
         // A bridge may be made by the ADD.
         if !record.plan.is_finalizer() {
             record.host_link = record.host_link.or_else(|| self.attach.host_link(&record.plan.spec));
@@ -582,7 +592,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 record.checked = false;
             }
             record.is_redone = false;
-            if !self.advance(&mut record, Event::DelDue) {
+            // The DEL needs what the ADD has made.
+            let event = record.made.take().map_or(Event::DelDue, |made| Event::AddFailed(Some(made)));
+            if !self.advance(&mut record, event) {
                 return;
             }
             record.check = None;
@@ -898,6 +910,10 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
             (record.error, record.failed) = (Some(failure.message.clone()), Some(operation));
             record.cause = failure.cause;
+            // What a DEL says of itself does not make an address free.
+            if operation == Operation::Add {
+                record.in_use.clone_from(&failure.in_use);
+            }
             let group = record.plan.owner.group();
             for (_, reply) in self.waiting.extract_if(.., |(waiting, _)| waiting == group) {
                 let _ = reply.send(Err(failure.clone()));
@@ -958,7 +974,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     fn advance(&self, record: &mut Record<O::Owner>, event: Event) -> bool {
         match machine::after(record.phase.clone(), event) {
             Ok(phase) => {
-                record.phase = phase;
+                (record.phase, record.made) = (phase, None);
                 true
             }
             Err(illegal) => {

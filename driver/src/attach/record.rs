@@ -12,7 +12,7 @@ use super::cause::Cause;
 use super::plan::{Owner, Plan, Spec};
 use super::plugins::asked::keeps_addresses;
 use super::retry::Operation;
-use crate::links::{HostLink, NetnsId};
+use crate::links::{HostLink, InUse, NetnsId};
 
 /// The pod's sandbox that an attachment was, or is being, made in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +126,11 @@ pub struct Record<O> {
     pub failed: Option<Operation>,
     /// What kind of failure `error` is. Not journalled, as `failed`.
     pub cause: Cause,
+    /// What the ADD has made that is to be proven. Not journalled: without it, a DEL is owed.
+    pub made: Option<CniResult>,
+    /// The addresses that the last ADD has left to other hosts. Not journalled: the next agent's ADD finds
+    /// them again.
+    pub in_use: Vec<InUse>,
     /// What the last CHECK of what is attached has found wrong. Not journalled: the next agent's CHECK finds
     /// it again.
     pub check: Option<Finding>,
@@ -151,6 +156,8 @@ impl<O: Owner> Record<O> {
             error: None,
             failed: None,
             cause: Cause::Other,
+            made: None,
+            in_use: Vec::new(),
             check: None,
             checked: false,
             is_redone: false,
@@ -328,6 +335,8 @@ impl<O: Clone> From<Record<O>> for RecordFile<O> {
             error,
             failed: _,
             cause: _,
+            made: _,
+            in_use: _,
             check: _,
             checked,
             is_redone,
@@ -385,7 +394,7 @@ pub(crate) mod tests {
             conflist: list(conflist),
             args: BTreeMap::new(),
             capability_args: Default::default(),
-            accept_ra: false,
+            wire: Default::default(),
         }
     }
 

@@ -38,6 +38,7 @@ struct Plugins {
     calls: Mutex<Vec<String>>,
     begin: Mutex<VecDeque<Script>>,
     add: Mutex<VecDeque<Script>>,
+    prove: Mutex<VecDeque<Script>>,
     del: Mutex<VecDeque<Script>>,
     check: Mutex<VecDeque<Script>>,
     collect: Mutex<VecDeque<Script>>,
@@ -141,6 +142,11 @@ impl Attach for Plugins {
         self.run(add, &self.add).await.map_err(failed)?;
         let made = json!({"cniVersion": "1.1.0", "interfaces": [{"name": spec.if_name}]});
         Ok(result(&made.to_string()))
+    }
+
+    async fn prove(&self, spec: &Spec, sandbox: &Sandbox, made: &CniResult) -> Result<(), Failure> {
+        assert_eq!(made.interfaces()[0].name, spec.if_name.as_str());
+        self.run(format!("prove {} {}", spec.if_name, sandbox.id), &self.prove).await
     }
 
     async fn finalize(
@@ -1301,4 +1307,110 @@ async fn a_broken_attachment_is_made_again_with_those_that_were_made_of_it() {
     assert_eq!(on_trial(), [true, true, false]);
     node.attacher.check(POD, "a-uid.0", true).await;
     assert_eq!(on_trial(), [false, true, false]);
+}
+
+/// A pod with attachments of these claims, whose networks want a proof.
+async fn to_be_proven(claims: &[(&str, u32)]) -> Node {
+    let node = Node::new();
+    let plans = claims.iter().map(|(claim, index)| {
+        let of = claims.iter().filter(|(other, _)| other == claim).count().try_into().unwrap();
+        let mut plan = Plan { of, ..named(claim, *index) };
+        plan.spec.wire.probes = true;
+        plan
+    });
+    node.attacher.prepare(plans.collect()).await.unwrap();
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_attachments_of_a_pod_are_made_and_then_proven_at_once() {
+    let node = to_be_proven(&[("a", 0), ("b", 0)]).await;
+    node.plugins.prove.lock().unwrap().extend([Script::Slow, Script::Slow]);
+    node.up("s1");
+    let started = tokio::time::Instant::now();
+    node.until_called("prove b0 s1").await;
+    let state = node.attacher.watch(POD).unwrap().borrow().clone();
+    assert!(state.records.iter().all(|record| matches!(record.phase, Phase::Adding { .. })), "{state:?}");
+    assert_eq!(state.gate("s1"), Gate::Wait, "nothing is proven");
+    node.until("open", |state| state.gate("s1") == Gate::Open).await;
+    assert_eq!(started.elapsed(), Duration::from_secs(1), "they are slow together");
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "add b0 s1", "prove a0 s1", "prove b0 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_proven_is_made_again_with_the_later_ones_of_its_claim() {
+    let node = to_be_proven(&[("a", 0), ("a", 1), ("b", 0)]).await;
+    node.plugins.prove.lock().unwrap().push_back(Script::Fail);
+    node.up("s1");
+    node.until("failed", |state| matches!(state.gate("s1"), Gate::Failed(_))).await;
+    node.until("open", |state| state.gate("s1") == Gate::Open).await;
+    let expected = [
+        "add a0 s1",
+        "add a1 s1",
+        "add b0 s1",
+        "prove a0 s1",
+        "del a1 s1 with result",
+        "del a0 s1 with result",
+        "prove b0 s1",
+        "add a0 s1",
+        "add a1 s1",
+        "prove a0 s1",
+        "prove a1 s1",
+    ];
+    assert_eq!(node.plugins.calls(), expected);
+    let ended: Vec<End> = node.watcher.2.lock().unwrap().iter().map(|(_, end, _)| *end).collect();
+    assert_eq!(ended.iter().filter(|end| **end == End::Failed).count(), 1, "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_proven_when_the_agent_ended_is_made_again() {
+    let mut node = to_be_proven(&[("a", 0)]).await;
+    node.plugins.prove.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("prove a0 s1").await;
+    node.restart("boot");
+    node.up("s1");
+    node.until("open", |state| state.gate("s1") == Gate::Open).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "prove a0 s1", "del a0 s1", "add a0 s1", "prove a0 s1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_ends_does_not_wait_for_a_proof() {
+    let node = to_be_proven(&[("a", 0)]).await;
+    node.plugins.prove.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("prove a0 s1").await;
+    tokio::time::timeout(Duration::from_secs(5), node.attacher.drain()).await.expect("it ends");
+    assert_eq!(node.journalled(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proof_ends_with_its_sandbox_and_its_claim() {
+    let node = to_be_proven(&[("a", 0)]).await;
+    node.plugins.prove.lock().unwrap().extend([Script::Hang, Script::Hang]);
+    node.up("s1");
+    node.until_called("prove a0 s1").await;
+    node.up("s2");
+    node.until_called("prove a0 s2").await;
+    node.attacher.release("a-uid").await.unwrap();
+    let expected = [
+        "add a0 s1",
+        "prove a0 s1",
+        "del a0 s1 with result",
+        "add a0 s2",
+        "prove a0 s2",
+        "del a0 s2 with result",
+    ];
+    assert_eq!(node.plugins.calls(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attachment_that_was_prepared_meanwhile_is_made_before_the_proof_goes_on() {
+    let node = to_be_proven(&[("a", 0)]).await;
+    node.plugins.prove.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("prove a0 s1").await;
+    node.attacher.prepare(vec![Plan { of: 1, ..named("b", 0) }]).await.unwrap();
+    node.until("open", |state| state.records.len() == 2 && state.gate("s1") == Gate::Open).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1", "prove a0 s1", "add b0 s1", "prove a0 s1"]);
 }

@@ -1,6 +1,7 @@
 //! Errors of links and network namespaces.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Why links or a network namespace could not be read or changed.
@@ -67,6 +68,24 @@ pub enum Error {
     Announce {
         /// Its name.
         link: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// Whether another host has an address of a link cannot be found out.
+    #[error("link {link}: cannot ask its network whether another host has the link's addresses")]
+    Probe {
+        /// Its name.
+        link: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The kernel does not ask for a neighbour.
+    #[error("link {link}: cannot ask for the hardware address of {ip}")]
+    Neighbour {
+        /// Its name.
+        link: String,
+        /// The neighbour.
+        ip: IpAddr,
         /// The kernel's error.
         source: io::Error,
     },

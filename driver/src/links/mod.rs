@@ -10,7 +10,7 @@
 //! * A [`LinkWatch`] keeps a [`Snapshot`] by the kernel's messages, and says when readers see a change.
 //! * [`classify`] decides which links pods may be attached to. It is a pure function of a snapshot.
 //! * [`Netns`] pins a pod's network namespace and runs work inside it. It has new interfaces announce their
-//!   addresses, and ignore router advertisements.
+//!   addresses, and ignore router advertisements. It finds out whether other hosts have their addresses.
 //! * [`HostLink`] is a host link as it was before it was moved into a pod. Restoring these is the only thing
 //!   here that changes links of the host.
 //!
@@ -24,6 +24,7 @@ mod moved;
 mod netlink;
 mod netns;
 mod on_the_wire;
+mod probe;
 mod read;
 mod snapshot;
 mod sysfs;
@@ -37,6 +38,7 @@ pub use error::Error;
 pub use link::{Link, OperState};
 pub use moved::{GivenBack, HostLink, Which};
 pub use netns::{Netns, NetnsId};
+pub use probe::InUse;
 pub use read::Links;
 pub use snapshot::Snapshot;
 pub use uplinks::{NodeTraffic, NotUplink, Relation, Traffic, classify, leads_out};

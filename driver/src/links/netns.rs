@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use super::error::Error;
 use super::link::Link;
 use super::netlink;
 use super::on_the_wire;
+use super::probe::{self, InUse};
 
 /// The namespace of the process: that of its first thread, which never leaves it.
 const OF_PROCESS: &str = "/proc/self/ns/net";
@@ -138,13 +140,53 @@ impl Netns {
         }
     }
 
-    /// Has links that come to the namespace from now on announce their addresses, and take addresses and
-    /// routes from router advertisements only if `accept_ra`.
+    /// Has links that come to the namespace from now on announce their addresses if `announces`, and take
+    /// addresses and routes from router advertisements if `accept_ra`.
     ///
     /// # Errors
     /// As of [`Netns::run`], and [`Error::Default`] if `/proc/sys` cannot be written.
-    pub async fn set_defaults(&self, accept_ra: bool) -> Result<(), Error> {
-        self.run(move || on_the_wire::set_defaults(accept_ra)).await?
+    pub async fn set_defaults(&self, accept_ra: bool, announces: bool) -> Result<(), Error> {
+        self.run(move || on_the_wire::set_defaults(accept_ra, announces)).await?
+    }
+
+    /// Returns those of the addresses of a link in the namespace that other hosts on its network have. Takes
+    /// 0.75 s, longer where some has one of them (1.1 s) or where the kernel is still looking (2.5 s).
+    ///
+    /// # Errors
+    /// As of [`Netns::links`], and [`Error::Probe`] (`CAP_NET_RAW` is needed).
+    pub async fn in_use(&self, name: &str, ips: Vec<IpAddr>) -> Result<Vec<InUse>, Error> {
+        let name = name.to_owned();
+        self.run(move || probe::in_use(&name, &ips)).await?
+    }
+
+    /// Returns the addresses of a link in the namespace of which the kernel has found that other hosts have
+    /// them. If there is one, takes as long as [`Netns::in_use`].
+    ///
+    /// # Errors
+    /// As of [`Netns::in_use`].
+    pub async fn found_in_use(&self, name: &str) -> Result<Vec<InUse>, Error> {
+        let name = name.to_owned();
+        self.run(move || probe::found_by_kernel(&name)).await?
+    }
+
+    /// Announces addresses of a link in the namespace that [nobody else has](Netns::in_use), and has the
+    /// kernel announce all addresses of the link from now on.
+    ///
+    /// # Errors
+    /// As of [`Netns::run`], and [`Error::Announce`].
+    pub async fn announce_probed(&self, name: &str, ips: Vec<IpAddr>) -> Result<(), Error> {
+        let name = name.to_owned();
+        self.run(move || probe::announce(&name, &ips)).await?
+    }
+
+    /// Returns those of the neighbours of a link in the namespace whose hardware address is not known, and
+    /// has the kernel ask for them.
+    ///
+    /// # Errors
+    /// As of [`Netns::links`], and [`Error::Neighbour`].
+    pub async fn unknown_neighbours(&self, name: &str, ips: Vec<IpAddr>) -> Result<Vec<IpAddr>, Error> {
+        let name = name.to_owned();
+        self.run(move || on_the_wire::unknown(&name, &ips)).await?
     }
 
     /// Announces the addresses of a link in the namespace to its neighbours.

@@ -5,26 +5,32 @@
 //!
 //! | sysctl | value | effect |
 //! |---|---|---|
-//! | `ipv4/arp_notify` | 1 | addresses are announced (gratuitous ARP, RFC 5227) when the interface comes up |
-//! | `ipv6/ndisc_notify` | 1 | so are IPv6 ones (RFC 4861, section 7.2.6), when no other host has them |
+//! | `ipv4/arp_notify` | 1, or 0 | addresses are announced (gratuitous ARP, RFC 5227) when the interface comes up |
+//! | `ipv6/ndisc_notify` | 1, or 0 | so are IPv6 ones (RFC 4861, section 7.2.6), when no other host has them |
 //! | `ipv6/accept_ra` | 0, or 1 | addresses and routes of router advertisements are ignored, or taken |
+//!
+//! They are not announced where they are [probed](super::probe) first.
 //!
 //! Plugins may set an interface up before it has its addresses, and a switch may not forward yet when it
 //! comes up. So addresses are announced again after the ADD.
 
+use std::net::IpAddr;
 use std::{fs, io};
 
 use nix::errno::Errno;
 
 use super::error::Error;
-use super::netlink::Socket;
+use super::netlink::{Neighbour, Socket};
 
 /// Sets what links have that come to the calling thread's network namespace. Without IPv6 there is less to
 /// set.
-pub(super) fn set_defaults(accept_ra: bool) -> Result<(), Error> {
-    let accept_ra = if accept_ra { "1" } else { "0" };
-    for (name, value) in [("ipv4/arp_notify", "1"), ("ipv6/ndisc_notify", "1"), ("ipv6/accept_ra", accept_ra)]
-    {
+pub(super) fn set_defaults(accept_ra: bool, announces: bool) -> Result<(), Error> {
+    let value = |is_on| if is_on { "1" } else { "0" };
+    for (name, value) in [
+        ("ipv4/arp_notify", value(announces)),
+        ("ipv6/ndisc_notify", value(announces)),
+        ("ipv6/accept_ra", value(accept_ra)),
+    ] {
         let (family, sysctl) = name.split_once('/').unwrap_or_default();
         match fs::write(format!("/proc/sys/net/{family}/conf/default/{sysctl}"), value) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -58,4 +64,22 @@ pub(super) fn announce(name: &str) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns those of the neighbours of a link of the calling thread's network namespace whose hardware address
+/// is not known, and has the kernel ask for them.
+pub(super) fn unknown(name: &str, ips: &[IpAddr]) -> Result<Vec<IpAddr>, Error> {
+    let mut socket = Socket::open()?;
+    let Some(link) = socket.links()?.into_iter().find(|link| link.name == name) else {
+        return Ok(ips.to_vec());
+    };
+    let known = socket.neighbours(link.index)?;
+    let is_known =
+        |ip: &IpAddr| known.iter().any(|neighbour: &Neighbour| neighbour.ip == *ip && neighbour.is_known());
+    let unknown: Vec<IpAddr> = ips.iter().copied().filter(|ip| !is_known(ip)).collect();
+    for ip in &unknown {
+        let asked = socket.ask_for_neighbour(link.index, *ip);
+        asked.map_err(|source| Error::Neighbour { link: link.name.clone(), ip: *ip, source })?;
+    }
+    Ok(unknown)
 }

@@ -167,6 +167,6 @@ fn spec(list: &str, order: &Order) -> Spec {
         conflist: NetworkList::parse(list.as_bytes()).unwrap(),
         args: order.args.iter().cloned().collect(),
         capability_args: order.capability_args.clone().into(),
-        accept_ra: false,
+        wire: Default::default(),
     }
 }

@@ -79,7 +79,7 @@ pub fn plan(
         conflist,
         args: BTreeMap::new(),
         capability_args: Default::default(),
-        accept_ra: false,
+        wire: Default::default(),
     };
     Ok(Plan { owner, index: 0, of: 1, finalizes: None, network: network.to_string(), spec })
 }

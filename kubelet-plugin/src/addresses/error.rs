@@ -13,9 +13,10 @@ pub(crate) enum AddressError {
     Invalid(#[from] Invalid),
     #[error(
         "no {family} address of ClaimNetwork {network:?} is free on node {node}, which has {blocks} blocks: see `kubectl get claimnetworks \
-         {network}` and `kubectl get addressblocks.netclaim.dev`"
+         {network}` and `kubectl get addressblocks.netclaim.dev`{}",
+        without(left_out)
     )]
-    NoAddress { network: String, family: Family, node: String, blocks: usize },
+    NoAddress { network: String, family: Family, node: String, blocks: usize, left_out: Vec<IpAddr> },
     #[error(
         "node {node} has not heard of its blocks of addresses for too long, so that other nodes may soon have them: no new pod gets \
          an address of ClaimNetwork {network:?} until the agent reaches the API server"
@@ -48,4 +49,18 @@ impl AddressError {
     pub(crate) fn is_for_lack_of_addresses(&self) -> bool {
         matches!(self, Self::NoAddress { .. } | Self::Stale { .. } | Self::NoPool { .. })
     }
+}
+
+/// Says which addresses are left out for a time.
+fn without(left_out: &[IpAddr]) -> String {
+    /// The most that are named.
+    const NAMED: usize = 8;
+    if left_out.is_empty() {
+        return String::new();
+    }
+    let named = left_out.iter().take(NAMED).map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+    format!(
+        "; {} are left out for 10 minutes because other hosts on the network have them: {named}",
+        left_out.len()
+    )
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use netclaim_api::addresses::choice::{Choice, Taken, Usable, choose};
@@ -17,6 +18,7 @@ use netclaim_cni::{IpRequest, NetworkList};
 use netclaim_driver::attach::record::Repaired;
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::error::AddressError;
 use crate::inventory::{Block, NodeAddresses, OwnBlock, OwnBlocks};
@@ -35,7 +37,13 @@ pub struct Book {
     pub retired: BTreeSet<String>,
     /// The address that was chosen last of each block, by ClaimNetwork.
     last: BTreeMap<String, BTreeMap<IpNet, IpAddr>>,
+    /// Until when no plan gets an address, because another host on the network has it, by ClaimNetwork.
+    left_out: BTreeMap<String, BTreeMap<IpAddr, Instant>>,
 }
+
+/// How long no attachment gets an address that another host has. The node's blocks have many times as many
+/// addresses as a pod can find taken meanwhile.
+pub const LEFT_OUT: Duration = Duration::from_secs(600);
 
 impl Book {
     /// Notes the addresses of a plan that is journalled.
@@ -43,6 +51,23 @@ impl Book {
         let Some(Addresses { chosen, .. }) = &plan.owner.addresses else { return };
         let of_network = self.last.entry(plan.network.clone()).or_default();
         of_network.extend(chosen.iter().map(|choice| (choice.block, choice.address)));
+    }
+
+    /// Leaves addresses of a ClaimNetwork out for [a time](LEFT_OUT): other hosts have them.
+    pub fn leave_out(&mut self, network: &str, ips: impl IntoIterator<Item = IpAddr>, now: Instant) {
+        let of_network = self.left_out.entry(network.to_owned()).or_default();
+        of_network.extend(ips.into_iter().map(|ip| (ip, now + LEFT_OUT)));
+        self.take_back(now);
+    }
+
+    /// Forgets which addresses were left out until `now`.
+    fn take_back(&mut self, now: Instant) {
+        self.left_out.values_mut().for_each(|of_network| of_network.retain(|_, until| *until > now));
+        self.left_out.retain(|_, of_network| !of_network.is_empty());
+    }
+
+    fn left_out(&self, network: &NetworkName) -> impl Iterator<Item = &IpAddr> {
+        self.left_out.get(network.as_str()).into_iter().flat_map(BTreeMap::keys)
     }
 
     /// Returns the names of blocks that the node has given back and that exist as before: etcd was restored
@@ -69,7 +94,8 @@ pub struct TakenAddresses {
 
 impl TakenAddresses {
     /// Nothing is given away but what others hold, and blocks.
-    pub fn new(foreign: ForeignAddresses, book: Book) -> Self {
+    pub fn new(foreign: ForeignAddresses, mut book: Book) -> Self {
+        book.take_back(Instant::now());
         Self { attachments: BTreeMap::new(), foreign, book }
     }
 
@@ -96,6 +122,7 @@ impl TakenAddresses {
     fn of(&self, network: &NetworkName) -> Taken {
         let mut taken = self.attachments.get(network.as_str()).cloned().unwrap_or_default();
         taken.extend(self.foreign.get(network).into_iter().flatten());
+        taken.extend(self.book.left_out(network));
         taken
     }
 
@@ -158,7 +185,7 @@ pub(crate) fn ipam(
     }
     let chosen = pool.families().into_iter().map(|family| {
         let choice = taken.choose(network, of_node, family);
-        choice.ok_or_else(|| no_address(network, of_node, family, node))
+        choice.ok_or_else(|| no_address(network, of_node, family, node, taken))
     });
     let chosen: Vec<Choice> = chosen.collect::<Result<_, _>>()?;
     Ok((one_of_each(pool, &chosen), Addresses { chosen, leases: mac.into_iter().collect() }))
@@ -252,7 +279,7 @@ pub(crate) fn revised(
     let chosen = pool.families().into_iter().map(|family| {
         let kept = kept.iter().find(|choice| Family::of(choice.address) == family).copied();
         let choice = kept.or_else(|| taken.choose(network, of_node, family));
-        choice.ok_or_else(|| no_address(network, of_node, family, node))
+        choice.ok_or_else(|| no_address(network, of_node, family, node, taken))
     });
     let chosen: Vec<Choice> = chosen.collect::<Result<_, _>>()?;
     if chosen == planned.chosen {
@@ -359,12 +386,19 @@ fn no_pool(network: &NetworkName, of_node: &NodeAddresses) -> AddressError {
     AddressError::NoPool { network: network.to_string(), pool }
 }
 
-fn no_address(network: &NetworkName, of_node: &NodeAddresses, family: Family, node: &str) -> AddressError {
+fn no_address(
+    network: &NetworkName,
+    of_node: &NodeAddresses,
+    family: Family,
+    node: &str,
+    taken: &TakenAddresses,
+) -> AddressError {
     if of_node.is_stale {
         return AddressError::Stale { network: network.to_string(), node: node.to_owned() };
     }
     let blocks = of_node.blocks.iter().filter(|block| block.family() == family).count();
-    AddressError::NoAddress { network: network.to_string(), family, node: node.to_owned(), blocks }
+    let left_out = taken.book.left_out(network).filter(|ip| Family::of(**ip) == family).copied().collect();
+    AddressError::NoAddress { network: network.to_string(), family, node: node.to_owned(), blocks, left_out }
 }
 
 #[cfg(test)]
@@ -560,6 +594,26 @@ mod tests {
             let anew = revise(&plan, &of_node(&blocks), &taken).expect("free").expect("anew");
             assert_eq!(ips(anew.owner.addresses.as_ref().expect("some"))[0], "10.20.0.17");
         }
+    }
+
+    #[test]
+    fn an_address_that_another_host_has_is_left_out_for_a_time() {
+        let (blocks, now) = (["10.20.0.16/30", "fd00::40/122"], Instant::now());
+        let plan = planned(&blocks, &TakenAddresses::default());
+        let mut book = Book::default();
+        book.leave_out("storage", ["10.20.0.16".parse().expect("an address")], now);
+        let without = TakenAddresses::new(ForeignAddresses::new(), book.clone());
+        let anew = revise(&plan, &of_node(&blocks), &without).expect("free").expect("anew");
+        let anew = anew.owner.addresses.expect("some");
+        assert_eq!(ips(&anew), ["10.20.0.17", "fd00::40"], "the other family keeps its address");
+        book.leave_out("storage", (16..20).map(|last| IpAddr::from([10, 20, 0, last])), now);
+        let none = TakenAddresses::new(ForeignAddresses::new(), book.clone());
+        let error = revise(&plan, &of_node(&blocks), &none).expect_err("all are left out");
+        let left_out = "4 are left out for 10 minutes because other hosts on the network have them: 10.20.0.16, 10.20.0.17";
+        assert!(error.contains(left_out), "{error}");
+        book.take_back(now + LEFT_OUT);
+        let back = TakenAddresses::new(ForeignAddresses::new(), book);
+        assert_eq!(revise(&plan, &of_node(&blocks), &back), Ok(None));
     }
 
     #[test]

@@ -153,7 +153,7 @@ mod tests {
             conflist: NetworkList::parse(list.to_string().as_bytes()).expect("a list"),
             args: BTreeMap::new(),
             capability_args: Default::default(),
-            accept_ra: false,
+            wire: Default::default(),
         }
     }
 

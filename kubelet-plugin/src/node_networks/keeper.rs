@@ -224,6 +224,6 @@ fn today(name: &NetworkName, inventory: &Inventory, node: &str) -> Result<Spec, 
         conflist,
         args: BTreeMap::new(),
         capability_args: Default::default(),
-        accept_ra: false,
+        wire: Default::default(),
     })
 }

@@ -6,10 +6,10 @@ use netclaim_api::configuration::Fingerprint;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::DeviceName;
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
-use netclaim_api::network::{ClaimNetworkSpec, POD_LABELS, conflist_name};
+use netclaim_api::network::{ClaimNetworkSpec, Conflicts, Gateway, POD_LABELS, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::{IfName, LinkUse, NetworkName};
-use netclaim_driver::attach::{self, Spec};
+use netclaim_driver::attach::{self, Spec, Wire};
 use netclaim_driver::links::Link;
 use serde_json::json;
 
@@ -196,9 +196,20 @@ fn plan(
         conflist,
         args: merged.args.into_iter().chain(pod_args(claim)).collect(),
         capability_args,
-        accept_ra: matches!(base, Base::Network(_, spec) if spec.accept_ra),
+        wire: match base {
+            Base::Network(_, spec) => wire(spec),
+            Base::Uplink(_) => Wire::default(),
+        },
     };
     Ok(Plan { owner, index, of: 1, finalizes: None, network: network.to_owned(), spec })
+}
+
+fn wire(spec: &ClaimNetworkSpec) -> Wire {
+    Wire {
+        accept_ra: spec.accept_ra,
+        probes: spec.conflicts == Conflicts::Probe,
+        needs_gateway: spec.gateway == Gateway::Required,
+    }
 }
 
 fn on_link(link: &Link, link_use: Option<LinkUse>) -> Option<OnLink> {

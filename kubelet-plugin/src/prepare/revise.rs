@@ -15,6 +15,7 @@ use netclaim_api::device::DeviceName;
 use netclaim_cni::ipam::host_local::Reservations;
 use netclaim_driver::attach::{Attach, Attacher, Failure, Revised};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::plan::keeps_segment;
 use crate::addresses::leases::Leases;
@@ -80,6 +81,10 @@ impl<N: Attach> Revise for Reviser<N> {
 
 impl<N: Attach> Reviser<N> {
     async fn revised(&self, record: &Record) -> Result<Option<Revised<Owner>>, Failure> {
+        if !record.in_use.is_empty() {
+            let ips = record.in_use.iter().map(|in_use| in_use.ip);
+            self.plan_lock.lock().await.leave_out(&record.plan.network, ips, Instant::now());
+        }
         if record.repaired.is_some() {
             // The pod runs, and keeps what it has.
             self.wait_for_node(&record.plan).await?;

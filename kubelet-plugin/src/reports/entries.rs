@@ -79,6 +79,8 @@ fn reason_of(cause: Cause) -> ReadyReason {
         Cause::PluginMissing => ReadyReason::PluginMissing,
         Cause::PluginNotReady | Cause::PluginLimited => ReadyReason::PluginNotReady,
         Cause::OutOfAddresses => ReadyReason::OutOfAddresses,
+        Cause::AddressInUse => ReadyReason::AddressInUse,
+        Cause::GatewayUnreachable => ReadyReason::GatewayUnreachable,
         Cause::TimedOut => ReadyReason::PluginTimedOut,
         Cause::TryAgainLater | Cause::Other => ReadyReason::AttachFailed,
     }

@@ -66,7 +66,7 @@ impl NetworkMetrics {
                     Label::one_of("outcome", &End::ALL.map(End::as_str)),
                     Label::any(
                         "cause",
-                        "why it failed: `PluginMissing`, `PluginNotReady` (CNI error 50), `PluginLimited` (51), `TryAgainLater` (11), `OutOfAddresses`, `TimedOut` or `Other`; empty for other outcomes",
+                        "why it failed: `PluginMissing`, `PluginNotReady` (CNI error 50), `PluginLimited` (51), `TryAgainLater` (11), `OutOfAddresses`, `AddressInUse`, `GatewayUnreachable`, `TimedOut` or `Other`; empty for other outcomes",
                     ),
                 ],
                 Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS)),

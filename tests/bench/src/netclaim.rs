@@ -110,7 +110,7 @@ fn plan(list: &NetworkList, attachment: &Attachment) -> Plan<Claimant> {
         conflist: list.clone(),
         args: Default::default(),
         capability_args: Default::default(),
-        accept_ra: false,
+        wire: Default::default(),
     };
     Plan { owner, index: 0, of: 1, finalizes: None, network: "bench".to_owned(), spec }
 }

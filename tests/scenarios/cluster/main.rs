@@ -30,6 +30,7 @@ mod networks;
 mod node_networks;
 mod offers;
 mod older;
+mod on_the_wire;
 mod policies;
 mod publishing;
 mod refusals;
@@ -66,6 +67,7 @@ use networks::*;
 use node_networks::*;
 use offers::*;
 use older::*;
+use on_the_wire::*;
 use policies::*;
 use publishing::*;
 use refusals::*;
@@ -251,6 +253,9 @@ fn main() -> ExitCode {
             an_interface_that_is_lost_comes_back_with_its_addresses,
             an_agent_that_is_killed_in_a_repair_gives_the_pod_its_addresses_back,
             a_repair_that_does_not_help_costs_one_pod,
+            a_pod_gets_another_address_than_a_machine_beside_the_cluster,
+            a_pod_waits_while_another_host_has_the_address_that_its_claim_asks_for,
+            a_pod_waits_for_the_gateway_that_its_network_requires,
             a_setup_of_the_node_is_made_again_before_its_pods,
             a_default_route_leads_by_the_claimed_network_and_the_cluster_stays_with_eth0,
             finalizers_of_two_claims_run_after_both_attachments,

@@ -130,7 +130,7 @@ mod tests {
             conflist: list(json!({"cniVersion": "1.1.0", "name": "n", "plugins": plugins})),
             args: Default::default(),
             capability_args: args.into(),
-            accept_ra: false,
+            wire: Default::default(),
         };
         let attachment = CniPlugins::attachment(&spec, "s1", Some("/run/netns/p".as_ref())).unwrap();
         differences(&spec, &attachment, &result(&made.to_string()), mac)

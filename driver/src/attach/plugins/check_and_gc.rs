@@ -189,8 +189,14 @@ fn kept(cached: Vec<Cached>, data_dir: &Path) -> BTreeMap<ListName, Spec> {
     let of_cache = cached.into_iter().filter(is_ours).map(|Cached { list, attachment, .. }| {
         let Attachment { if_name, args, capability_args, .. } = attachment;
         let args = args.into_iter().filter(|(key, _)| key != OF_A_POD).collect();
-        let spec =
-            Spec { tenant: String::new(), if_name, conflist: list, args, capability_args, accept_ra: false };
+        let spec = Spec {
+            tenant: String::new(),
+            if_name,
+            conflist: list,
+            args,
+            capability_args,
+            wire: Default::default(),
+        };
         (spec.conflist.name().clone(), spec)
     });
     let mut kept: BTreeMap<ListName, Spec> = of_cache.collect();
@@ -222,7 +228,7 @@ fn of_reservation(network: &ListName, data_dir: &Path, reservation: &Reservation
         conflist: NetworkList::parse(list.to_string().as_bytes()).ok()?,
         args: BTreeMap::new(),
         capability_args: Default::default(),
-        accept_ra: false,
+        wire: Default::default(),
     })
 }
 

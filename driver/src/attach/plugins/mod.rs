@@ -3,6 +3,7 @@
 mod as_made;
 pub(super) mod asked;
 mod check_and_gc;
+mod on_the_wire;
 mod status;
 mod turns;
 
@@ -152,27 +153,6 @@ impl CniPlugins {
         })
     }
 
-    /// Tells the neighbours which addresses the pod has now: they may know another pod by them.
-    async fn announce(&self, sandbox: &Sandbox, attachment: &Attachment, result: &CniResult) {
-        if self.place != Place::Pod || result.ips_of(attachment).next().is_none() {
-            return;
-        }
-        let announced = async {
-            let netns = Netns::open(&sandbox.netns)?;
-            if netns.id() == sandbox.netns_id {
-                netns.announce(attachment.if_name.as_str()).await
-            } else {
-                Ok(())
-            }
-        };
-        if let Err(error) = announced.await {
-            tracing::warn!(
-                error = error_chain(&error),
-                "neighbours may not know the pod's addresses for a minute"
-            );
-        }
-    }
-
     /// DEL in an existing namespace, which the agent may let go after the failure that makes the DEL
     /// hopeless. A moved link that would end with the namespace is out of it by then.
     async fn del_in(
@@ -279,12 +259,7 @@ impl CniPlugins {
                     None => Self::other_than_asked(spec, sandbox, &attachment, &result).await,
                 };
                 match other {
-                    None => {
-                        if prev.is_none() {
-                            self.announce(sandbox, &attachment, &result).await;
-                        }
-                        Ok(result)
-                    }
+                    None => Ok(result),
                     Some(failure) => Err(AddFailure { last_good: Some(result), ..failure.into() }),
                 }
             }
@@ -503,11 +478,8 @@ impl Attach for CniPlugins {
         if self.place == Place::Host {
             return Ok(());
         }
-        let netns = Netns::open(&sandbox.netns).map_err(|error| Failure::of(&error))?;
-        if netns.id() != sandbox.netns_id {
-            return Err(Failure::new("another network namespace is at the path of the pod's"));
-        }
-        netns.set_defaults(spec.accept_ra).await.map_err(|error| Failure::of(&error))
+        let netns = on_the_wire::namespace(sandbox)?;
+        netns.set_defaults(spec.wire.accept_ra, !spec.wire.probes).await.map_err(|error| Failure::of(&error))
     }
 
     async fn link_to_move(&self, spec: &Spec) -> Result<Option<HostLink>, Failure> {
@@ -543,7 +515,18 @@ impl Attach for CniPlugins {
     }
 
     async fn add(&self, spec: &Spec, sandbox: &Sandbox) -> Result<CniResult, AddFailure> {
-        self.run_add(spec, sandbox, None).await
+        match self.run_add(spec, sandbox, None).await {
+            Ok(result) if spec.wire.needs_proof() => Ok(result),
+            Ok(result) => {
+                self.announce(spec, sandbox, &result).await;
+                Ok(result)
+            }
+            Err(failed) => Err(self.explained(spec, sandbox, failed).await),
+        }
+    }
+
+    async fn prove(&self, spec: &Spec, sandbox: &Sandbox, made: &CniResult) -> Result<(), Failure> {
+        self.prove_on_the_wire(spec, sandbox, made).await
     }
 
     async fn del(&self, spec: &Spec, del: Del<'_>) -> Result<DelOutcome, Failure> {

@@ -50,6 +50,21 @@ pub(in crate::links) enum Event {
     Nexthops,
 }
 
+/// A neighbour of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::links) struct Neighbour {
+    pub(in crate::links) ip: IpAddr,
+    /// `NUD_*`.
+    pub(in crate::links) state: u16,
+}
+
+impl Neighbour {
+    /// Whether the kernel has an answer of it, or needs none.
+    pub(in crate::links) fn is_known(self) -> bool {
+        self.state & (libc::NUD_INCOMPLETE | libc::NUD_FAILED) == 0 && self.state != libc::NUD_NONE
+    }
+}
+
 /// A multicast message that does not say what it must.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::links) struct Malformed;
@@ -163,6 +178,15 @@ pub(super) fn unicast_address(message: &[u8]) -> Option<(u32, String)> {
     let address = attributes(message.get(NDMSG..)?).find(|(kind, _)| *kind == libc::NDA_LLADDR)?.1;
     let is_multicast = address.first()? & 1 == 1;
     (flags & libc::NTF_SELF != 0 && !is_multicast).then_some((link, hardware_address(address)?))
+}
+
+/// Decodes a neighbour. `None` for families other than IPv4 and IPv6.
+pub(super) fn neighbour(message: &[u8]) -> Option<Neighbour> {
+    // struct ndmsg: family, index at 4, state at 8.
+    let family = i32::from(*message.first()?);
+    let state = message.get(8..)?.first_chunk().map(|two| u16::from_ne_bytes(*two))?;
+    let (_, of) = attributes(message.get(NDMSG..)?).find(|(kind, _)| *kind == libc::NDA_DST)?;
+    Some(Neighbour { ip: ip(family, of)?, state })
 }
 
 /// Decodes a link, without the data of sysfs.
@@ -323,6 +347,23 @@ mod tests {
         body[8..12].copy_from_slice(&libc::IFF_UP.to_ne_bytes());
         attributes.iter().for_each(|(kind, value)| push_attribute(&mut body, *kind, value));
         body
+    }
+
+    #[test]
+    fn a_neighbour_is_known_when_it_has_answered() {
+        let known = |state: u16| {
+            let mut message = vec![0; NDMSG];
+            message[0] = libc::AF_INET as u8;
+            message[8..10].copy_from_slice(&state.to_ne_bytes());
+            push_attribute(&mut message, libc::NDA_DST, &[10, 9, 0, 1]);
+            let neighbour = neighbour(&message).unwrap();
+            assert_eq!(neighbour.ip.to_string(), "10.9.0.1");
+            neighbour.is_known()
+        };
+        let answered = [libc::NUD_REACHABLE, libc::NUD_STALE, libc::NUD_PERMANENT, libc::NUD_NOARP];
+        assert!(answered.into_iter().all(known));
+        assert!(![libc::NUD_NONE, libc::NUD_INCOMPLETE, libc::NUD_FAILED].into_iter().any(known));
+        assert_eq!(neighbour(&[]), None);
     }
 
     fn decoded(kind: u16, flags: i32, body: &[u8]) -> Result<Option<Event>, Malformed> {

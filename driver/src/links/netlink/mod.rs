@@ -11,6 +11,7 @@ mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -22,7 +23,7 @@ use super::counters::Counters;
 use super::error::Error;
 use super::link::{Link, octets};
 
-pub(super) use decode::{Event, Malformed, Route, event};
+pub(super) use decode::{Event, Malformed, Neighbour, Route, event};
 use decode::{IFADDRMSG, IFINFOMSG, NDMSG, RTMSG};
 pub(super) use message::messages;
 use message::{i32_at, push_attribute, u32_at};
@@ -124,17 +125,35 @@ impl Socket {
 
     /// Whether the link has a permanent neighbour entry, IPv4 or IPv6.
     pub(super) fn has_permanent_neighbours(&mut self, index: u32) -> Result<bool, Error> {
-        let permanent = self.dump("neighbours", libc::RTM_GETNEIGH, &[0; NDMSG], |message, found| {
-            // struct ndmsg: family, index at 4, state at 8.
-            let is_of_link = u32_at(message, 4) == Some(index);
-            let is_ip = message
-                .first()
-                .is_some_and(|family| [libc::AF_INET, libc::AF_INET6].contains(&i32::from(*family)));
-            let state = message.get(8..10).map(|state| u16::from_ne_bytes([state[0], state[1]]));
-            let is_permanent = state.is_some_and(|state| state & libc::NUD_PERMANENT != 0);
-            found.extend((is_of_link && is_ip && is_permanent).then_some(()));
-        })?;
-        Ok(!permanent.is_empty())
+        Ok(self.neighbours(index)?.iter().any(|neighbour| neighbour.state & libc::NUD_PERMANENT != 0))
+    }
+
+    /// Reads the neighbours of a link, IPv4 and IPv6.
+    pub(super) fn neighbours(&mut self, index: u32) -> Result<Vec<Neighbour>, Error> {
+        self.dump("neighbours", libc::RTM_GETNEIGH, &[0; NDMSG], |message, found| {
+            if u32_at(message, 4) == Some(index) {
+                found.extend(decode::neighbour(message));
+            }
+        })
+    }
+
+    /// Has the kernel ask for the hardware address of a neighbour, unless it knows it (`NTF_USE`).
+    pub(super) fn ask_for_neighbour(&mut self, index: u32, ip: IpAddr) -> io::Result<()> {
+        // struct ndmsg: family, index at 4, state at 8, flags at 10.
+        let mut body = vec![0; NDMSG];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        body[10] = libc::NTF_USE;
+        match ip {
+            IpAddr::V4(ip) => {
+                body[0] = libc::AF_INET as u8;
+                push_attribute(&mut body, libc::NDA_DST, &ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                body[0] = libc::AF_INET6 as u8;
+                push_attribute(&mut body, libc::NDA_DST, &ip.octets());
+            }
+        }
+        self.exchange(libc::RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE, &body, |_| ()).map(drop)
     }
 
     /// Reads the routes of the node's own traffic, IPv4 and IPv6. Every table counts, because a node reaches
