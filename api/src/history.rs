@@ -123,6 +123,12 @@ pub struct HistoryEntry {
 }
 
 impl HistoryEntry {
+    /// Whether it is of the same interface with the same addresses, whenever.
+    pub fn has_same(&self, other: &Self) -> bool {
+        let without_times = |entry: &Self| Self { from: None, until: None, ..entry.clone() };
+        without_times(self) == without_times(other)
+    }
+
     /// Whether it is of the subject.
     pub fn is_of(&self, subject: &Subject) -> bool {
         subject.is_of((&self.namespace, &self.pod), &self.addresses, self.mac.as_deref())

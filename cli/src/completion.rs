@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(completed(&["sta"]), ["status", ":4"]);
         assert_eq!(completed(&["explain", ""])[..2], ["pod", "claim"]);
         assert_eq!(completed(&["status", "--out"]), ["--output", ":4"]);
-        assert_eq!(completed(&["status", "--output", ""]), ["table", "json", ":4"]);
+        assert_eq!(completed(&["status", "--output", ""])[..3], ["table", "json", "svg"]);
         assert_eq!(completed(&["attachments", "--output=w"]), ["--output=wide", ":4"]);
         assert_eq!(completed(&["nothing", "at", "all", "x"]), [":4"]);
         let all = completed(&[]);

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use crate::cluster::{ReadError, list};
 
 /// The label of netclaim's pods whose values are [`AGENT`] and [`CONTROLLER`].
 pub(crate) const NAME: &str = "app.kubernetes.io/name";
@@ -24,6 +28,16 @@ pub(crate) fn is_labelled(metadata: &ObjectMeta, name: &str) -> bool {
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Reads the agents' pods.
+///
+/// # Errors
+/// Fails with what the API server says.
+pub(crate) async fn agents_of(client: &Client, netclaim_namespace: &str) -> Result<Vec<Pod>, ReadError> {
+    let pods = Api::<Pod>::namespaced(client.clone(), netclaim_namespace);
+    let of_agents = ListParams::default().labels(&format!("{NAME}={AGENT}"));
+    list("netclaim's Pods", pods, &of_agents).await
 }
 
 /// The agents' pods, by node. During an update a node has two; one that is ready comes first.

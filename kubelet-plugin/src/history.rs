@@ -6,13 +6,13 @@
 //! ```
 //!
 //! * The files are in the run directory: they outlive agents, and end with the boot. No disk is waited for.
-//! * They have 2 MiB at most, some 5,000 lines. Of attachments that rest there is one line, and in memory
-//!   their sandbox and interface.
+//! * They have 2 MiB at most, the lines of some 2,000 attachments. What is attached stays in them. In memory
+//!   are its sandboxes and interfaces.
 //! * A history that cannot be written stops no pod.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -37,8 +37,16 @@ const MAX_ENTRIES: usize = 200;
 #[derive(Debug)]
 pub(crate) struct History {
     files: Files,
+    noted: Mutex<Noted>,
+}
+
+/// What has been noted.
+#[derive(Debug, Default)]
+struct Noted {
     /// What is attached, by the pods' UIDs.
-    attached: Mutex<HashMap<String, Vec<Key>>>,
+    attached: HashMap<String, Vec<Key>>,
+    /// The last write has failed.
+    has_failed: bool,
 }
 
 /// Where the lines are.
@@ -57,30 +65,40 @@ struct Key {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum What {
+enum Change {
     Attached,
     Detached,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
-    /// RFC 3339.
-    at: String,
-    what: What,
+    /// RFC 3339; `None` if it is not known.
+    at: Option<String>,
+    change: Change,
     key: Key,
     entry: HistoryEntry,
 }
 
 impl History {
-    /// Goes on with the history in the run directory. `records` is the content of the journal: what is
-    /// attached has been noted by an earlier agent.
+    /// Continues the history in the run directory. `records` is the content of the journal: what the agent
+    /// before has attached and detached without noting it is noted now. Reads files.
     pub(crate) fn open(run_dir: &Path, records: &[Record]) -> Self {
-        let mut attached: HashMap<String, Vec<Key>> = HashMap::new();
-        for (record, (key, _, _)) in records.iter().filter_map(|record| Some((record, made(record)?))) {
-            attached.entry(record.plan.owner.pod.uid.clone()).or_default().push(key);
-        }
         let files = Files { newer: run_dir.join("history.jsonl"), older: run_dir.join("history.1.jsonl") };
-        Self { files, attached: Mutex::new(attached) }
+        let mut noted = Noted::default();
+        let open = files.open_keys().unwrap_or_default();
+        let mut lines = Vec::new();
+        let mut now = BTreeSet::new();
+        for (record, (key, _, _)) in records.iter().filter_map(|record| Some((record, made(record)?))) {
+            if !open.contains(&key) {
+                lines.push(Line { at: None, ..Line::of(Change::Attached, &key, Some(record)) });
+            }
+            now.insert(key.clone());
+            noted.attached.entry(record.plan.owner.pod.uid.clone()).or_default().push(key);
+        }
+        lines.extend(open.difference(&now).map(|key| Line::of(Change::Detached, key, None)));
+        let history = Self { files, noted: Mutex::default() };
+        history.append(&mut noted, &lines);
+        Self { noted: Mutex::new(noted), ..history }
     }
 
     /// Returns where the lines are, for readers.
@@ -92,29 +110,38 @@ impl History {
     pub(crate) fn observe(&self, pod_uid: &str, state: &PodState) {
         let now: Vec<(Key, &Record)> =
             state.attachments().filter_map(|record| Some((made(record)?.0, record))).collect();
-        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = attached.get(pod_uid).map(Vec::as_slice).unwrap_or_default();
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = noted.attached.get(pod_uid).map(Vec::as_slice).unwrap_or_default();
         let mut lines = Vec::new();
         for (key, record) in now.iter().filter(|(key, _)| !before.contains(key)) {
-            lines.push(Line::of(What::Attached, key, Some(record)));
+            lines.push(Line::of(Change::Attached, key, Some(record)));
         }
         for key in before.iter().filter(|key| now.iter().all(|(now, _)| now != *key)) {
             let record = state.attachments().find(|record| ended(record).as_ref() == Some(key));
-            lines.push(Line::of(What::Detached, key, record));
+            lines.push(Line::of(Change::Detached, key, record));
         }
         if lines.is_empty() {
             return;
         }
         let keys: Vec<Key> = now.into_iter().map(|(key, _)| key).collect();
         if keys.is_empty() {
-            attached.remove(pod_uid);
+            noted.attached.remove(pod_uid);
         } else {
-            attached.insert(pod_uid.to_owned(), keys);
+            noted.attached.insert(pod_uid.to_owned(), keys);
         }
-        if let Err(error) = self.files.append(&lines) {
+        self.append(&mut noted, &lines);
+    }
+
+    fn append(&self, noted: &mut Noted, lines: &[Line]) {
+        if lines.is_empty() {
+            return;
+        }
+        let appended = self.files.append(lines, || noted.attached.values().flatten().collect());
+        if let (Err(error), false) = (&appended, noted.has_failed) {
             let path = self.files.newer.display();
             tracing::warn!(%path, %error, "cannot note who is attached: `netclaimctl who` will not know");
         }
+        noted.has_failed = appended.is_err();
     }
 }
 
@@ -142,9 +169,9 @@ impl Key {
 
 impl Line {
     /// A line of now. Without a record the other line of the attachment says what it was.
-    fn of(what: What, key: &Key, record: Option<&Record>) -> Self {
+    fn of(change: Change, key: &Key, record: Option<&Record>) -> Self {
         let at = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        Self { at, what, key: key.clone(), entry: record.map(entry).unwrap_or_default() }
+        Self { at: Some(at), change, key: key.clone(), entry: record.map(entry).unwrap_or_default() }
     }
 }
 
@@ -168,45 +195,86 @@ fn entry(record: &Record) -> HistoryEntry {
 }
 
 impl Files {
-    fn append(&self, lines: &[Line]) -> io::Result<()> {
+    /// Appends lines. If the file is full, it becomes the older one, and the new one begins with the lines of
+    /// what is `attached`, which would be lost with the older one.
+    fn append<'a>(&self, lines: &[Line], attached: impl FnOnce() -> BTreeSet<&'a Key>) -> io::Result<()> {
         let mut text = Vec::new();
-        for line in lines {
-            serde_json::to_writer(&mut text, line)?;
-            text.push(b'\n');
-        }
         if fs::metadata(&self.newer).is_ok_and(|file| file.len() >= MAX_FILE) {
+            let (attached, mut kept) = (attached(), BTreeMap::new());
+            self.read(|line| {
+                if line.change == Change::Attached && attached.contains(&line.key) {
+                    kept.insert(line.key.clone(), line);
+                }
+            })?;
+            kept.values().for_each(|line| write(&mut text, line));
             fs::rename(&self.newer, &self.older)?;
         }
-        OpenOptions::new().create(true).append(true).mode(0o600).open(&self.newer)?.write_all(&text)
+        let mut file =
+            OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&self.newer)?;
+        // A full file system or a kill can leave a part of a line.
+        if ends_within_a_line(&mut file)? {
+            text.insert(0, b'\n');
+        }
+        lines.iter().for_each(|line| write(&mut text, line));
+        file.write_all(&text)
+    }
+
+    /// Calls `each` with every line, in their order. Reads files.
+    fn read(&self, mut each: impl FnMut(Line)) -> io::Result<()> {
+        for file in [&self.older, &self.newer] {
+            let file = match File::open(file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            for line in BufReader::new(file).split(b'\n') {
+                if let Ok(line) = serde_json::from_slice(&line?) {
+                    each(line);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what is attached by the lines.
+    fn open_keys(&self) -> io::Result<BTreeSet<Key>> {
+        let mut open = BTreeSet::new();
+        self.read(|Line { change, key, .. }| {
+            match change {
+                Change::Attached => open.insert(key),
+                Change::Detached => open.remove(&key),
+            };
+        })?;
+        Ok(open)
     }
 
     /// Returns the entries of the subject, at most the last 200, by time. Reads files.
     ///
     /// # Errors
     /// When a file that is there cannot be read.
-    pub(crate) fn of(&self, subject: &Subject) -> io::Result<Vec<HistoryEntry>> {
-        let mut entries: BTreeMap<Key, HistoryEntry> = BTreeMap::new();
-        for file in [&self.older, &self.newer] {
-            let file = match File::open(file) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                opened => opened?,
-            };
-            for line in BufReader::new(file).lines() {
-                // An agent that died has left a part of a line.
-                let Ok(Line { at, what, key, entry }) = serde_json::from_str(&line?) else { continue };
-                let known = entries.entry(key).or_default();
-                if known.pod.is_empty() {
-                    *known = entry;
+    pub(crate) fn find(&self, subject: &Subject) -> io::Result<Vec<HistoryEntry>> {
+        let mut entries: Vec<HistoryEntry> = Vec::new();
+        // Where the last entry of each attachment is.
+        let mut last: BTreeMap<Key, usize> = BTreeMap::new();
+        self.read(|Line { at, change, key, entry }| {
+            let known = last.get(&key).and_then(|known| entries.get_mut(*known));
+            match (change, known) {
+                // It was noted again, or repaired.
+                (Change::Attached, Some(known)) if known.has_same(&entry) => known.until = None,
+                (Change::Attached, known) => {
+                    if let Some(known) = known {
+                        known.until = known.until.take().or_else(|| at.clone());
+                    }
+                    last.insert(key, entries.len());
+                    entries.push(HistoryEntry { from: at, until: None, ..entry });
                 }
-                match what {
-                    // Again where it was repaired.
-                    What::Attached => (known.from, known.until) = (known.from.take().or(Some(at)), None),
-                    What::Detached => known.until = Some(at),
+                (Change::Detached, Some(known)) => known.until = at,
+                (Change::Detached, None) if !entry.pod.is_empty() => {
+                    entries.push(HistoryEntry { from: None, until: at, ..entry });
                 }
+                (Change::Detached, None) => {}
             }
-        }
-        let mut found: Vec<HistoryEntry> =
-            entries.into_values().filter(|entry| entry.is_of(subject)).collect();
+        })?;
+        let mut found: Vec<HistoryEntry> = entries.into_iter().filter(|entry| entry.is_of(subject)).collect();
         // What is attached comes last.
         let time = |entry: &HistoryEntry| (entry.until.is_none(), entry.until.clone(), entry.from.clone());
         found.sort_by_cached_key(time);
@@ -214,6 +282,23 @@ impl Files {
         found.drain(..surplus);
         Ok(found)
     }
+}
+
+fn write(text: &mut Vec<u8>, line: &Line) {
+    // Writing to a Vec does not fail, and a line has nothing that JSON cannot have.
+    if serde_json::to_writer(&mut *text, line).is_ok() {
+        text.push(b'\n');
+    }
+}
+
+fn ends_within_a_line(file: &mut File) -> io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
 }
 
 #[cfg(test)]
@@ -240,7 +325,7 @@ mod tests {
     }
 
     fn found(history: &History, subject: &str) -> Vec<(String, bool, bool)> {
-        let found = history.files().of(&subject.parse().unwrap()).unwrap();
+        let found = history.files().find(&subject.parse().unwrap()).unwrap();
         found
             .into_iter()
             .map(|entry| (entry.addresses.join(","), entry.from.is_some(), entry.until.is_some()))
@@ -276,22 +361,71 @@ mod tests {
         History::open(dir.path(), &[]).observe("p", &state(&[&made]));
         let history = History::open(dir.path(), std::slice::from_ref(&made));
         history.observe("p", &state(&[&made]));
-        fs::write(&history.files().older, "{\"at\":\n").unwrap();
-        history.observe("p", &state(&[&deleting(&made)]));
-        assert_eq!(found(&history, "10.0.0.7"), [("10.0.0.7/24".to_owned(), true, true)]);
+        let lines = || fs::read_to_string(&history.files().newer).unwrap().lines().count();
+        assert_eq!(lines(), 1, "it is noted already");
         for n in 0..6000 {
-            let made = attached("a", &format!("10.1.{}.{}/16", n / 250, n % 250));
-            history.observe(&n.to_string(), &state(&[&made]));
+            let mut made = attached("a", &format!("10.1.{}.{}/16", n / 250, n % 250));
+            if let Phase::Attached { sandbox, .. } = &mut made.phase {
+                sandbox.id = n.to_string();
+            }
+            for records in [&[&made][..], &[]] {
+                history.observe("q", &state(records));
+            }
         }
         for file in [&history.files().newer, &history.files().older] {
             let size = fs::metadata(file).unwrap().len();
             assert!((1 << 10..=(1 << 20) + 4096).contains(&size), "{size}");
         }
-        assert_eq!(
-            history.files().of(&"02:00:5e:10:00:01".parse().unwrap()).unwrap().len(),
-            1,
-            "one sandbox"
-        );
+        assert_eq!(found(&history, "10.0.0.7").len(), 1, "it is still attached");
+    }
+
+    #[test]
+    fn what_the_agent_before_has_not_noted_is_noted_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = Record {
+            phase: Phase::Attached {
+                sandbox: sandbox("gone"),
+                result: result(&json!({
+            "cniVersion": "1.1.0", "ips": [{"address": "10.0.0.8/24"}]})),
+            },
+            ..attached("b", "10.0.0.8/24")
+        };
+        History::open(dir.path(), &[]).observe("q", &state(&[&gone]));
+        let history = History::open(dir.path(), &[attached("a", "10.0.0.7/24")]);
+        assert_eq!(found(&history, "10.0.0.7"), [("10.0.0.7/24".to_owned(), false, false)]);
+        assert_eq!(found(&history, "10.0.0.8"), [("10.0.0.8/24".to_owned(), true, true)]);
+        let again = History::open(dir.path(), &[attached("a", "10.0.0.7/24")]);
+        assert_eq!(found(&again, "10.0.0.7").len(), 1);
+    }
+
+    #[test]
+    fn an_attachment_that_was_made_again_with_another_address_has_two_entries() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = History::open(dir.path(), &[]);
+        let (one, other) = (attached("a", "10.0.0.7/24"), attached("a", "10.0.0.8/24"));
+        for state in [state(&[&one]), state(&[&deleting(&one)]), state(&[&other])] {
+            history.observe("p", &state);
+        }
+        assert_eq!(found(&history, "10.0.0.7"), [("10.0.0.7/24".to_owned(), true, true)]);
+        assert_eq!(found(&history, "10.0.0.8"), [("10.0.0.8/24".to_owned(), true, false)]);
+        for state in [state(&[&deleting(&other)]), state(&[&other])] {
+            history.observe("p", &state);
+        }
+        assert_eq!(found(&history, "10.0.0.8"), [("10.0.0.8/24".to_owned(), true, false)], "the same again");
+    }
+
+    #[test]
+    fn a_part_of_a_line_takes_no_other_line_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = History::open(dir.path(), &[]);
+        let made = attached("a", "10.0.0.7/24");
+        history.observe("p", &state(&[&made]));
+        let path = &history.files().newer;
+        let mut text = fs::read(path).unwrap();
+        text.extend_from_slice(b"{\"at\":\"2026-\xff");
+        fs::write(path, text).unwrap();
+        history.observe("p", &state(&[&deleting(&made)]));
+        assert_eq!(found(&history, "10.0.0.7"), [("10.0.0.7/24".to_owned(), true, true)]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Measures what attachments receive and send, when asked.
 //!
-//! The counters are those of the interfaces in the pods' network namespaces: read twice, a second apart.
+//! The counters are those of the interfaces in the pods' network namespaces, read twice.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::pods::owner::{Owner, Record};
 
-/// From the first look to the second one.
+/// Between the two looks.
 const MEASURED: Duration = Duration::from_secs(1);
 /// Namespaces that are looked into at once.
 const AT_ONCE: usize = 8;
@@ -41,16 +41,16 @@ pub(crate) async fn measure<A: Attach, O: Observer<Owner = Owner>>(
             pods.push(Pod { sandbox, attachments });
         }
     });
-    let begin = Instant::now();
-    let first: Vec<Vec<Option<Counters>>> = look(&pods).await;
-    tokio::time::sleep_until(begin + MEASURED).await;
+    let first = look(&pods).await;
+    tokio::time::sleep(MEASURED).await;
     let second = look(&pods).await;
     let all = pods
         .into_iter()
         .zip(first.into_iter().zip(second))
         .flat_map(|(pod, (first, second))| pod.attachments.into_iter().zip(first.into_iter().zip(second)));
     all.filter_map(|(traffic, (first, second))| {
-        let (first, second) = (first?, second?);
+        let ((first, begin), (second, end)) = (first?, second?);
+        let flow = |first, second| flow(first, second, end - begin);
         let (received, sent) = (flow(first.received, second.received), flow(first.sent, second.sent));
         Some(Traffic { received, sent, ..traffic })
     })
@@ -71,27 +71,33 @@ fn attached(record: &Record) -> Option<(&Sandbox, Traffic)> {
     Some((sandbox, traffic))
 }
 
+/// The counters of an attachment, and when they were read.
+type Look = Option<(Counters, Instant)>;
+
 /// Reads the counters of each attachment of each pod.
-async fn look(pods: &[Pod]) -> Vec<Vec<Option<Counters>>> {
+async fn look(pods: &[Pod]) -> Vec<Vec<Look>> {
     let names = |pod: &Pod| pod.attachments.iter().map(|of| of.interface.clone()).collect();
     let looks: Vec<_> = pods.iter().map(|pod| look_into(pod.sandbox.clone(), names(pod))).collect();
     futures::stream::iter(looks).buffered(AT_ONCE).collect().await
 }
 
-async fn look_into(sandbox: Sandbox, interfaces: Vec<String>) -> Vec<Option<Counters>> {
+async fn look_into(sandbox: Sandbox, interfaces: Vec<String>) -> Vec<Look> {
     let none = vec![None; interfaces.len()];
     let netns = Netns::open(&sandbox.netns).ok().filter(|netns| netns.id() == sandbox.netns_id);
     match netns {
-        Some(netns) => netns.counters(interfaces).await.unwrap_or(none),
+        Some(netns) => netns.counters(interfaces).await.map_or(none, |all| {
+            let now = Instant::now();
+            all.into_iter().map(|counters| Some((counters?, now))).collect()
+        }),
         None => none,
     }
 }
 
 /// What has passed until the second look. An interface that was made again in between has begun with 0.
-fn flow(first: Passed, second: Passed) -> Flow {
+fn flow(first: Passed, second: Passed, time: Duration) -> Flow {
     let Passed { bytes, packets, errors, dropped } = second;
     let bits = bytes.saturating_sub(first.bytes).saturating_mul(8);
-    let rate = (u128::from(bits) * 1000 / MEASURED.as_millis().max(1)) as u64;
+    let rate = (u128::from(bits) * 1_000_000 / time.as_micros().max(1)).try_into().unwrap_or(u64::MAX);
     Flow { rate, bytes, packets, errors, dropped }
 }
 
@@ -102,9 +108,10 @@ mod tests {
     #[test]
     fn the_rate_is_of_a_second() {
         let passed = |bytes| Passed { bytes, packets: 2, errors: 1, dropped: 0 };
-        let flow = |first, second| flow(passed(first), passed(second)).rate;
-        assert_eq!(flow(1_000, 126_000), 1_000_000);
-        assert_eq!(flow(1_000, 400), 0, "another interface");
-        assert!(flow(0, u64::MAX) > 0);
+        let flow = |first, second, ms| flow(passed(first), passed(second), Duration::from_millis(ms)).rate;
+        assert_eq!(flow(1_000, 126_000, 1000), 1_000_000);
+        assert_eq!(flow(1_000, 126_000, 2000), 500_000);
+        assert_eq!(flow(1_000, 400, 1000), 0, "another interface");
+        assert_eq!(flow(0, u64::MAX, 0), u64::MAX);
     }
 }

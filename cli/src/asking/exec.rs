@@ -9,6 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::AttachParams;
 use kube::{Api, Client, ResourceExt as _};
+use netclaim_allocation::nodes_in_words;
 use netclaim_api::question::Answer;
 use netclaim_cni::error_chain;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -20,6 +21,8 @@ use super::{Asked, MAX_ASKED, ask_all};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 /// The longest time for all answers.
 const ALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most nodes that a sentence names.
+const SHOWN: usize = 5;
 /// The longest answer, in bytes.
 const MAX_ANSWER: u64 = 4 << 20;
 
@@ -36,6 +39,42 @@ pub(crate) enum NotAsked {
     NoAnswer(String),
     #[error("its agent was not asked: {MAX_ASKED} are, or as many as answer within {} s; use --node", ALL_TIMEOUT.as_secs())]
     TooMany,
+}
+
+/// The answers of agents, and why there are none of others.
+#[derive(Debug)]
+pub(crate) struct Answers<T> {
+    /// By node.
+    pub(crate) found: BTreeMap<String, T>,
+    /// The nodes whose agents have given no answer, by the reason.
+    pub(crate) silent: BTreeMap<String, Vec<String>>,
+}
+
+impl<T> Default for Answers<T> {
+    fn default() -> Self {
+        Self { found: BTreeMap::new(), silent: BTreeMap::new() }
+    }
+}
+
+impl<T> Answers<T> {
+    /// Sorts the answers.
+    pub(crate) fn of(all: impl IntoIterator<Item = (String, Result<T, NotAsked>)>) -> Self {
+        let mut answers = Self::default();
+        for (node, answer) in all {
+            match answer {
+                Ok(answer) => drop(answers.found.insert(node, answer)),
+                Err(why) => answers.silent.entry(why.to_string()).or_default().push(node),
+            }
+        }
+        answers
+    }
+
+    /// Says what is not known, with the nodes of which it is not: `what` is how the sentence begins.
+    pub(crate) fn unknown(&self, what: &str) -> impl Iterator<Item = String> {
+        self.silent
+            .iter()
+            .map(move |(why, nodes)| format!("{what} {} is not known: {why}", nodes_in_words(nodes, SHOWN)))
+    }
 }
 
 /// Asks these agents by `netclaim-kubelet-plugin ask` with the words of the question. Of an answer it takes

@@ -6,7 +6,7 @@ use netclaim_api::device::{DeviceName, node_of_pool};
 use netclaim_api::traffic::Traffic;
 use serde::Serialize;
 
-use super::traffic::rate;
+use super::rate::rate;
 use crate::claimed;
 use crate::colour::Mark;
 use crate::printable::printable;

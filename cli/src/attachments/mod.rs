@@ -9,6 +9,7 @@
 //! table.
 
 mod attachment;
+mod rate;
 mod read;
 mod traffic;
 
@@ -116,7 +117,7 @@ pub async fn run(
 async fn found(args: &Args) -> Result<Found, crate::cluster::ReadError> {
     let client = args.connection.client().await?;
     let chosen = args.chosen(client.default_namespace());
-    let mut found = find(&client, &chosen).await?;
+    let mut found = find(&client, &chosen, |_| true).await?;
     if args.traffic && !found.attachments.is_empty() {
         let asking = args.connection.client_without_retries().await?;
         traffic::add(&client, &asking, &args.netclaim_namespace, &chosen, &mut found).await?;

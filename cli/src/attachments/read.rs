@@ -36,11 +36,15 @@ pub(crate) struct Chosen {
     pub(crate) has_links: bool,
 }
 
-/// Reads the attachments that are chosen.
+/// Reads the attachments that are chosen, as far as they are `wanted`.
 ///
 /// # Errors
 /// Fails if the claims cannot be read, and if there is no such pod.
-pub(crate) async fn find(client: &Client, chosen: &Chosen) -> Result<Found, ReadError> {
+pub(crate) async fn find(
+    client: &Client,
+    chosen: &Chosen,
+    wanted: impl Fn(&Attachment) -> bool,
+) -> Result<Found, ReadError> {
     let namespace = chosen.namespace.clone();
     let pod = match (&chosen.pod, &namespace) {
         (Some(pod), Some(namespace)) => {
@@ -56,7 +60,7 @@ pub(crate) async fn find(client: &Client, chosen: &Chosen) -> Result<Found, Read
     let claims = in_namespace::<ResourceClaim>(client, namespace.as_deref());
     let mut attachments = fold(what, &claims, &ListParams::default(), Vec::new, |found, claim| {
         let of_claim = Attachment::of_claim(&claim).into_iter();
-        found.extend(of_claim.filter(|attachment| is_chosen(attachment, chosen)));
+        found.extend(of_claim.filter(|attachment| is_chosen(attachment, chosen) && wanted(attachment)));
         ControlFlow::Continue(())
     })
     .await?;

@@ -112,7 +112,7 @@ fn cluster(answer: impl Fn(&str) -> Option<(u16, Value)> + Send + 'static) -> Cl
 
 async fn shown(client: &Client, line: &[&str]) -> String {
     let args = args(line);
-    let found = find(client, &args.chosen("shop")).await.unwrap();
+    let found = find(client, &args.chosen("shop"), |_| true).await.unwrap();
     assert_eq!(found.notes, [""; 0]);
     text(&found, &args, Colours::Off).unwrap()
 }
@@ -188,7 +188,7 @@ async fn one_pod_or_one_node_can_be_chosen() {
     let node = shown(&client, &["-A", "--node=b"]).await;
     assert!(node.lines().skip(1).all(|line| line.contains(" b ")), "{node}");
     assert_eq!(node.lines().count(), 3, "{node}");
-    let error = find(&client, &args(&["gone"]).chosen("shop")).await.unwrap_err();
+    let error = find(&client, &args(&["gone"]).chosen("shop"), |_| true).await.unwrap_err();
     assert!(error.to_string().starts_with("there is no pod shop/gone"), "{error}");
 }
 
@@ -209,11 +209,11 @@ async fn programs_get_everything() {
 async fn nothing_is_said_as_kubectl_says_it() {
     let client = cluster(|_| None);
     let line = args(&["--namespace=empty"]);
-    let found = find(&client, &line.chosen("shop")).await.unwrap();
+    let found = find(&client, &line.chosen("shop"), |_| true).await.unwrap();
     assert_eq!(nothing(&line, found.namespace.as_deref()), "No resources found in empty namespace.");
     assert_eq!(nothing(&args(&["-A"]), None), "No resources found");
     let line = args(&["other"]);
-    let found = find(&client, &line.chosen("shop")).await.unwrap();
+    let found = find(&client, &line.chosen("shop"), |_| true).await.unwrap();
     assert_eq!(found.attachments, []);
     assert_eq!(
         nothing(&line, found.namespace.as_deref()),
@@ -227,7 +227,7 @@ async fn a_tenant_sees_what_the_claims_say() {
         let is_closed = uri.starts_with("/api/v1/namespaces/shop/pods?") || uri.contains("resourceslices");
         is_closed.then(|| status(403, "Forbidden"))
     });
-    let found = find(&client, &args(&["-o", "wide"]).chosen("shop")).await.unwrap();
+    let found = find(&client, &args(&["-o", "wide"]).chosen("shop"), |_| true).await.unwrap();
     assert_eq!(
         found.notes,
         [
@@ -245,8 +245,9 @@ async fn a_tenant_sees_what_the_claims_say() {
     assert_eq!(said.map(|text| text.as_deref()), attached);
     assert_eq!((web.ready, of_claim("db").ready), (Some(true), Some(false)));
     assert_eq!(of_claim("web-lan").node, None, "the pool of the cluster has no node");
-    let error =
-        find(&cluster(|_| Some(status(403, "Forbidden"))), &args(&[]).chosen("shop")).await.unwrap_err();
+    let error = find(&cluster(|_| Some(status(403, "Forbidden"))), &args(&[]).chosen("shop"), |_| true)
+        .await
+        .unwrap_err();
     assert_eq!(error.to_string(), "cannot list ResourceClaims");
 }
 
@@ -256,7 +257,7 @@ async fn one_pod_is_read_and_not_all_of_its_namespace() {
         assert!(!uri.starts_with("/api/v1/namespaces/shop/pods?"), "{uri}");
         None
     });
-    let found = find(&client, &args(&["web"]).chosen("shop")).await.unwrap();
+    let found = find(&client, &args(&["web"]).chosen("shop"), |_| true).await.unwrap();
     let nodes: Vec<_> = found.attachments.iter().map(|attachment| attachment.node.as_deref()).collect();
     assert_eq!(nodes, [Some("a"), Some("a")]);
 }
@@ -265,13 +266,13 @@ async fn one_pod_is_read_and_not_all_of_its_namespace() {
 async fn a_tenant_who_may_not_read_pods_sees_one_pods_attachments() {
     let client =
         cluster(|uri| uri.starts_with("/api/v1/namespaces/shop/pods").then(|| status(403, "Forbidden")));
-    let found = find(&client, &args(&["web"]).chosen("shop")).await.unwrap();
+    let found = find(&client, &args(&["web"]).chosen("shop"), |_| true).await.unwrap();
     assert_eq!(found.attachments.len(), 2);
     assert_eq!(
         found.notes,
         ["you may not read Pods: the nodes of ClaimNetworks of scope Cluster are not shown"]
     );
-    let found = find(&client, &args(&["db"]).chosen("shop")).await.unwrap();
+    let found = find(&client, &args(&["db"]).chosen("shop"), |_| true).await.unwrap();
     assert_eq!((found.attachments.len(), found.notes.as_slice()), (1, [].as_slice()));
 }
 
@@ -279,7 +280,7 @@ async fn a_tenant_who_may_not_read_pods_sees_one_pods_attachments() {
 async fn rows_that_a_node_cannot_choose_are_said_to_be_missing() {
     let client =
         cluster(|uri| uri.starts_with("/api/v1/namespaces/shop/pods").then(|| status(403, "Forbidden")));
-    let found = find(&client, &args(&["--node=a", "--network=lan"]).chosen("shop")).await.unwrap();
+    let found = find(&client, &args(&["--node=a", "--network=lan"]).chosen("shop"), |_| true).await.unwrap();
     assert_eq!(found.attachments, []);
     let note = "you may not read Pods: attachments to ClaimNetworks of scope Cluster are missing, because their nodes are not known";
     assert_eq!(found.notes, [note]);
@@ -288,7 +289,7 @@ async fn rows_that_a_node_cannot_choose_are_said_to_be_missing() {
 #[tokio::test]
 async fn traffic_stands_beside_the_grant() {
     let line = args(&["web", "--traffic"]);
-    let mut found = find(&cluster(|_| None), &line.chosen("shop")).await.unwrap();
+    let mut found = find(&cluster(|_| None), &line.chosen("shop"), |_| true).await.unwrap();
     for attachment in &mut found.attachments {
         let known = attachment.interface.as_deref() == Some("net1");
         attachment.traffic = known.then(|| {

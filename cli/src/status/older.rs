@@ -65,7 +65,7 @@ pub(super) fn note(network: &str, older: &Older) -> String {
     let run = if *pods == 1 { "pod runs" } else { "pods run" };
     let named = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };
     format!(
-        "ClaimNetwork {network}: {pods} {run} an older configuration{named}. To update them, make them again, for \
+        "ClaimNetwork {network}: {pods} {run} an older configuration{named}. To update them, recreate them, for \
          example by kubectl rollout restart"
     )
 }

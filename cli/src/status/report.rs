@@ -739,7 +739,7 @@ mod tests {
         let report = Report::of(&snapshot);
         assert_eq!(report.problems, [""; 0]);
         let note = "ClaimNetwork storage: 3 pods run an older configuration: shop/web-0, shop/web-1, and 1 more. To \
-                    update them, make them again, for example by kubectl rollout restart";
+                    update them, recreate them, for example by kubectl rollout restart";
         assert_eq!(report.notes, [note], "what an older generation of a pool says does not count");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["networks"][0]["olderPods"], 3);

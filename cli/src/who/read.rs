@@ -1,21 +1,18 @@
 //! Reads what is known of an address.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use netclaim_api::addresses::AddressBlock;
 use netclaim_api::addresses::AddressLease;
-use netclaim_api::history::{HistoryEntry, Subject};
+use netclaim_api::history::Subject;
 use netclaim_api::question::Answer;
 
 use super::Args;
 use super::report::Facts;
-use crate::asking::exec::exec_all;
+use crate::asking::exec::{Answers, exec_all};
 use crate::attachments::{self, Attachment, Chosen};
-use crate::cluster::{ReadError, list, list_kept};
-use crate::components::{AGENT, NAME, agents};
+use crate::cluster::{ReadError, list_kept};
+use crate::components::{agents, agents_of};
 
 /// Reads the cluster and asks the agents. Agents of nodes that have the address, or the block that it is of,
 /// are asked first.
@@ -44,9 +41,7 @@ pub(super) async fn facts(
             permitted(books.await, &mut notes, without)?
         }
     };
-    let of_agents = ListParams::default().labels(&format!("{NAME}={AGENT}"));
-    let pods = Api::<Pod>::namespaced(client.clone(), &args.netclaim_namespace);
-    let pods = list("netclaim's Pods", pods, &of_agents).await;
+    let pods = agents_of(client, &args.netclaim_namespace).await;
     let pods = permitted(pods, &mut notes, || {
         format!(
             "you may not list the Pods of namespace {}: who had it before is not known",
@@ -63,13 +58,15 @@ pub(super) async fn facts(
         .into_iter()
         .filter(|(node, _)| args.node.as_deref().is_none_or(|wanted| wanted == *node))
         .partition(|(node, _)| likely.contains(node));
-    let asked = first.into_iter().chain(then).collect();
+    let asked: Vec<_> = first.into_iter().chain(then).collect();
+    if let (Some(node), true) = (&args.node, asked.is_empty()) {
+        notes.push(format!("node {node} has no agent of netclaim: who had it before is not known"));
+    }
     let read = |answer| match answer {
         Answer::History(entries) => Some(entries),
         _ => None,
     };
-    let histories: BTreeMap<String, Result<Vec<HistoryEntry>, _>> =
-        exec_all(asking, asked, &["who", &subject.to_string()], read).await;
+    let histories = Answers::of(exec_all(asking, asked, &["who", &subject.to_string()], read).await);
     Ok(Facts { subject, attached, leases, blocks, histories, notes })
 }
 
@@ -97,13 +94,13 @@ async fn attached(
         Subject::Pod { namespace, .. } => Some(namespace.clone()),
         _ => None,
     };
-    let found = attachments::find(client, &Chosen { namespace, ..Chosen::default() }).await?;
-    notes.extend(found.notes);
     let is_of = |attachment: &Attachment| {
         let pod = attachment.pod.as_deref().unwrap_or_default();
         subject.is_of((&attachment.namespace, pod), &attachment.addresses, attachment.mac.as_deref())
     };
-    Ok(found.attachments.into_iter().filter(is_of).collect())
+    let found = attachments::find(client, &Chosen { namespace, ..Chosen::default() }, is_of).await?;
+    notes.extend(found.notes);
+    Ok(found.attachments)
 }
 
 async fn leases_of(client: &Client, subject: &Subject) -> Result<Vec<AddressLease>, ReadError> {

@@ -1,22 +1,17 @@
 //! Who has and had an address. Pure.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use kube::ResourceExt as _;
-use netclaim_allocation::nodes_in_words;
 use netclaim_api::addresses::{AddressBlock, AddressLease, HolderKind};
 use netclaim_api::history::{HistoryEntry, Subject};
 use serde::Serialize;
 
-use crate::asking::exec::NotAsked;
+use crate::asking::exec::Answers;
 use crate::attachments::Attachment;
 use crate::colour::Colours;
 use crate::printable::printable;
 use crate::table::{Cell, NONE, table};
-
-/// The most nodes that a line names.
-const SHOWN: usize = 5;
 
 /// What the report is made of.
 #[derive(Debug)]
@@ -27,8 +22,8 @@ pub(super) struct Facts {
     pub(super) leases: Vec<AddressLease>,
     /// Blocks that have the address.
     pub(super) blocks: Vec<AddressBlock>,
-    /// What agents say, by node.
-    pub(super) histories: BTreeMap<String, Result<Vec<HistoryEntry>, NotAsked>>,
+    /// What agents say.
+    pub(super) histories: Answers<Vec<HistoryEntry>>,
     /// What could not be read.
     pub(super) notes: Vec<String>,
 }
@@ -44,6 +39,8 @@ pub(super) struct Report {
     kept: Vec<String>,
     /// What is not known, in sentences.
     notes: Vec<String>,
+    /// Everything could be read, and every agent has answered.
+    is_complete: bool,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -59,23 +56,18 @@ impl Report {
     /// Puts together what is known.
     pub(super) fn of(facts: Facts) -> Self {
         let Facts { subject, attached, leases, blocks, histories, mut notes } = facts;
-        let mut rows: Vec<Row> = attached.into_iter().map(Row::of).collect();
-        let mut silent: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (node, history) in histories {
-            match history {
-                Ok(entries) => entries.into_iter().for_each(|entry| Row::add(&mut rows, &node, entry)),
-                Err(why) => silent.entry(why.to_string()).or_default().push(node),
-            }
+        notes.extend(histories.unknown("who had it before on"));
+        let is_complete = notes.is_empty() && !histories.found.is_empty();
+        let mut rows: Vec<Row> = attached.into_iter().filter_map(Row::of).collect();
+        for (node, entries) in histories.found {
+            entries.into_iter().for_each(|entry| Row::add(&mut rows, &node, entry));
         }
         rows.sort_by_cached_key(|row| {
             let time = std::cmp::Reverse((row.entry.until.clone(), row.entry.from.clone()));
             (!row.is_attached, time, row.entry.namespace.clone(), row.entry.pod.clone())
         });
-        notes.extend(silent.iter().map(|(why, nodes)| {
-            format!("who had it before on {} is not known: {why}", nodes_in_words(nodes, SHOWN))
-        }));
         let kept = leases.iter().map(of_lease).chain(blocks.iter().map(of_block)).collect();
-        Self { subject: subject.to_string(), attachments: rows, kept, notes }
+        Self { subject: subject.to_string(), attachments: rows, kept, notes, is_complete }
     }
 
     /// What is not known.
@@ -87,8 +79,11 @@ impl Report {
     pub(super) fn text(&self, colours: Colours) -> String {
         let mut text = String::new();
         if self.attachments.is_empty() {
-            let _ =
-                writeln!(text, "No pod has {0}, and none has had it since its node started", self.subject);
+            let _ = if self.is_complete {
+                writeln!(text, "No pod has {}, and none has had it in the history of the nodes", self.subject)
+            } else {
+                writeln!(text, "No pod is known to have {}", self.subject)
+            };
         } else {
             let head = ["POD", "NODE", "INTERFACE", "NETWORK", "ADDRESSES", "MAC", "CLAIM", "FROM", "UNTIL"];
             text = table(&head, self.attachments.iter().map(Row::cells), colours);
@@ -101,18 +96,20 @@ impl Report {
 }
 
 impl Row {
-    fn of(attachment: Attachment) -> Self {
+    /// What a claim says; `None` until its agent has attached it.
+    fn of(attachment: Attachment) -> Option<Self> {
+        let interface = attachment.interface?;
         let entry = HistoryEntry {
             namespace: attachment.namespace,
             pod: attachment.pod.unwrap_or_default(),
             claim: attachment.claim,
             network: attachment.network.unwrap_or_else(|| attachment.device.clone()),
-            interface: attachment.interface.unwrap_or_default(),
+            interface,
             addresses: attachment.addresses,
             mac: attachment.mac,
             ..HistoryEntry::default()
         };
-        Self { node: attachment.node, entry, is_attached: true }
+        Some(Self { node: attachment.node, entry, is_attached: true })
     }
 
     /// Adds what an agent says. Of an attachment that the claim has it says since when.
@@ -120,6 +117,7 @@ impl Row {
         let same = |row: &&mut Self| {
             let (one, other) = (&row.entry, &entry);
             row.is_attached
+                && row.node.as_deref().is_none_or(|known| known == node)
                 && (&one.namespace, &one.pod, &one.claim, &one.interface)
                     == (&other.namespace, &other.pod, &other.claim, &other.interface)
         };
@@ -189,6 +187,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::asking::exec::NotAsked;
 
     fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()
@@ -219,7 +218,7 @@ mod tests {
             attached: vec![attached("web")],
             leases: Vec::new(),
             blocks: Vec::new(),
-            histories: BTreeMap::from([
+            histories: Answers::of([
                 ("a".to_owned(), Ok(vec![entry("old", "1", Some("2")), entry("web", "5", None)])),
                 ("b".to_owned(), Ok(vec![entry("older", "3", Some("4"))])),
                 ("c".to_owned(), Err(NotAsked::Late)),
@@ -264,10 +263,34 @@ mod tests {
     #[test]
     fn a_pod_that_has_come_again_is_not_the_one_that_was_there() {
         let mut facts = facts();
-        facts.histories = BTreeMap::from([("a".to_owned(), Ok(vec![entry("web", "1", Some("2"))]))]);
+        facts.histories = Answers::of([("a".to_owned(), Ok(vec![entry("web", "1", Some("2"))]))]);
         let report = Report::of(facts);
         assert_eq!(report.attachments.len(), 2);
         assert_eq!(report.attachments[0].entry.from, None);
+    }
+
+    #[test]
+    fn an_address_that_two_nodes_have_is_shown_of_both() {
+        let mut facts = facts();
+        facts.attached[0].node = Some("b".to_owned());
+        facts.histories =
+            Answers::of(["a", "b"].map(|node| (node.to_owned(), Ok(vec![entry("web", node, None)]))));
+        let report = Report::of(facts);
+        let rows: Vec<_> = report
+            .attachments
+            .iter()
+            .map(|row| (row.node.as_deref(), row.entry.from.as_deref(), row.is_attached))
+            .collect();
+        assert_eq!(rows, [(Some("b"), Some("b"), true), (Some("a"), Some("a"), true)]);
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_its_network_has_no_address() {
+        let mut facts = facts();
+        facts.attached[0].interface = None;
+        facts.histories = Answers::default();
+        let text = Report::of(facts).text(Colours::Off);
+        assert_eq!(text, "No pod is known to have 10.0.0.7\n", "no agent was asked");
     }
 
     #[test]
@@ -279,14 +302,14 @@ mod tests {
             "spec": {"networkName": "storage", "nodeName": "a", "cidr": "10.0.0.0/28"}});
         let facts = Facts {
             attached: Vec::new(),
-            histories: BTreeMap::new(),
+            histories: Answers::of([("a".to_owned(), Ok(Vec::new()))]),
             leases: vec![from(lease)],
             blocks: vec![from(block)],
             ..facts()
         };
         assert_eq!(
             Report::of(facts).text(Colours::Off),
-            "No pod has 10.0.0.7, and none has had it since its node started\n\
+            "No pod has 10.0.0.7, and none has had it in the history of the nodes\n\
              AddressLease l: kept for claim shop/db in ClaimNetwork storage, no node uses it now\n\
              AddressBlock b: node a hands out 10.0.0.0/28 in ClaimNetwork storage\n"
         );

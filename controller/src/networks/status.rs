@@ -189,7 +189,7 @@ fn of_pods(older: &BTreeMap<String, u32>) -> Finding<PodsReason> {
     let message = match pods {
         0 => "no pod is known to run an older configuration".to_owned(),
         _ => format!(
-            "{pods} {} an older configuration, on {many} {}: {}. To update them, make them again, for example by kubectl \
+            "{pods} {} an older configuration, on {many} {}: {}. To update them, recreate them, for example by kubectl \
              rollout restart; netclaimctl status names them",
             if one { "pod runs" } else { "pods run" },
             if many == 1 { "node" } else { "nodes" },

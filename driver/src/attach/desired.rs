@@ -200,7 +200,8 @@ impl PodDesired {
             .filter(|(.., step)| *step != Step::Rest);
         let steps: Vec<(usize, &Record<O>, Step)> = steps.collect();
         let waits = |record: &Record<O>, step: &Step| {
-            let operation = if matches!(step, Step::Add(_)) { Operation::Add } else { Operation::Del };
+            let is_add = matches!(step, Step::Add(_) | Step::Prove);
+            let operation = if is_add { Operation::Add } else { Operation::Del };
             retries.waits(&record.key(), operation, now)
         };
         let is_debt = |step: &Step| matches!(step, Step::Del(_) | Step::Forget);
@@ -215,7 +216,9 @@ impl PodDesired {
         }
         let mut adds = steps.iter().filter(|(.., step)| *step != Step::Prove);
         let add = adds.next().filter(|(_, record, step)| !waits(record, step));
-        let (index, _, step) = add.or_else(|| steps.iter().find(|(.., step)| *step == Step::Prove))?;
+        let proof =
+            |(_, record, step): &&(usize, &Record<O>, Step)| *step == Step::Prove && !waits(record, step);
+        let (index, _, step) = add.or_else(|| steps.iter().find(proof))?;
         Some((*index, step.clone()))
     }
 }

@@ -30,7 +30,7 @@ use super::counters::Counters;
 use super::desired::{PodDesired, sort};
 use super::journal::{self, Journal};
 use super::machine::{self, Desired, Event, Step};
-use super::plan::{Owner, Plan, Wire};
+use super::plan::{Owner, Plan};
 use super::record::{Finding, Phase, Record, Repaired, Sandbox};
 use super::repair::same_again;
 use super::retry::{Attempt, Operation, Retries, delay_after};
@@ -94,6 +94,8 @@ pub(super) struct Pod<A, O: Observer> {
     /// The callers that wait for the end of a release, by group.
     waiting: Vec<(String, oneshot::Sender<Result<(), Failure>>)>,
     checks: Vec<Check>,
+    /// When the ADDs have begun whose outcome is being proven, by key.
+    proving: HashMap<String, Instant>,
     /// When the plugins last made an attachment or found it to be fine, by key.
     found_fine: HashMap<String, Instant>,
     /// The same for what an earlier agent has attached: when this one took it over.
@@ -144,6 +146,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             observe_again: None,
             waiting: Vec::new(),
             checks: Vec::new(),
+            proving: HashMap::new(),
             found_fine: HashMap::new(),
             since: Instant::now(),
         }
@@ -381,8 +384,12 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         Failpoint::AddDue.reach();
         let (plan, moves) = (Arc::clone(&record.plan), record.moved_link.is_some());
         let asks = record.asks_in(&sandbox.id);
+        let wire = asks.as_ref().unwrap_or(&plan.spec).wire;
+        // The next agent would leave it on one that is made again.
+        let is_on_unproven =
+            self.records.iter().any(|earlier| earlier.made.is_some() && earlier.is_redone_with(&record));
         // Finalizers make nothing that is on a network.
-        let wire = if plan.is_finalizer() { Wire::default() } else { plan.spec.wire };
+        let is_proven_later = !plan.is_finalizer() && (wire.needs_proof() || is_on_unproven);
         self.replace(record);
         self.publish().await;
         if turn.is_some() {
@@ -421,9 +428,13 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             Ended::Done(Err(AddFailure { failure, .. })) => (End::Failed, Some(failure)),
             Ended::CutShort => (End::CutShort, None),
         };
-        self.ended(&key, Operation::Add, end, failure, started);
+        if is_proven_later && end == End::Succeeded {
+            self.proving.insert(key.clone(), started);
+        } else {
+            self.ended(&key, Operation::Add, end, failure, started);
+        }
         match ended {
-            Ended::Done(Ok((result, _))) if wire.needs_proof() => {
+            Ended::Done(Ok((result, _))) if is_proven_later => {
                 if let Some(record) = self.records.iter_mut().find(|record| record.key() == key) {
                     record.made = Some(result);
                 }
@@ -564,7 +575,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = index_in_pod;
         }
-        // Without the record a crash would detach a running pod, so this counts as a failed ADD.
+        // Without the record a crash would detach a running pod, so this counts as a failed ADD. What is to be
+        // proven stays made, and is proven again after a while.
         match self.write(&record).await {
             Ok(()) => {
                 Failpoint::AddNoted.reach();
@@ -592,6 +604,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 record.checked = false;
             }
             record.is_redone = false;
+            if let Some(started) = self.proving.remove(&key) {
+                self.ended(&key, Operation::Add, End::CutShort, None, started);
+            }
             // The DEL needs what the ADD has made.
             let event = record.made.take().map_or(Event::DelDue, |made| Event::AddFailed(Some(made)));
             if !self.advance(&mut record, event) {
@@ -789,11 +804,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         let ended = self.attend(operation.instrument(span), commands, Self::is_settled).await;
         let Ended::Done(Some(((mut checked, is_by_plugins), reply))) = ended else { return };
-        if checked == Checked::Fine {
-            if is_by_plugins {
-                self.found_fine.insert(key.to_owned(), Instant::now());
-            }
-            // A look stands for plugins that have said so.
+        if checked == Checked::Fine && is_by_plugins {
+            self.found_fine.insert(key.to_owned(), Instant::now());
             self.note_checked(key).await;
         }
         let now = record.host_link.and_then(|_| self.attach.host_link(&record.plan.spec));
@@ -820,8 +832,6 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         let _ = reply.send(checked);
     }
 
-    /// Journals that a CHECK has succeeded, where that decides about repairs. If it cannot be written, the
-    /// next one tries again.
     /// How long a look may stand for a CHECK of this attachment: the same for as long as it lives.
     fn check_lifetime(&self, key: &str) -> Duration {
         let mut hasher = DefaultHasher::new();
@@ -829,6 +839,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         CHECK_LIFETIME / 2 + CHECK_LIFETIME.mul_f64((hasher.finish() % 1024) as f64 / 2048.0)
     }
 
+    /// Journals that a CHECK has succeeded, where that decides about repairs. If it cannot be written, the
+    /// next one tries again.
     async fn note_checked(&mut self, key: &str) {
         let Some(record) = self.record(key).filter(|record| !record.checked) else { return };
         if !self.observer.is_repaired(&record.plan) {
@@ -910,8 +922,9 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if let Some(record) = self.records.iter_mut().find(|r| r.key() == key) {
             (record.error, record.failed) = (Some(failure.message.clone()), Some(operation));
             record.cause = failure.cause;
-            // What a DEL says of itself does not make an address free.
-            if operation == Operation::Add {
+            // Neither a DEL nor an ADD that did not begin makes an address free.
+            let has_run = operation == Operation::Add && record.phase != Phase::Planned;
+            if has_run || !failure.in_use.is_empty() {
                 record.in_use.clone_from(&failure.in_use);
             }
             let group = record.plan.owner.group();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::cause::Cause;
-use super::plan::{Owner, Plan, Spec};
+use super::plan::{Owner, Plan, Spec, Wire};
 use super::plugins::asked::keeps_addresses;
 use super::retry::Operation;
 use crate::links::{HostLink, InUse, NetnsId};
@@ -201,7 +201,9 @@ impl<O: Owner> Record<O> {
     /// Returns what it asks for in this sandbox, if that is not what the plan says.
     pub(super) fn asks_in(&self, sandbox_id: &str) -> Option<Spec> {
         let repaired = self.repaired.as_ref().filter(|repaired| repaired.sandbox_id == sandbox_id)?;
-        Some(Spec { capability_args: repaired.capability_args.clone(), ..self.plan.spec.clone() })
+        // The pod runs: to look at the network first would keep it off for as long as a router is away.
+        let wire = Wire { accept_ra: self.plan.spec.wire.accept_ra, ..Wire::default() };
+        Some(Spec { capability_args: repaired.capability_args.clone(), wire, ..self.plan.spec.clone() })
     }
 
     /// Forgets a repair in another sandbox.

@@ -1414,3 +1414,38 @@ async fn an_attachment_that_was_prepared_meanwhile_is_made_before_the_proof_goes
     node.until("open", |state| state.records.len() == 2 && state.gate("s1") == Gate::Open).await;
     assert_eq!(node.plugins.calls(), ["add a0 s1", "prove a0 s1", "add b0 s1", "prove a0 s1"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_made_on_what_is_not_proven_is_made_again_by_the_next_agent() {
+    let mut node = Node::new();
+    let mut plans = [named("a", 0), named("a", 1)].map(|plan| Plan { of: 2, ..plan });
+    plans[0].spec.wire.needs_gateway = true;
+    node.attacher.prepare(plans.to_vec()).await.unwrap();
+    node.plugins.prove.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("prove a1 s1").await;
+    let state = node.attacher.watch(POD).unwrap().borrow().clone();
+    assert!(state.records.iter().all(|record| matches!(record.phase, Phase::Adding { .. })), "{state:?}");
+    node.restart("boot");
+    node.up("s1");
+    node.until("open", |state| state.gate("s1") == Gate::Open).await;
+    let calls = node.plugins.calls();
+    let again: Vec<&str> = calls.iter().skip(4).map(String::as_str).collect();
+    let expected = ["del a1 s1", "del a0 s1", "add a0 s1", "add a1 s1", "prove a0 s1", "prove a1 s1"];
+    assert_eq!(again, expected, "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_is_repaired_without_a_proof() {
+    let node = to_be_proven(&[("a", 0)]).await;
+    node.up("s1");
+    node.until("open", |state| state.gate("s1") == Gate::Open).await;
+    assert_eq!(node.attacher.check(POD, "a-uid.0", true).await, Some(Checked::Fine));
+    node.plugins.check.lock().unwrap().push_back(Script::Fail);
+    node.attacher.check(POD, "a-uid.0", true).await;
+    assert!(node.attacher.redo(POD, "a-uid.0").await);
+    node.until("repaired", |state| state.records[0].repaired.is_some() && state.gate("s1") == Gate::Open)
+        .await;
+    let proofs = node.plugins.calls().iter().filter(|call| call.starts_with("prove")).count();
+    assert_eq!(proofs, 1, "{:?}", node.plugins.calls());
+}

@@ -150,7 +150,7 @@ impl Netns {
     }
 
     /// Returns those of the addresses of a link in the namespace that other hosts on its network have. Takes
-    /// 0.75 s, longer where some has one of them (1.1 s) or where the kernel is still looking (2.5 s).
+    /// 0.75 s, or up to 2.5 s where the kernel is still looking.
     ///
     /// # Errors
     /// As of [`Netns::links`], and [`Error::Probe`] (`CAP_NET_RAW` is needed).

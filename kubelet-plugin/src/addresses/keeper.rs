@@ -31,6 +31,10 @@ use crate::addresses::reservations::{Lists, foreign, journalled_dirs, journalled
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::pods::owner::{Addresses, Owner, Plan, Record};
 
+/// Most addresses for which the node asks for others because hosts beside the cluster have them: anybody on the
+/// network can claim any address.
+const MAX_LEFT_OUT: usize = 16;
+
 /// Delay that gathers the changes of several pods.
 const GATHER_DELAY: Duration = Duration::from_millis(100);
 /// Time between a failed write and the next try, and between two looks for addresses that others hold.
@@ -175,10 +179,11 @@ impl BlockKeeper {
             let (ours, lists) = (attacher.sandbox_ids(), journalled_lists(attacher));
             foreign_addresses(inventory, ours, lists, self.reservations.clone()).await
         };
-        let none = BTreeSet::new();
         for (network, leased) in inventory.addresses.iter() {
             let Some(pool) = &leased.pool else { continue };
-            let taken = foreign.get(network).unwrap_or(&none);
+            let mut taken = foreign.get(network).cloned().unwrap_or_default();
+            taken.extend(self.plan_lock.lock().await.left_out(network).take(MAX_LEFT_OUT));
+            let taken = &taken;
             for family in pool.families() {
                 let of_family = leased.blocks.iter().filter(|block| block.family() == family);
                 // What others hold is lost for this node, and the controller does not know: it is asked for

@@ -41,8 +41,7 @@ pub struct Book {
     left_out: BTreeMap<String, BTreeMap<IpAddr, Instant>>,
 }
 
-/// How long no attachment gets an address that another host has. The node's blocks have many times as many
-/// addresses as a pod can find taken meanwhile.
+/// How long no attachment gets an address that another host has.
 pub const LEFT_OUT: Duration = Duration::from_secs(600);
 
 impl Book {
@@ -55,9 +54,11 @@ impl Book {
 
     /// Leaves addresses of a ClaimNetwork out for [a time](LEFT_OUT): other hosts have them.
     pub fn leave_out(&mut self, network: &str, ips: impl IntoIterator<Item = IpAddr>, now: Instant) {
-        let of_network = self.left_out.entry(network.to_owned()).or_default();
-        of_network.extend(ips.into_iter().map(|ip| (ip, now + LEFT_OUT)));
         self.take_back(now);
+        let of_network = self.left_out.entry(network.to_owned()).or_default();
+        for ip in ips {
+            of_network.entry(ip).or_insert(now + LEFT_OUT);
+        }
     }
 
     /// Forgets which addresses were left out until `now`.
@@ -66,7 +67,8 @@ impl Book {
         self.left_out.retain(|_, of_network| !of_network.is_empty());
     }
 
-    fn left_out(&self, network: &NetworkName) -> impl Iterator<Item = &IpAddr> {
+    /// Returns the addresses of a ClaimNetwork that are left out, or were until lately.
+    pub fn left_out(&self, network: &NetworkName) -> impl Iterator<Item = &IpAddr> {
         self.left_out.get(network.as_str()).into_iter().flat_map(BTreeMap::keys)
     }
 

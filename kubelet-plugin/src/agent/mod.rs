@@ -535,7 +535,7 @@ impl Agent {
 
 /// What the history says of the subject.
 async fn answer_of(history: history::Files, subject: Subject) -> Answer {
-    match tokio::task::spawn_blocking(move || history.of(&subject)).await {
+    match tokio::task::spawn_blocking(move || history.find(&subject)).await {
         Ok(Ok(entries)) => Answer::History(entries),
         Ok(Err(error)) => Answer::Error(format!("the agent cannot read its history: {error}")),
         Err(_) => Answer::Error("the agent is ending".to_owned()),

@@ -70,14 +70,22 @@ pub(super) struct Older {
 }
 
 impl Older {
-    /// Takes in what the annotation would be `now`. Returns the annotation to publish: a change waits until
-    /// the one before it has stood for a while.
-    pub(super) fn see(&mut self, found: Option<String>, now: Instant) -> Option<(String, String)> {
-        self.next = None;
-        if found != self.published {
-            match self.since.map(|since| since + INTERVAL).filter(|due| *due > now) {
-                Some(due) => self.next = Some(due),
-                None => (self.published, self.since) = (found, Some(now)),
+    /// Takes in what the annotation would be `now`. Returns the annotation to publish: a change waits for an
+    /// interval at most, and until the one before it has stood for one. `random` is from 0 to 1: all nodes
+    /// see the change of a ClaimNetwork at once.
+    pub(super) fn update(
+        &mut self,
+        found: Option<String>,
+        now: Instant,
+        random: impl FnOnce() -> f64,
+    ) -> Option<(String, String)> {
+        if found == self.published {
+            self.next = None;
+        } else {
+            let earliest = self.since.map_or(now, |since| (since + INTERVAL).max(now));
+            let due = *self.next.get_or_insert_with(|| earliest + INTERVAL.mul_f64(random()));
+            if due <= now {
+                (self.published, self.since, self.next) = (found, Some(now), None);
             }
         }
         Some((OLDER_CONFIGURATION.to_owned(), self.published.clone()?))
@@ -149,19 +157,21 @@ mod tests {
     #[test]
     fn pods_that_go_one_after_another_are_written_in_one() {
         let (mut older, start) = (Older::default(), Instant::now());
-        let mut see = |found: Option<&str>, seconds: u64| {
-            let annotation = older.see(found.map(str::to_owned), start + Duration::from_secs(seconds));
+        let mut update = |found: Option<&str>, seconds: u64| {
+            let now = start + Duration::from_secs(seconds);
+            let annotation = older.update(found.map(str::to_owned), now, || 0.2);
             (annotation.map(|(_, text)| text), older.next().map(|next| (next - start).as_secs()))
         };
         let says = |text: &str| Some(text.to_owned());
-        assert_eq!(see(None, 0), (None, None));
-        assert_eq!(see(Some("3"), 1), (says("3"), None), "at once");
-        assert_eq!(see(Some("2"), 2), (says("3"), Some(16)));
-        assert_eq!(see(Some("1"), 9), (says("3"), Some(16)));
-        assert_eq!(see(Some("1"), 16), (says("1"), None));
-        assert_eq!(see(None, 20), (says("1"), Some(31)));
-        assert_eq!(see(None, 31), (None, None));
-        assert_eq!(see(None, 32), (None, None));
-        assert_eq!(see(Some("1"), 99), (says("1"), None));
+        assert_eq!(update(None, 0), (None, None));
+        assert_eq!(update(Some("3"), 1), (None, Some(4)), "other nodes write at other times");
+        assert_eq!(update(Some("3"), 4), (says("3"), None));
+        assert_eq!(update(Some("2"), 5), (says("3"), Some(22)));
+        assert_eq!(update(Some("1"), 9), (says("3"), Some(22)));
+        assert_eq!(update(Some("1"), 22), (says("1"), None));
+        assert_eq!(update(None, 25), (says("1"), Some(40)));
+        assert_eq!(update(Some("1"), 26), (says("1"), None), "it is as before");
+        assert_eq!(update(None, 90), (says("1"), Some(93)));
+        assert_eq!(update(None, 93), (None, None));
     }
 }

@@ -234,7 +234,7 @@ impl Devices {
                 *failed.entry(device.device.clone()).or_default() += 1;
             }
         });
-        annotations.extend(older.see(comparison.annotation(), Instant::now()));
+        annotations.extend(older.update(comparison.annotation(), Instant::now(), fastrand::f64));
         // It reads the directories of leases.
         let made = tokio::task::spawn_blocking(move || {
             let (inventory, unavailable) = (&inventory, &unavailable);

@@ -10,7 +10,7 @@ mod report;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
@@ -23,8 +23,8 @@ use netclaim_api::question::Answer;
 pub(super) use self::report::Report;
 use super::Args;
 use crate::asking::exec::{NotAsked, exec_all};
-use crate::cluster::{ReadError, get, list, list_kept};
-use crate::components::{AGENT, NAME, agents as agents_of};
+use crate::cluster::{ReadError, get, list_kept};
+use crate::components::{agents, agents_of};
 use crate::trim;
 
 /// What an agent answers.
@@ -58,10 +58,8 @@ pub(super) async fn report(name: &str, args: &Args) -> Result<Report, ReadError>
         Err(error) if error.is_forbidden() => None,
         Err(error) => return Err(error),
     };
-    let agents = ListParams::default().labels(&format!("{NAME}={AGENT}"));
-    let pods = Api::<Pod>::namespaced(client.clone(), &args.netclaim_namespace);
-    let pods = list("netclaim's Pods", pods, &agents).await?;
-    let agents = agents_of(&pods);
+    let pods = agents_of(&client, &args.netclaim_namespace).await?;
+    let agents = agents(&pods);
     let is_for = |node: &&Node| selects_node(network.spec.node_selector.as_ref(), node.labels());
     let asked = nodes.iter().filter(is_for);
     let asked = asked.filter_map(|node| agents.get_key_value(node.name_any().as_str()));

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use netclaim_api::attributes;
 use netclaim_api::labels::NETWORK_LABELS;
@@ -61,9 +62,27 @@ pub(super) struct NetworkOn {
 /// name.
 const OTHERS: &str = "…";
 
+/// Without any taint.
+static OPEN: Closed = Closed::new();
+
+/// The ClaimNetworks of scope `Cluster` that are on a node. Their pools do not say on which node an
+/// attachment is.
+fn of_cluster(node: &Node) -> impl Iterator<Item = &str> {
+    node.labels().keys().filter_map(|label| label.strip_prefix(NETWORK_LABELS))
+}
+
 /// Returns the nodes and links that each ClaimNetwork is on, with the taints there.
-pub(super) fn places<'a>(published: &'a [Published<'_>]) -> BTreeMap<&'a str, Places<'a>> {
+pub(super) fn places<'a>(
+    snapshot: &'a Snapshot,
+    published: &'a [Published<'_>],
+) -> BTreeMap<&'a str, Places<'a>> {
     let mut places: BTreeMap<&str, Places<'a>> = BTreeMap::new();
+    for node in &snapshot.nodes {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        for network in of_cluster(node) {
+            places.entry(network).or_default().insert((name, "", &OPEN));
+        }
+    }
     for device in published {
         if let (Some(network), Some(node)) = (device.network, device.node) {
             let link = attribute(device.device, attributes::UPLINK).unwrap_or_default();
@@ -104,8 +123,7 @@ pub(super) fn kinds(
             let held = held.get(&(device.pool, device.device.name.as_str()));
             *attachments.entry((link, network)).or_default() += held.map_or(0, |held| held.attachments);
         }
-        // Pools of the cluster do not say on which node an attachment is.
-        for network in node.labels().keys().filter_map(|label| label.strip_prefix(NETWORK_LABELS)) {
+        for network in of_cluster(node) {
             links.entry(String::new()).or_default().1.entry(shown_as(network)).or_default();
         }
         let own = (!summarise).then_some(name.as_str());

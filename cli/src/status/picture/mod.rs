@@ -138,7 +138,7 @@ impl Picture {
     pub(super) fn of(report: &Report, snapshot: &Snapshot) -> Self {
         let mut left_out = Vec::new();
         let published = published(snapshot);
-        let networks = networks(report, &published, &mut left_out);
+        let networks = networks(report, snapshot, &published, &mut left_out);
         let index: BTreeMap<&str, usize> = networks
             .iter()
             .enumerate()
@@ -155,42 +155,40 @@ impl Picture {
                 count(hidden.len(), "more kind")
             ));
         }
-        let (mut nodes, mut lines) = (Vec::new(), Vec::new());
-        for kind in shown {
-            let links = kind.links();
-            let more = links.len().saturating_sub(MAX_LINKS);
-            if more > 0 {
-                left_out.push(format!("not shown: {} of {}", count(more, "more link"), label_of(kind)));
-            }
-            let links: Vec<LinkNow> = links.into_iter().take(MAX_LINKS).collect();
-            for (link, now) in links.iter().enumerate() {
-                let carried =
-                    now.networks.iter().filter_map(|on| Some((*index.get(on.network.as_str())?, on)));
-                lines.extend(carried.map(|(network, on)| Line {
-                    node: nodes.len(),
-                    link,
-                    network,
-                    attachments: on.attachments,
-                    closed: on.closed.iter().map(|taint| cut(taint)).collect::<Vec<_>>().join(", "),
-                    health: if on.closed.is_empty() { Health::Good } else { Health::Bad },
-                }));
-            }
-            let links: Vec<LinkBox> = links.iter().map(link_box).collect();
-            nodes.push(NodeBox {
-                label: label_of(kind),
-                names: names_of(kind),
-                health: health_of(kind.agent, &links),
-                links,
-            });
-        }
         let attachments = report.networks.iter().map(|row| row.attachments).sum();
         let title = [
             count(report.nodes.len(), "node"),
             count(report.networks.len(), "ClaimNetwork"),
             count(attachments, "attachment"),
         ];
-        let networks = networks.iter().filter_map(|rows| network_box(rows)).collect();
-        Self { title: format!("netclaim: {}", title.join(", ")), nodes, networks, lines, left_out }
+        let title = format!("netclaim: {}", title.join(", "));
+        let boxes = networks.iter().filter_map(|rows| network_box(rows)).collect();
+        let mut picture = Self { title, nodes: Vec::new(), networks: boxes, lines: Vec::new(), left_out };
+        shown.iter().for_each(|kind| picture.add(kind, &index));
+        picture
+    }
+
+    /// Adds nodes that look alike, and the lines of their links. `index` has the boxes of ClaimNetworks.
+    fn add(&mut self, kind: &Kind, index: &BTreeMap<&str, usize>) {
+        let mut links = kind.links();
+        let more = links.split_off(links.len().min(MAX_LINKS)).len();
+        if more > 0 {
+            self.left_out.push(format!("not shown: {} of {}", count(more, "more link"), label_of(kind)));
+        }
+        for (link, now) in links.iter().enumerate() {
+            let carried = now.networks.iter().filter_map(|on| Some((*index.get(on.network.as_str())?, on)));
+            self.lines.extend(carried.map(|(network, on)| Line {
+                node: self.nodes.len(),
+                link,
+                network,
+                attachments: on.attachments,
+                closed: on.closed.iter().map(|taint| cut(taint)).collect::<Vec<_>>().join(", "),
+                health: if on.closed.is_empty() { Health::Good } else { Health::Bad },
+            }));
+        }
+        let links: Vec<LinkBox> = links.iter().map(link_box).collect();
+        let (label, names) = (label_of(kind), names_of(kind));
+        self.nodes.push(NodeBox { label, names, health: health_of(kind.agent, &links), links });
     }
 }
 
@@ -198,10 +196,11 @@ impl Picture {
 /// on the same links of the same nodes are one.
 fn networks<'a>(
     report: &'a Report,
+    snapshot: &Snapshot,
     published: &[Published<'_>],
     left_out: &mut Vec<String>,
 ) -> Vec<Vec<&'a NetworkRow>> {
-    let places = alike::places(published);
+    let places = alike::places(snapshot, published);
     let mut alike: BTreeMap<_, Vec<&NetworkRow>> = BTreeMap::new();
     for row in &report.networks {
         let own = (report.networks.len() <= MAX_FEW).then_some(&row.name);

@@ -165,6 +165,25 @@ fn what_does_not_fit_is_counted() {
 }
 
 #[test]
+fn networks_of_the_cluster_on_other_nodes_do_not_look_alike() {
+    let names: Vec<String> = (0..10).map(|n| format!("net-{n}")).collect();
+    let mut cluster = Cluster::with(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let on = |networks: std::ops::Range<usize>| -> Value {
+        networks
+            .map(|n| (format!("network.netclaim.dev/net-{n}"), json!("up")))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    cluster.node("a", "True", on(0..4), &[]);
+    cluster.node("b", "True", on(4..10), &[]);
+    let picture = cluster.picture();
+    let labels: Vec<&str> = picture.networks.iter().map(|network| network.label.as_str()).collect();
+    assert_eq!(labels, ["4 ClaimNetworks like net-0", "6 ClaimNetworks like net-4"]);
+    assert_eq!(picture.lines.len(), 2);
+    assert!(picture.lines.iter().all(|line| line.label().is_empty()), "it is not known how many are there");
+}
+
+#[test]
 fn each_of_a_few_nodes_has_a_box_and_its_health() {
     let picture = three_nodes().picture();
     let seen: Vec<_> = picture.nodes.iter().map(|node| (node.label.as_str(), node.health)).collect();

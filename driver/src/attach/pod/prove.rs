@@ -19,9 +19,11 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     /// Proves what is made. The first failure ends that, and so does other work: what was not proven by then
     /// is proven later, or made again by the next agent if this one is `ending`.
     pub(super) async fn prove(&mut self, commands: &mut Commands<O::Owner>, ending: &CancellationToken) {
+        let now = Instant::now();
         let is_due = |record: &&Record<O::Owner>| {
             let desired = self.desired.of(record, &self.records, &self.boot_id);
             machine::next(record, &desired, &self.boot_id) == Step::Prove
+                && !self.retries.waits(&record.key(), Operation::Add, now)
         };
         let due: Vec<Record<O::Owner>> = self.records.iter().filter(is_due).cloned().collect();
         let proofs = due.iter().filter_map(|record| {
@@ -47,6 +49,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         match self.attend(operation, commands, has_nothing_else).await {
             Ended::Done(Some(Ok(proven))) => {
                 for (key, made, index) in proven {
+                    let began = self.proving.remove(&key).unwrap_or(started);
+                    self.ended(&key, Operation::Add, End::Succeeded, None, began);
                     self.added(&key, made, index).await;
                 }
             }
@@ -82,7 +86,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     /// made of this one.
     async fn not_proven(&mut self, key: &str, failure: Failure, started: Instant) {
         let Some(failed) = self.record(key).cloned() else { return };
-        self.ended(key, Operation::Add, End::Failed, Some(&failure), started);
+        let began = self.proving.remove(key).unwrap_or(started);
+        self.ended(key, Operation::Add, End::Failed, Some(&failure), began);
         let later = self.records.iter().filter(|other| failed.is_redone_with(other)).cloned();
         for mut record in later.collect::<Vec<_>>() {
             let key = record.key();

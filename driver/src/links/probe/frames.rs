@@ -60,7 +60,10 @@ pub(super) fn announcement(ip: IpAddr, of: Mac, own: Mac) -> Option<Vec<u8>> {
 /// Reads what a frame says of an address; `None` for all other frames.
 pub(super) fn read(frame: &[u8]) -> Option<Says> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    let LinkSlice::Ethernet2(ethernet) = &packet.link? else { return None };
+    // What is of a VLAN says nothing of the network without one.
+    let LinkSlice::Ethernet2(ethernet) = packet.link.as_ref().filter(|_| packet.link_exts.is_empty())? else {
+        return None;
+    };
     match &packet.net? {
         NetSlice::Arp(arp) => {
             let arp = arp.to_packet().try_eth_ipv4().ok()?;

@@ -33,8 +33,6 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const KERNELS_LOOK: Duration = Duration::from_millis(2500);
 /// Time between two looks at what the kernel has found.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Neighbours do not learn an address anew for so long after the last time (Linux, `locktime`: 1 s).
-const LOCKED: Duration = Duration::from_millis(1100);
 
 /// An address that another host has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,13 +91,13 @@ impl Kernels {
 }
 
 /// Returns those of the addresses of a link of the calling thread's network namespace that other hosts have.
-/// Blocks for up to [`PROBES`] times [`INTERVAL`], longer only where the kernel is still looking itself or
-/// another host has an address.
+/// Blocks for up to [`PROBES`] times [`INTERVAL`], longer only where the kernel is still looking itself.
 pub(super) fn in_use(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
     let failed = |source| Error::Probe { link: name.to_owned(), source };
     let mut netlink = Socket::open()?;
     let links = netlink.links()?;
-    let Some(link) = links.iter().find(|link| link.name == name) else { return Ok(Vec::new()) };
+    let link = links.iter().find(|link| link.name == name);
+    let link = link.ok_or_else(|| failed(io::Error::new(io::ErrorKind::NotFound, "the link is gone")))?;
     let asked = Asked { ips, own: links.iter().filter_map(|link| link.mac.as_deref()).collect() };
     let packets = Packets::open(name).map_err(failed)?;
     let (start, mut found) = (Instant::now(), BTreeMap::new());
@@ -120,8 +118,14 @@ pub(super) fn in_use(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
         let kernels = Kernels::look(&mut netlink, link.index)?;
         note_failed(&kernels, ips, &mut found);
         let is_asking = ips.iter().any(|ip| kernels.asking.contains(ip));
-        if !is_asking || !found.is_empty() || start.elapsed() >= KERNELS_LOOK {
+        if !is_asking || !found.is_empty() {
             break;
+        }
+        if start.elapsed() >= KERNELS_LOOK {
+            return Err(failed(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the kernel has not found out whether an IPv6 address is another host's: has the link a carrier?",
+            )));
         }
         match &packets {
             Some(packets) => {
@@ -131,7 +135,7 @@ pub(super) fn in_use(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
         }
     }
     if let Some(packets) = &packets {
-        correct_neighbours(packets, &found, start).map_err(failed)?;
+        correct_neighbours(packets, &found).map_err(failed)?;
     }
     Ok(found.into_iter().map(|(ip, found)| InUse { ip, by: found.by.map(written) }).collect())
 }
@@ -166,16 +170,12 @@ pub(super) fn announce(name: &str, ips: &[IpAddr]) -> Result<(), Error> {
 
 /// Some plugins have the kernel announce IPv4 addresses as soon as the interface has them (`arp_notify`). So
 /// the neighbours are told again who has the address.
-fn correct_neighbours(packets: &Packets, found: &BTreeMap<IpAddr, Found>, start: Instant) -> io::Result<()> {
+fn correct_neighbours(packets: &Packets, found: &BTreeMap<IpAddr, Found>) -> io::Result<()> {
     let announced = found.iter().filter(|(ip, found)| ip.is_ipv4() && found.has_it);
-    let holders = announced.filter_map(|(ip, found)| Some((*ip, found.by?)));
-    let frames: Vec<Vec<u8>> =
-        holders.filter_map(|(ip, holder)| announcement(ip, holder, packets.own)).collect();
-    if !frames.is_empty() {
-        thread::sleep(LOCKED.saturating_sub(start.elapsed()));
-        send(packets, frames.into_iter())?;
-    }
-    Ok(())
+    // Whoever answers writes what it wants.
+    let is_of_a_host = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
+    let holders = announced.filter_map(|(ip, found)| Some((*ip, found.by.filter(is_of_a_host)?)));
+    send(packets, holders.filter_map(|(ip, holder)| announcement(ip, holder, packets.own)))
 }
 
 fn send(packets: &Packets, mut frames: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
