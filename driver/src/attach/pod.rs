@@ -575,8 +575,8 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if let Some(link) = &mut record.moved_link {
             link.index_in_pod = index_in_pod;
         }
-        // Without the record a crash would detach a running pod, so this counts as a failed ADD. What is to be
-        // proven stays made, and is proven again after a while.
+        // Without the record a crash would detach a running pod, so this counts as a failed ADD. What is to
+        // be proven stays made, and is proven again after a while.
         match self.write(&record).await {
             Ok(()) => {
                 Failpoint::AddNoted.reach();

@@ -31,8 +31,8 @@ use crate::addresses::reservations::{Lists, foreign, journalled_dirs, journalled
 use crate::inventory::{Block, Inventory, NodeAddresses, OwnBlock, OwnBlocks};
 use crate::pods::owner::{Addresses, Owner, Plan, Record};
 
-/// Most addresses for which the node asks for others because hosts beside the cluster have them: anybody on the
-/// network can claim any address.
+/// Most addresses for which the node asks for others because hosts beside the cluster have them: anybody on
+/// the network can claim any address.
 const MAX_LEFT_OUT: usize = 16;
 
 /// Delay that gathers the changes of several pods.
