@@ -148,6 +148,8 @@ pub fn a_file_has_attachments_checked_once_by_their_plugins(test: &Test<'_>) -> 
         checks.lines().filter(|line| *line == attachment).count()
     };
     let facts = Facts::about(test, &network)?;
+    // Each attachment has a CHECK in a period, too, which may come meanwhile.
+    let mut periodic = 0;
     let mut before = checks();
     // The second time a look into the pod could stand for the CHECK.
     for time in 1..=3 {
@@ -160,9 +162,11 @@ pub fn a_file_has_attachments_checked_once_by_their_plugins(test: &Test<'_>) -> 
         eprintln!("         time {time}: CHECK within {} ms", begin.elapsed().as_millis());
         before = checks();
         holds(2, "the plugin is asked once", || {
-            ensure!(checks() == before, "{} times", checks() - before + 1);
+            ensure!(periodic + checks() <= before + 1, "{} times", checks() - before + 1);
             Ok(())
         })?;
+        periodic += checks() - before;
+        before = checks();
     }
     fs::remove_file(&file).context("cannot remove the notes")
 }

@@ -194,7 +194,7 @@ pub fn addresses_for_the_whole_cluster_work_as_their_page_shows(test: &Test<'_>)
 
 pub fn bandwidth_is_granted_and_kept_as_its_page_shows(test: &Test<'_>) -> Result<()> {
     let page = Page::of(test, "bandwidth.md")?;
-    let [status, consumed, queues] = page.checks()?;
+    let [status, consumed, queues, traffic] = page.checks()?;
     let objects = page.objects()?;
     let camera =
         objects.iter().find(|object| object["kind"] == "Pod").context("the page has no pod")?.clone();
@@ -226,6 +226,8 @@ pub fn bandwidth_is_granted_and_kept_as_its_page_shows(test: &Test<'_>) -> Resul
         let queues = test.cluster.node().in_network(&netns, &words)?;
         ensure!(queues.contains("tbf") && queues.contains("rate 2Gbit"), "{pod}: {queues}");
     }
+    let shown = page.line(&traffic, "camera")?;
+    ensure!(shown.iter().any(|word| word == "2.00G"), "{shown:?}");
     Ok(())
 }
 

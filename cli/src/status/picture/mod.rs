@@ -33,6 +33,8 @@ const MAX_FEW: usize = 8;
 const MAX_BOXES: usize = 16;
 /// Most links in a box: more are counted.
 const MAX_LINKS: usize = 12;
+/// Most lines between the boxes: Mermaid draws 500 edges at most, and people read fewer.
+const MAX_LINES: usize = 300;
 /// Longest name of anything, in characters.
 const MAX_NAME: usize = 32;
 
@@ -165,7 +167,18 @@ impl Picture {
         let boxes = networks.iter().filter_map(|rows| network_box(rows)).collect();
         let mut picture = Self { title, nodes: Vec::new(), networks: boxes, lines: Vec::new(), left_out };
         shown.iter().for_each(|kind| picture.add(kind, &index));
+        picture.leave_out_lines();
         picture
+    }
+
+    /// Keeps the lines that are not well, and those with most attachments.
+    fn leave_out_lines(&mut self) {
+        let more = self.lines.len().saturating_sub(MAX_LINES);
+        if more > 0 {
+            self.lines.sort_by_key(|line| (line.health, Reverse(line.attachments)));
+            self.lines.truncate(MAX_LINES);
+            self.left_out.push(format!("not shown: {}", count(more, "more line")));
+        }
     }
 
     /// Adds nodes that look alike, and the lines of their links. `index` has the boxes of ClaimNetworks.

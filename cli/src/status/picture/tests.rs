@@ -242,3 +242,27 @@ fn a_cluster_with_nothing_has_a_picture() {
     assert!(svg(&nothing).ends_with("</svg>\n") && dot(&nothing).ends_with("}\n"));
     assert!(mermaid(&nothing).contains("flowchart LR"));
 }
+
+#[test]
+fn of_many_lines_those_are_shown_that_are_not_well_or_have_most_attachments() {
+    let line = |n: usize| Line {
+        node: 0,
+        link: 0,
+        network: 0,
+        attachments: Some(n),
+        closed: String::new(),
+        health: if n == 1 { Health::Bad } else { Health::Good },
+    };
+    let mut picture = Picture {
+        title: String::new(),
+        nodes: Vec::new(),
+        networks: Vec::new(),
+        lines: (0..310).map(line).collect(),
+        left_out: Vec::new(),
+    };
+    picture.leave_out_lines();
+    assert_eq!(picture.left_out, ["not shown: 10 more lines"]);
+    assert_eq!(picture.lines.len(), MAX_LINES);
+    let least = picture.lines.iter().filter_map(|line| line.attachments).min();
+    assert_eq!((least, picture.lines[1].attachments), (Some(1), Some(309)));
+}
