@@ -233,6 +233,24 @@ fn is_missing(error: &KubeconfigError) -> bool {
     }
 }
 
+/// Goes on with nothing where a right is missing, and notes what is missing because of it.
+///
+/// # Errors
+/// As `read`, for other reasons.
+pub(crate) fn permitted<T: Default>(
+    read: Result<T, ReadError>,
+    notes: &mut Vec<String>,
+    without: impl FnOnce() -> String,
+) -> Result<T, ReadError> {
+    match read {
+        Err(error) if error.is_forbidden() => {
+            notes.push(without());
+            Ok(T::default())
+        }
+        read => read,
+    }
+}
+
 /// Lists objects; `what` names them in an error.
 ///
 /// # Errors

@@ -17,14 +17,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use k8s_openapi::jiff::Timestamp;
 use netclaim_api::IfName;
 use netclaim_api::history::{HistoryEntry, Subject};
-use netclaim_cni::CniResult;
 use netclaim_driver::attach::{Interface, Phase, Sandbox};
 use serde::{Deserialize, Serialize};
 
 use crate::pods::owner::{PodState, Record};
+use crate::reports::now;
 
 /// The size from which on a file is the older one, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -88,7 +87,7 @@ impl History {
         let open = files.open_keys().unwrap_or_default();
         let mut lines = Vec::new();
         let mut now = BTreeSet::new();
-        for (record, (key, _, _)) in records.iter().filter_map(|record| Some((record, made(record)?))) {
+        for (record, key) in records.iter().filter_map(|record| Some((record, made(record)?))) {
             if !open.contains(&key) {
                 lines.push(Line { at: None, ..Line::of(Change::Attached, &key, Some(record)) });
             }
@@ -96,9 +95,8 @@ impl History {
             noted.attached.entry(record.plan.owner.pod.uid.clone()).or_default().push(key);
         }
         lines.extend(open.difference(&now).map(|key| Line::of(Change::Detached, key, None)));
-        let history = Self { files, noted: Mutex::default() };
-        history.append(&mut noted, &lines);
-        Self { noted: Mutex::new(noted), ..history }
+        noted.append(&files, &lines);
+        Self { files, noted: Mutex::new(noted) }
     }
 
     /// Returns where the lines are, for readers.
@@ -109,7 +107,7 @@ impl History {
     /// Notes what has been attached and detached since the pod was seen last.
     pub(crate) fn observe(&self, pod_uid: &str, state: &PodState) {
         let now: Vec<(Key, &Record)> =
-            state.attachments().filter_map(|record| Some((made(record)?.0, record))).collect();
+            state.attachments().filter_map(|record| Some((made(record)?, record))).collect();
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let before = noted.attached.get(pod_uid).map(Vec::as_slice).unwrap_or_default();
         let mut lines = Vec::new();
@@ -129,26 +127,28 @@ impl History {
         } else {
             noted.attached.insert(pod_uid.to_owned(), keys);
         }
-        self.append(&mut noted, &lines);
-    }
-
-    fn append(&self, noted: &mut Noted, lines: &[Line]) {
-        if lines.is_empty() {
-            return;
-        }
-        let appended = self.files.append(lines, || noted.attached.values().flatten().collect());
-        if let (Err(error), false) = (&appended, noted.has_failed) {
-            let path = self.files.newer.display();
-            tracing::warn!(%path, %error, "cannot note who is attached: `netclaimctl who` will not know");
-        }
-        noted.has_failed = appended.is_err();
+        noted.append(&self.files, &lines);
     }
 }
 
-/// An attachment that is made: which, where, and what has come of it.
-fn made(record: &Record) -> Option<(Key, &Sandbox, &CniResult)> {
+impl Noted {
+    fn append(&mut self, files: &Files, lines: &[Line]) {
+        if lines.is_empty() {
+            return;
+        }
+        let appended = files.append(lines, || self.attached.values().flatten().collect());
+        if let (Err(error), false) = (&appended, self.has_failed) {
+            let path = files.newer.display();
+            tracing::warn!(%path, %error, "cannot note who is attached: `netclaimctl who` will not know");
+        }
+        self.has_failed = appended.is_err();
+    }
+}
+
+/// An attachment that is made.
+fn made(record: &Record) -> Option<Key> {
     match &record.phase {
-        Phase::Attached { sandbox, result } => Some((Key::of(record, sandbox), sandbox, result)),
+        Phase::Attached { sandbox, .. } => Some(Key::of(record, sandbox)),
         _ => None,
     }
 }
@@ -170,8 +170,7 @@ impl Key {
 impl Line {
     /// A line of now. Without a record the other line of the attachment says what it was.
     fn of(change: Change, key: &Key, record: Option<&Record>) -> Self {
-        let at = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        Self { at: Some(at), change, key: key.clone(), entry: record.map(entry).unwrap_or_default() }
+        Self { at: Some(now()), change, key: key.clone(), entry: record.map(entry).unwrap_or_default() }
     }
 }
 

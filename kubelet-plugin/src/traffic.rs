@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use netclaim_api::traffic::{Flow, Selection, Traffic};
 use netclaim_driver::attach::{Attach, Attacher, Observer, Phase, Sandbox};
-use netclaim_driver::links::{Counters, Netns, Passed};
+use netclaim_driver::links::{Counters, Passed};
 use tokio::time::Instant;
 
 use crate::pods::owner::{Owner, Record};
@@ -83,13 +83,12 @@ async fn look(pods: &[Pod]) -> Vec<Vec<Look>> {
 
 async fn look_into(sandbox: Sandbox, interfaces: Vec<String>) -> Vec<Look> {
     let none = vec![None; interfaces.len()];
-    let netns = Netns::open(&sandbox.netns).ok().filter(|netns| netns.id() == sandbox.netns_id);
-    match netns {
-        Some(netns) => netns.counters(interfaces).await.map_or(none, |all| {
+    match sandbox.open_netns() {
+        Ok(netns) => netns.counters(interfaces).await.map_or(none, |all| {
             let now = Instant::now();
             all.into_iter().map(|counters| Some((counters?, now))).collect()
         }),
-        None => none,
+        Err(_) => none,
     }
 }
 

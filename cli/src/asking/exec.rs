@@ -47,19 +47,13 @@ pub(crate) struct Answers<T> {
     /// By node.
     pub(crate) found: BTreeMap<String, T>,
     /// The nodes whose agents have given no answer, by the reason.
-    pub(crate) silent: BTreeMap<String, Vec<String>>,
-}
-
-impl<T> Default for Answers<T> {
-    fn default() -> Self {
-        Self { found: BTreeMap::new(), silent: BTreeMap::new() }
-    }
+    silent: BTreeMap<String, Vec<String>>,
 }
 
 impl<T> Answers<T> {
     /// Sorts the answers.
     pub(crate) fn of(all: impl IntoIterator<Item = (String, Result<T, NotAsked>)>) -> Self {
-        let mut answers = Self::default();
+        let mut answers = Self { found: BTreeMap::new(), silent: BTreeMap::new() };
         for (node, answer) in all {
             match answer {
                 Ok(answer) => drop(answers.found.insert(node, answer)),

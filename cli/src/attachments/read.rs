@@ -10,7 +10,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use netclaim_api::{DRIVER_NAME, attributes};
 
 use super::attachment::Attachment;
-use crate::cluster::{ReadError, fold, get};
+use crate::cluster::{ReadError, fold, get, permitted};
 
 /// What has been found.
 #[derive(Debug, Default, PartialEq)]
@@ -77,11 +77,12 @@ pub(crate) async fn find(
         }
         None => "the nodes of ClaimNetworks of scope Cluster are not shown",
     };
-    permitted(nodes, &mut notes, "Pods", follows)?;
+    permitted(nodes, &mut notes, || format!("you may not read Pods: {follows}"))?;
     attachments.retain(|attachment| chosen.node.is_none() || attachment.node == chosen.node);
     if chosen.has_links && !attachments.is_empty() {
         let uplinks = uplinks(client, &mut attachments).await;
-        permitted(uplinks, &mut notes, "ResourceSlices", "uplinks and modes are not shown")?;
+        let without = || "you may not read ResourceSlices: uplinks and modes are not shown".to_owned();
+        permitted(uplinks, &mut notes, without)?;
     }
     attachments.sort();
     Ok(Found { namespace, attachments, notes })
@@ -100,22 +101,6 @@ where
 fn is_chosen(attachment: &Attachment, chosen: &Chosen) -> bool {
     (chosen.pod.is_none() || attachment.pod == chosen.pod)
         && (chosen.network.is_none() || attachment.network == chosen.network)
-}
-
-/// Goes on without what the user may not read.
-fn permitted(
-    read: Result<(), ReadError>,
-    notes: &mut Vec<String>,
-    what: &str,
-    follows: &str,
-) -> Result<(), ReadError> {
-    match read {
-        Err(error) if error.is_forbidden() => {
-            notes.push(format!("you may not read {what}: {follows}"));
-            Ok(())
-        }
-        read => read,
-    }
 }
 
 /// Sets the node of the pod's attachments whose pool is of no node.

@@ -2,8 +2,7 @@
 
 use kube::api::ListParams;
 use kube::{Api, Client};
-use netclaim_api::addresses::AddressBlock;
-use netclaim_api::addresses::AddressLease;
+use netclaim_api::addresses::{AddressBlock, AddressLease};
 use netclaim_api::history::Subject;
 use netclaim_api::question::Answer;
 
@@ -11,7 +10,7 @@ use super::Args;
 use super::report::Facts;
 use crate::asking::exec::{Answers, exec_all};
 use crate::attachments::{self, Attachment, Chosen};
-use crate::cluster::{ReadError, list_kept};
+use crate::cluster::{ReadError, list_kept, permitted};
 use crate::components::{agents, agents_of};
 
 /// Reads the cluster and asks the agents. Agents of nodes that have the address, or the block that it is of,
@@ -68,21 +67,6 @@ pub(super) async fn facts(
     };
     let histories = Answers::of(exec_all(asking, asked, &["who", &subject.to_string()], read).await);
     Ok(Facts { subject, attached, leases, blocks, histories, notes })
-}
-
-/// Goes on with nothing where a right is missing, and says so.
-fn permitted<T: Default>(
-    read: Result<T, ReadError>,
-    notes: &mut Vec<String>,
-    without: impl FnOnce() -> String,
-) -> Result<T, ReadError> {
-    match read {
-        Err(error) if error.is_forbidden() => {
-            notes.push(without());
-            Ok(T::default())
-        }
-        read => read,
-    }
 }
 
 async fn attached(

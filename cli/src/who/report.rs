@@ -288,7 +288,7 @@ mod tests {
     fn a_pod_that_waits_for_its_network_has_no_address() {
         let mut facts = facts();
         facts.attached[0].interface = None;
-        facts.histories = Answers::default();
+        facts.histories = Answers::of([]);
         let text = Report::of(facts).text(Colours::Off);
         assert_eq!(text, "No pod is known to have 10.0.0.7\n", "no agent was asked");
     }

@@ -45,13 +45,17 @@ pub struct Spec {
 }
 
 /// How an interface behaves on its network, beside what the plugins make of it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Wire {
     /// It takes addresses and routes from router advertisements.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub accept_ra: bool,
     /// It does not use an address that another host has.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub probes: bool,
     /// It is attached when its gateways answer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub needs_gateway: bool,
 }
 
@@ -113,32 +117,15 @@ struct PlanFile<O> {
     args: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "CapabilityArgs::is_empty")]
     capability_args: CapabilityArgs,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    accept_ra: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    probes: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    needs_gateway: bool,
+    #[serde(flatten)]
+    wire: Wire,
 }
 
 impl<O: Owner> From<PlanFile<O>> for Plan<O> {
     fn from(file: PlanFile<O>) -> Self {
-        let PlanFile {
-            owner,
-            index,
-            of,
-            finalizes,
-            network,
-            if_name,
-            conflist,
-            args,
-            capability_args,
-            accept_ra,
-            probes,
-            needs_gateway,
-        } = file;
+        let PlanFile { owner, index, of, finalizes, network, if_name, conflist, args, capability_args, wire } =
+            file;
         let tenant = owner.tenant().to_owned();
-        let wire = Wire { accept_ra, probes, needs_gateway };
         let spec = Spec { tenant, if_name, conflist, args, capability_args, wire };
         Self { owner, index, of, finalizes, network, spec }
     }
@@ -148,20 +135,6 @@ impl<O> From<Plan<O>> for PlanFile<O> {
     fn from(plan: Plan<O>) -> Self {
         let Plan { owner, index, of, finalizes, network, spec } = plan;
         let Spec { tenant: _, if_name, conflist, args, capability_args, wire } = spec;
-        let Wire { accept_ra, probes, needs_gateway } = wire;
-        Self {
-            owner,
-            index,
-            of,
-            finalizes,
-            network,
-            if_name,
-            conflist,
-            args,
-            capability_args,
-            accept_ra,
-            probes,
-            needs_gateway,
-        }
+        Self { owner, index, of, finalizes, network, if_name, conflist, args, capability_args, wire }
     }
 }

@@ -8,11 +8,12 @@ use netclaim_cni::{CapabilityArgs, CniResult, IpRequest, ResultError, Stopped};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::Failure;
 use super::cause::Cause;
 use super::plan::{Owner, Plan, Spec, Wire};
 use super::plugins::asked::keeps_addresses;
 use super::retry::Operation;
-use crate::links::{HostLink, InUse, NetnsId};
+use crate::links::{HostLink, InUse, Netns, NetnsId};
 
 /// The pod's sandbox that an attachment was, or is being, made in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,21 @@ pub struct Sandbox {
     pub netns_id: NetnsId,
     /// The boot in which the sandbox lived (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
+}
+
+impl Sandbox {
+    /// Opens its network namespace. Blocks as [`Netns::open`] does.
+    ///
+    /// # Errors
+    /// When it cannot be opened, and when another one is at its path.
+    pub fn open_netns(&self) -> Result<Netns, Failure> {
+        let netns = Netns::open(&self.netns).map_err(|error| Failure::of(&error))?;
+        if netns.id() == self.netns_id {
+            Ok(netns)
+        } else {
+            Err(Failure::new("another network namespace is at the path of the pod's"))
+        }
+    }
 }
 
 /// How far an attachment has come. See [`machine`](super::machine) for the moves.

@@ -2,7 +2,6 @@
 
 use super::plan::Owner;
 use super::record::{Phase, Record, Sandbox};
-use crate::links::Netns;
 
 /// The state of one pod's attachments.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,10 +55,9 @@ impl<O: Owner> PodState<O> {
     /// Blocks for a moment.
     pub fn sandbox_lives(&self, boot_id: &str) -> bool {
         let recorded = self.records.iter().filter_map(|record| record.phase.sandbox());
-        recorded.chain(&self.sandbox).any(|sandbox| {
-            sandbox.boot_id == boot_id
-                && Netns::open(&sandbox.netns).is_ok_and(|netns| netns.id() == sandbox.netns_id)
-        })
+        recorded
+            .chain(&self.sandbox)
+            .any(|sandbox| sandbox.boot_id == boot_id && sandbox.open_netns().is_ok())
     }
 
     /// Whether containers of `sandbox_id` may start: when every attachment of every group of the pod is made

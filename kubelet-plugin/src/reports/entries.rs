@@ -122,7 +122,7 @@ pub(crate) fn network_data(plan: &Plan, sandbox: &Sandbox, result: &CniResult) -
 
 /// Returns the server-side apply that writes `entries`.
 pub(super) fn patch(driver: &str, claim: &ObjectRef, entries: &[Entry]) -> Value {
-    let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = super::now();
     let devices: Vec<Value> = entries.iter().map(|entry| device_status(driver, entry, &now)).collect();
     json!({
         "apiVersion": "resource.k8s.io/v1",

@@ -109,10 +109,9 @@ fn condition(reason: ReadyReason, message: &str, found: Option<&PodCondition>) -
     }
     // If the status stays, only the reason is new.
     let since = same.and_then(|found| found.last_transition_time.clone());
-    let now = || k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     Some(json!({
         "type": READINESS_GATE, "status": status, "reason": reason.as_str(), "message": message,
-        "lastTransitionTime": since.unwrap_or_else(now),
+        "lastTransitionTime": since.unwrap_or_else(super::now),
     }))
 }
 

@@ -19,3 +19,8 @@ mod writer;
 pub(crate) use entries::network_data;
 pub(crate) use events::Events;
 pub(crate) use writer::{FailedAdd, Refusal, StatusWriter, Update};
+
+/// Returns the time as objects have it: RFC 3339, in seconds.
+pub(crate) fn now() -> String {
+    k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

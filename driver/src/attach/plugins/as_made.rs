@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use super::{CniPlugins, off_thread};
 use crate::attach::plan::Spec;
 use crate::attach::record::Sandbox;
-use crate::links::{Link, Netns};
+use crate::links::Link;
 
 /// A route of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,9 +39,7 @@ pub(super) async fn is_as_made(spec: &Spec, sandbox: &Sandbox, result: &CniResul
         return false;
     };
     let Some(made) = result.interface_of(&attachment) else { return false };
-    let Some(netns) = Netns::open(&sandbox.netns).ok().filter(|netns| netns.id() == sandbox.netns_id) else {
-        return false;
-    };
+    let Ok(netns) = sandbox.open_netns() else { return false };
     let Ok(Some((link, addresses))) = netns.link_with_addresses(spec.if_name.as_str()).await else {
         return false;
     };

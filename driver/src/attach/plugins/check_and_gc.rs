@@ -43,7 +43,7 @@ impl CniPlugins {
         result: &CniResult,
     ) -> Checked {
         // Plugins compare the path with the one in the result.
-        if !Netns::open(&sandbox.netns).is_ok_and(|netns| netns.id() == sandbox.netns_id) {
+        if sandbox.open_netns().is_err() {
             return Checked::Unknown("the sandbox is not where it was".to_owned());
         }
         let list = &spec.conflist;

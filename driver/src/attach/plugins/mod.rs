@@ -478,7 +478,7 @@ impl Attach for CniPlugins {
         if self.place == Place::Host {
             return Ok(());
         }
-        let netns = on_the_wire::namespace(sandbox)?;
+        let netns = sandbox.open_netns()?;
         netns.set_defaults(spec.wire.accept_ra, !spec.wire.probes).await.map_err(|error| Failure::of(&error))
     }
 

@@ -14,7 +14,7 @@ use super::{CniPlugins, Place};
 use crate::attach::plan::Spec;
 use crate::attach::record::Sandbox;
 use crate::attach::{AddFailure, Cause, Failure};
-use crate::links::{InUse, Netns};
+use crate::links::InUse;
 
 /// Delays between two looks for a gateway's answer: the first one, which doubles, and the longest one.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
@@ -26,7 +26,7 @@ impl CniPlugins {
         if self.place != Place::Pod || ips(spec, sandbox, made).is_ok_and(|ips| ips.is_empty()) {
             return;
         }
-        let announced = async { namespace(sandbox)?.announce(spec.if_name.as_str()).await.map_err(of) };
+        let announced = async { sandbox.open_netns()?.announce(spec.if_name.as_str()).await.map_err(of) };
         not_announced(announced.await);
     }
 
@@ -43,7 +43,7 @@ impl CniPlugins {
         }
         let (name, ips) = (spec.if_name.as_str(), ips(spec, sandbox, made)?);
         if spec.wire.probes && !ips.is_empty() {
-            let netns = namespace(sandbox)?;
+            let netns = sandbox.open_netns()?;
             let found = netns.in_use(name, ips.clone()).await.map_err(of)?;
             if !found.is_empty() {
                 return Err(in_use(spec.conflist.name(), found));
@@ -63,7 +63,7 @@ impl CniPlugins {
         if self.place != Place::Pod || !spec.wire.probes || !failed.owes_del() {
             return failed;
         }
-        let found = async { namespace(sandbox)?.found_in_use(spec.if_name.as_str()).await.map_err(of) };
+        let found = async { sandbox.open_netns()?.found_in_use(spec.if_name.as_str()).await.map_err(of) };
         match found.await {
             Ok(found) if !found.is_empty() => {
                 AddFailure { failure: in_use(spec.conflist.name(), found), ..failed }
@@ -90,7 +90,7 @@ impl CniPlugins {
         let (until, mut delay) = (Instant::now() + self.timeout, FIRST_LOOK);
         // The namespace is not held meanwhile: it ends with its pod.
         loop {
-            gateways = namespace(sandbox)?.unknown_neighbours(name, gateways).await.map_err(of)?;
+            gateways = sandbox.open_netns()?.unknown_neighbours(name, gateways).await.map_err(of)?;
             if gateways.is_empty() {
                 return Ok(());
             }
@@ -107,16 +107,6 @@ impl CniPlugins {
 fn ips(spec: &Spec, sandbox: &Sandbox, made: &CniResult) -> Result<Vec<IpAddr>, Failure> {
     let attachment = CniPlugins::attachment(spec, &sandbox.id, Some(&sandbox.netns))?;
     Ok(made.ips_of(&attachment).map(|ip| ip.address.addr()).collect())
-}
-
-/// Opens the sandbox's network namespace.
-pub(super) fn namespace(sandbox: &Sandbox) -> Result<Netns, Failure> {
-    let netns = Netns::open(&sandbox.netns).map_err(of)?;
-    if netns.id() == sandbox.netns_id {
-        Ok(netns)
-    } else {
-        Err(Failure::new("another network namespace is at the path of the pod's"))
-    }
 }
 
 fn of(error: crate::links::Error) -> Failure {
