@@ -1,11 +1,13 @@
 //! What people ask an agent, and what it answers: a line of JSON each.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
-use crate::NetworkName;
 use crate::dry_run::DryRun;
 use crate::history::{HistoryEntry, Subject};
 use crate::traffic::{Selection, Traffic};
+use crate::{IfName, NetworkName};
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,6 +19,20 @@ pub enum Question {
     Who(Subject),
     /// What attachments receive and send.
     Traffic(Selection),
+    /// Where what passes through an attachment can be copied.
+    Capture(CaptureOf),
+}
+
+/// The attachment whose frames are to be copied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CaptureOf {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// The interface in the pod.
+    pub interface: IfName,
 }
 
 /// What the agent answers.
@@ -29,6 +45,8 @@ pub enum Answer {
     History(Vec<HistoryEntry>),
     /// What each attachment receives and sends.
     Traffic(Vec<Traffic>),
+    /// The path of the pod's network namespace.
+    NetworkNamespace(PathBuf),
     /// Why it gives no answer.
     Error(String),
 }

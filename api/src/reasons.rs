@@ -245,6 +245,10 @@ reasons! {
         ///
         /// Read the message, and find out who breaks it. Delete the pod if it has lost its network.
         NetworkRepairGivenUp,
+        /// Somebody copies what passes through an interface of the pod, by `netclaimctl capture`.
+        ///
+        /// See [Capture](../tasks/capture.md).
+        NetworkCaptured,
         /// The agent has given up a DEL, or a link of the host has not come back as it was. Something may be
         /// left on the node.
         ///

@@ -7,7 +7,8 @@
 //!   API server, files ──────────> migrate ────> YAML, or with --apply the API server
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
 //!     └─ exec in agents' pods ──> explain network: what a node would do for a pod
-//!                              └> who: which pods have and had an address
+//!                              ├> who: which pods have and had an address
+//!                              └> capture: what passes through an interface of a pod
 //!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
 //! ```
 //!
@@ -29,6 +30,7 @@ use self::colour::Colours;
 mod asking;
 pub mod attachments;
 pub mod bugreport;
+pub mod capture;
 mod claimed;
 pub mod cluster;
 pub mod colour;
@@ -117,6 +119,11 @@ pub enum Command {
     /// Says which pod has an address now, since when, and which pods had it before.
     #[command(after_help = exit_codes!("what is known is printed", "the cluster cannot be read"))]
     Who(who::Args),
+    /// Copies what passes through an interface of a pod, in the format of tcpdump.
+    ///
+    /// The agent of the pod's node must allow it (agent.allowCapture), and an event on the pod says so.
+    #[command(after_help = exit_codes!("the capture has ended", "nothing can be captured"))]
+    Capture(capture::Args),
     /// Translates what Multus reads into ClaimNetworks, classes, claim templates and patches.
     #[command(after_help = exit_codes!(
         "everything is translated, and with --apply applied",
@@ -140,6 +147,7 @@ impl Command {
             Self::Explain(args) => Some(&mut args.connection),
             Self::Status(args) => Some(&mut args.connection),
             Self::TemplateSlices(args) => Some(&mut args.connection),
+            Self::Capture(args) => Some(&mut args.connection),
             Self::Who(args) => Some(&mut args.connection),
             Self::Migrate(args) => match &mut args.command {
                 Some(migrate::Command::Whereabouts(args)) => Some(&mut args.connection),
@@ -160,6 +168,7 @@ impl Command {
             | Self::Explain(_)
             | Self::Status(_)
             | Self::TemplateSlices(_)
+            | Self::Capture(_)
             | Self::Who(_) => false,
         }
     }
@@ -213,6 +222,7 @@ pub async fn run(
         Command::Status(args) => status::run(args, out, err, colours).await,
         Command::TemplateSlices(args) => template_slices::run(args, out, err).await,
         Command::Validate(args) => validate::run(&args, out, err),
+        Command::Capture(args) => capture::run(args, out, err).await,
         Command::Who(args) => who::run(args, out, err, colours).await,
         Command::Migrate(args) => migrate::run(args, out, err).await,
         Command::Man { folder } => match clap_mangen::generate_to(self::command(), &folder) {

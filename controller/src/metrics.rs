@@ -183,11 +183,13 @@ impl Metrics {
     /// Serves metrics and probes until dropped.
     pub(crate) async fn serve(self, listener: TcpListener) -> Infallible {
         let (registry, ready) = (Arc::new(self.registry()), self.ready);
-        let answer = move |path: &str| match path {
-            "/metrics" => Some(Answer::Metrics(registry.render())),
-            "/healthz" => Some(Answer::Ok),
-            "/readyz" => Some(Answer::probe(ready.check())),
-            _ => None,
+        let answer = move |path: String| {
+            std::future::ready(match &*path {
+                "/metrics" => Some(Answer::Metrics(registry.render())),
+                "/healthz" => Some(Answer::Ok),
+                "/readyz" => Some(Answer::probe(ready.check())),
+                _ => None,
+            })
         };
         serve(listener, answer).await
     }

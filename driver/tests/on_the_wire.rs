@@ -8,7 +8,7 @@
 
 mod plugin_host;
 
-use std::net::{Ipv6Addr, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use netclaim_cni::{Cache, Runtime};
 use netclaim_driver::attach::{
     AddFailure, Attach as _, Cause, CniPlugins, Del, DelOutcome, Failure, Sandbox, Spec, Wire,
 };
-use netclaim_driver::links::{self, Links};
+use netclaim_driver::links::{self, Capture, Links};
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -370,5 +370,58 @@ fn a_gateway_that_is_required_must_be_named() {
         let plugin = json!({"type": "macvlan", "master": "up0", "ipam": ipam});
         let failure = fail(&network(&host), &spec(&host, "net1", plugin, NEEDS_GATEWAY), &pod).await;
         assert!(failure.is_permanent && failure.message.contains("named no gateway"), "{failure}");
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn what_passes_through_an_interface_is_copied_in_both_directions() {
+    on_a_host(&[], async |host| {
+        let (network, other, pod) = (network(&host), neighbour(), Netns::new());
+        let plugin =
+            json!({"type": "macvlan", "master": "up0", "ipam": one_of_each(&host, ["10.9.0.7", "fd09::7"])});
+        attach(&network, &spec(&host, "net1", plugin, Wire::default()), &pod).await;
+        let file = host.data.path().join("pcap");
+        let what = Capture { snaplen: 96, count: 6, time: LONG };
+        let netns = links::Netns::open(pod.path()).unwrap();
+        let out = std::fs::File::create(&file).unwrap();
+        let sending = async {
+            while std::fs::metadata(&file).unwrap().len() < 24 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            // Nobody listens: the pod answers each by ICMP.
+            other.inside(|| {
+                let socket = UdpSocket::bind("10.9.0.254:0").unwrap();
+                for _ in 0..8 {
+                    socket.send_to(&[1; 400], "10.9.0.7:9").unwrap();
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            });
+        };
+        let (copied, ()) = tokio::join!(netns.capture("net1".to_owned(), what, out, || true), sending);
+        assert_eq!(copied.unwrap(), 6);
+        let copied = std::fs::read(&file).unwrap();
+        assert!(copied.len() <= 24 + 6 * (16 + 96), "{}", copied.len());
+        // UDP of 14 + 20 + 8 + 400 bytes, of which 96 are there, and the answers.
+        let number = |at: usize| u32::from_ne_bytes(*copied[at..].first_chunk().unwrap());
+        let (mut at, mut protocols) = (24, Vec::new());
+        while at < copied.len() {
+            let (kept, length) = (number(at + 8), number(at + 12));
+            let protocol = copied[at + 16..][..kept as usize][23];
+            assert!(protocol != 17 || (kept, length) == (96, 442), "{kept} of {length}");
+            protocols.push(protocol);
+            at += 16 + kept as usize;
+        }
+        assert!(protocols.contains(&17) && protocols.contains(&1), "{protocols:?}");
+        // Without traffic it ends when it is told to, and at the latest with its time.
+        let begin = Instant::now();
+        let copied =
+            netns.capture("net1".to_owned(), Capture { count: u64::MAX, ..what }, std::io::sink(), || false);
+        assert_eq!(copied.await.unwrap(), 0);
+        let short = Capture { count: u64::MAX, time: Duration::from_millis(300), ..what };
+        netns.capture("net1".to_owned(), short, std::io::sink(), || true).await.unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+        let error = netns.capture("net9".to_owned(), short, std::io::sink(), || true).await.unwrap_err();
+        assert!(error.to_string().contains("net9"), "{error}");
     });
 }

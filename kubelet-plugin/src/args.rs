@@ -18,7 +18,7 @@ use crate::questions::SOCKET;
 #[command(
     version,
     after_help = "`netclaim-kubelet-plugin cni` does what `netclaimctl cni` does, and `netclaim-kubelet-plugin ask` asks the agent for \
-                                        `netclaimctl explain network`"
+                                        `netclaimctl explain network`; `netclaim-kubelet-plugin capture` is what `netclaimctl capture` runs"
 )]
 #[allow(missing_docs, reason = "each field's comment is its help text")]
 pub struct Args {
@@ -125,6 +125,10 @@ pub struct Args {
     /// made for Multus
     #[arg(long, env = "NETCLAIM_ANNOTATE_PODS", default_value = "false", action = clap::ArgAction::Set)]
     pub annotate_pods: bool,
+
+    /// Whether `netclaimctl capture` may copy what passes through attachments of this node
+    #[arg(long, env = "NETCLAIM_ALLOW_CAPTURE", default_value = "false", action = clap::ArgAction::Set)]
+    pub allow_capture: bool,
 
     /// Directory of what must survive a reboot: DELs that are owed, the hook that the runtime executes, and
     /// the agent's own CNI plugins. It has the same path inside and outside of the agent's container

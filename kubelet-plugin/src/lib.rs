@@ -17,6 +17,7 @@
 //! | `dra` | translates the kubelet's gRPC | nothing |
 //! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim), `driver::attach` |
 //! | `questions` | answers what people ask of the node, and asks it | a socket |
+//! | `capture` | copies what passes through an attachment, where the admin allows it | a socket, pods' network namespaces |
 //! | `history` | notes who was attached with which addresses, and when | files in the run directory |
 //! | `addresses` | which addresses an attachment gets; says how many the node needs, and gives back blocks | the API server (AddressLeases, AddressBlocks), leases of `host-local` |
 //! | `inventory` | what the node has: links, ClaimNetworks, policies | netlink, watches |
@@ -26,7 +27,7 @@
 //! | `sweep` | corrects what no event reports | CNI plugins (GC, CHECK) |
 //! | `repair` | makes attachments again that have broken | `driver::attach` |
 //! | `reports` | the claim's status, events, and the spans of its trace | the API server |
-//! | `traffic` | measures what attachments receive and send, when asked | pods' network namespaces |
+//! | `traffic` | measures what attachments receive and send, when asked or scraped | pods' network namespaces |
 //! | `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
 //!
@@ -39,6 +40,7 @@
 pub mod addresses;
 mod agent;
 mod args;
+pub mod capture;
 mod devices;
 mod dra;
 #[cfg(test)]

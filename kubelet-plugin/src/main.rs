@@ -6,15 +6,17 @@ use std::ffi::OsStr;
 use std::io::{Write as _, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
-use netclaim_api::NetworkName;
 use netclaim_api::history::Subject;
-use netclaim_api::question::Question;
+use netclaim_api::question::{CaptureOf, Question};
 use netclaim_api::traffic::Selection;
+use netclaim_api::{IfName, NetworkName};
 use netclaim_cni::error_chain;
 use netclaim_cni::spans::SPANS;
-use netclaim_kubelet_plugin::{Args, questions, run_agent, service};
+use netclaim_driver::links::{Capture, MAX_SNAPLEN};
+use netclaim_kubelet_plugin::{Args, capture, questions, run_agent, service};
 use netclaim_process::log;
 use netclaim_process::traces::Traces;
 
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
     match env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
         Some("cni") => return cni_by_hand(),
         Some("ask") => return ask(),
+        Some("capture") => return copy_frames(),
         _ => {}
     }
     let args = Args::parse();
@@ -98,4 +101,49 @@ async fn ask() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Copies what passes through an attachment of this node to standard output, in the format of tcpdump. It
+/// ends with its standard input.
+#[derive(clap::Parser)]
+#[command(name = "netclaim-kubelet-plugin capture")]
+struct CopyFrames {
+    /// The agent's
+    #[arg(long, env = "NETCLAIM_RUN_DIR", default_value = "/run/netclaim")]
+    run_dir: PathBuf,
+    /// The pod's namespace
+    #[arg(long)]
+    namespace: String,
+    /// The pod
+    #[arg(long)]
+    pod: String,
+    /// The interface in the pod
+    #[arg(long)]
+    interface: IfName,
+    /// Most frames
+    #[arg(long, default_value_t = u64::MAX)]
+    count: u64,
+    /// Longest time, in seconds
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Bytes of each frame that are copied
+    #[arg(long, default_value_t = MAX_SNAPLEN)]
+    snaplen: u32,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn copy_frames() -> ExitCode {
+    let CopyFrames { run_dir, namespace, pod, interface, count, seconds, snaplen } =
+        CopyFrames::parse_from(env::args_os().skip(1));
+    let what = Capture { snaplen, count, time: Duration::from_secs(seconds) };
+    match capture::capture(&run_dir, CaptureOf { namespace, pod, interface }, what).await {
+        Ok(count) => {
+            eprintln!("{count} frames");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{}", error_chain(&error));
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -63,9 +63,10 @@ fn response(status: StatusCode, kind: HeaderValue, text: String) -> Response<Ful
 }
 
 /// Answers GET requests for every path that `answer` knows, until dropped.
-pub async fn serve<A>(listener: TcpListener, answer: A) -> Infallible
+pub async fn serve<A, F>(listener: TcpListener, answer: A) -> Infallible
 where
-    A: Fn(&str) -> Option<Answer> + Clone + Send + Sync + 'static,
+    A: Fn(String) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Option<Answer>> + Send + 'static,
 {
     let serve = move |stream| {
         let connection = tokio::time::timeout(LIFE, connection(stream, answer.clone()));
@@ -77,20 +78,20 @@ where
     accept(listener, CONNECTIONS, serve).await
 }
 
-async fn connection<A>(stream: TcpStream, answer: A) -> hyper::Result<()>
+async fn connection<F>(stream: TcpStream, answer: impl Fn(String) -> F) -> hyper::Result<()>
 where
-    A: Fn(&str) -> Option<Answer>,
+    F: Future<Output = Option<Answer>>,
 {
     let service = service_fn(|request: Request<Incoming>| {
-        let response = respond(&request, &answer);
-        async { Ok::<_, Infallible>(response) }
+        let answer = answer(request.uri().path().to_owned());
+        async move { Ok::<_, Infallible>(respond(&request, answer.await)) }
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(BUFFER).serve_connection(TokioIo::new(stream), service).await
 }
 
-fn respond<B>(request: &Request<B>, answer: impl Fn(&str) -> Option<Answer>) -> Response<Full<Bytes>> {
-    let status = match answer(request.uri().path()) {
+fn respond<B>(request: &Request<B>, answer: Option<Answer>) -> Response<Full<Bytes>> {
+    let status = match answer {
         Some(answer) if request.method() == Method::GET => return answer.response(),
         Some(_) => StatusCode::METHOD_NOT_ALLOWED,
         None => StatusCode::NOT_FOUND,
@@ -113,7 +114,7 @@ mod tests {
     async fn server() -> (SocketAddr, JoinHandle<Infallible>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let answer = |path: &str| match path {
+        let answer = async |path: String| match &*path {
             "/metrics" => Some(Answer::Metrics("# EOF\n".repeat(100_000))),
             "/readyz" => Some(Answer::probe(Err("not yet"))),
             _ => None,

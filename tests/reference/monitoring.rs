@@ -13,12 +13,13 @@ const OF_TARGETS: [&str; 4] = ["job", "instance", "node", "pod"];
 /// Metrics of Prometheus itself.
 const OF_PROMETHEUS: [&str; 1] = ["up"];
 /// Functions, operators and clauses.
-const WORDS: [&str; 21] = [
+const WORDS: [&str; 22] = [
     "absent",
     "and",
     "by",
     "changes",
     "count",
+    "group_left",
     "histogram_quantile",
     "ignoring",
     "increase",

@@ -8,6 +8,7 @@ mod node_network;
 mod on_failure;
 pub mod overlap;
 mod repair;
+mod traffic_metrics;
 mod validation;
 mod wire;
 
@@ -31,6 +32,7 @@ pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
 pub use on_failure::{OnFailure, OnTrafficFailure};
 pub use repair::Repair;
+pub use traffic_metrics::TrafficMetrics;
 pub use wire::{Conflicts, Gateway};
 
 /// A network that pods can be attached to through ResourceClaims.
@@ -144,6 +146,10 @@ pub struct ClaimNetworkSpec {
     /// not answer.
     #[serde(default, skip_serializing_if = "Gateway::is_optional")]
     pub gateway: Gateway,
+    /// Whether the agents' metrics have what each attachment receives and sends. `None`: they do not.
+    /// `Attachments`: they have eight time series for each attachment, which are read at each scrape.
+    #[serde(default, skip_serializing_if = "TrafficMetrics::is_none")]
+    pub traffic_metrics: TrafficMetrics,
     /// What claims may set. By default, a claim may set the name of the interface only.
     #[serde(default)]
     pub allow: Allow,

@@ -4,10 +4,11 @@
 //! may run programs in the agent's pod could read it on the node anyway.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::AttachParams;
+use kube::api::{AttachParams, AttachedProcess};
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_allocation::nodes_in_words;
 use netclaim_api::question::Answer;
@@ -88,18 +89,65 @@ pub(crate) async fn exec_all<T>(
 }
 
 async fn exec(client: &Client, pod: &Pod, question: &[&str]) -> Result<Answer, NotAsked> {
-    let namespace = pod.namespace().unwrap_or_default();
-    let pods = Api::<Pod>::namespaced(client.clone(), &namespace);
-    let params = AttachParams::default().container("agent").stdin(false);
-    let command = ["netclaim-kubelet-plugin", "ask"].iter().chain(question).copied();
-    let process = pods.exec(&pod.name_any(), command, &params).await;
-    let mut process = process.map_err(|error| match error {
-        kube::Error::Api(status) if status.is_forbidden() => NotAsked::Forbidden(namespace),
-        other => NotAsked::Unreachable(error_chain(&other)),
-    })?;
+    let words = [&["ask"], question].concat();
+    let mut process = start(client, pod, &words, false).await?;
     let (out, err) = (process.stdout(), process.stderr());
     let (said, complaint) = tokio::join!(read(out), read(err));
     answer(&said, &complaint)
+}
+
+/// Starts netclaim-kubelet-plugin with these words in the agent's pod.
+async fn start(
+    client: &Client,
+    pod: &Pod,
+    words: &[&str],
+    has_input: bool,
+) -> Result<AttachedProcess, NotAsked> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let pods = Api::<Pod>::namespaced(client.clone(), &namespace);
+    let params = AttachParams::default().container("agent").stdin(has_input);
+    let command = [&["netclaim-kubelet-plugin"], words].concat();
+    pods.exec(&pod.name_any(), command, &params).await.map_err(|error| match error {
+        kube::Error::Api(status) if status.is_forbidden() => NotAsked::Forbidden(namespace),
+        other => NotAsked::Unreachable(error_chain(&other)),
+    })
+}
+
+/// Runs netclaim-kubelet-plugin with these words in the agent's pod, and passes on what it prints as it
+/// comes, until it ends or `out` takes no more. Returns what it has said beside that.
+pub(crate) async fn exec_into(
+    client: &Client,
+    pod: &Pod,
+    words: &[&str],
+    out: &mut (dyn Write + Send),
+) -> Result<String, NotAsked> {
+    let mut process = start(client, pod, words, true).await?;
+    // The program ends when its input does, and that ends with the connection.
+    let _input = process.stdin();
+    let (printed, err, status) = (process.stdout(), process.stderr(), process.take_status());
+    if !pass_on(printed, out).await {
+        return Ok(String::new());
+    }
+    let said = read(err).await.trim().to_owned();
+    let status = match status {
+        Some(status) => status.await,
+        None => None,
+    };
+    let has_failed = status.is_none_or(|status| status.status.as_deref() != Some("Success"));
+    if has_failed { Err(NotAsked::NoAnswer(said)) } else { Ok(said) }
+}
+
+/// Passes on what comes until its end; returns false if `out` takes no more before that.
+async fn pass_on(from: Option<impl AsyncRead + Unpin>, out: &mut (dyn Write + Send)) -> bool {
+    let Some(mut from) = from else { return true };
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let passed = out.write_all(buffer.get(..length).unwrap_or_default()).and_then(|()| out.flush());
+        if passed.is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>) -> String {

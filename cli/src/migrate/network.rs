@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use netclaim_api::addresses::NetworkAddresses;
 use netclaim_api::network::{
     ClaimNetworkSpec, Conflicts, Gateway, Namespaces, NetworkCapacity, OnFailure, Repair, Scope,
-    UplinkSelector,
+    TrafficMetrics, UplinkSelector,
 };
 use netclaim_api::{Allow, IfName, Invalid, NetworkName, Setting};
 use netclaim_cni::refuse_duplicate_keys;
@@ -104,6 +104,7 @@ pub(super) fn translate(
         accept_ra: false,
         conflicts: Conflicts::Ignore,
         gateway: Gateway::Optional,
+        traffic_metrics: TrafficMetrics::None,
         scope: Scope::Node,
         node_selector: None,
         namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),

@@ -79,6 +79,14 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// The frames of a link cannot be copied.
+    #[error("link {link}: cannot copy its frames")]
+    Capture {
+        /// Its name.
+        link: String,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The kernel does not ask for a neighbour.
     #[error("link {link}: cannot ask for the hardware address of {ip}")]
     Neighbour {

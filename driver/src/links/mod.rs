@@ -10,13 +10,15 @@
 //! * A [`LinkWatch`] keeps a [`Snapshot`] by the kernel's messages, and says when readers see a change.
 //! * [`classify`] decides which links pods may be attached to. It is a pure function of a snapshot.
 //! * [`Netns`] pins a pod's network namespace and runs work inside it. It has new interfaces announce their
-//!   addresses, and ignore router advertisements. It finds out whether other hosts have their addresses.
+//!   addresses, and ignore router advertisements. It finds out whether other hosts have their addresses. It
+//!   copies the frames of an interface for whoever looks into them.
 //! * [`HostLink`] is a host link as it was before it was moved into a pod. Restoring these is the only thing
 //!   here that changes links of the host.
 //!
 //! Invariant: only new threads enter another network namespace, and they run nothing else afterwards.
 
 mod address;
+mod capture;
 mod counters;
 mod error;
 mod link;
@@ -33,6 +35,7 @@ mod uplinks;
 mod watch;
 
 pub use address::{Address, LinkAddress};
+pub use capture::{Capture, MAX_SNAPLEN};
 pub use counters::{Counters, Passed};
 pub use error::Error;
 pub use link::{Link, OperState};

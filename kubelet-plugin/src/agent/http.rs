@@ -13,22 +13,33 @@ use std::time::Duration;
 use netclaim_process::http::{Answer, serve};
 use tokio::net::TcpListener;
 
+use netclaim_driver::attach::{Attach, Observer};
+
 use super::metrics::Metrics;
+use crate::pods::owner::Owner;
+use crate::traffic::metrics::TrafficReader;
 
 /// From one try to bind an address that is taken to the next. Pods get their networks meanwhile.
 const BIND_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Serves metrics until dropped, and what the agent lacks.
-pub(crate) async fn serve_metrics<E: Display>(
+pub(crate) async fn serve_metrics<E: Display, A: Attach, O: Observer<Owner = Owner>>(
     address: SocketAddr,
     metrics: Arc<Metrics>,
+    traffic: Arc<TrafficReader<A, O>>,
     check_readiness: impl Fn() -> Result<(), E> + Clone + Send + Sync + 'static,
 ) -> Infallible {
     let listener = bind(address, "--metrics-address").await;
-    let answer = move |path: &str| match path {
-        "/metrics" => Some(Answer::Metrics(metrics.registry.render())),
-        "/readyz" => Some(Answer::probe(check_readiness())),
-        _ => None,
+    let answer = move |path: String| {
+        let (metrics, traffic, check_readiness) =
+            (Arc::clone(&metrics), Arc::clone(&traffic), check_readiness.clone());
+        async move {
+            match &*path {
+                "/metrics" => Some(Answer::Metrics(traffic.render(|| metrics.registry.render()).await)),
+                "/readyz" => Some(Answer::probe(check_readiness())),
+                _ => None,
+            }
+        }
     };
     serve(listener, answer).await
 }
@@ -39,10 +50,12 @@ pub(crate) async fn serve_health<E: Display>(
     check_readiness: impl Fn() -> Result<(), E> + Clone + Send + Sync + 'static,
 ) -> Infallible {
     let listener = bind(address, "--health-address").await;
-    let answer = move |path: &str| match path {
-        "/healthz" => Some(Answer::Ok),
-        "/readyz" => Some(Answer::probe(check_readiness())),
-        _ => None,
+    let answer = move |path: String| {
+        std::future::ready(match &*path {
+            "/healthz" => Some(Answer::Ok),
+            "/readyz" => Some(Answer::probe(check_readiness())),
+            _ => None,
+        })
     };
     serve(listener, answer).await
 }

@@ -23,6 +23,7 @@ use crate::repair::RepairMetrics;
 use crate::reports::metrics::{NetworkMetrics, OPERATION_SECONDS};
 use crate::runtime::metrics::attach_seconds;
 use crate::sweep::SweepMetrics;
+use crate::traffic::metrics::TrafficMetrics;
 use crate::waking::metrics::WakeMetrics;
 
 /// All metrics.
@@ -40,6 +41,7 @@ pub(crate) struct Metrics {
     pub(crate) runs: PluginRuns,
     pub(crate) waits: WaitMetrics,
     pub(crate) attachments: AttachmentMetrics,
+    pub(crate) traffic: TrafficMetrics,
     pub(crate) pool: PoolMetrics,
     /// 1 while the node has the hook or a plugin of an earlier agent.
     pub(crate) outdated: Gauge,
@@ -72,6 +74,7 @@ impl Metrics {
             runs: PluginRuns::new(&mut registry),
             waits: WaitMetrics::new(&mut registry),
             attachments: AttachmentMetrics::new(&mut registry),
+            traffic: TrafficMetrics::new(&mut registry),
             pool: PoolMetrics::new(&mut registry),
             outdated: registry.add(
                 "programs_outdated",
@@ -236,6 +239,7 @@ mod tests {
     use netclaim_api::addresses;
     use netclaim_cni as cni;
     use netclaim_driver::attach::{End, Operation, Phase};
+    use netclaim_driver::links::{Counters as Traffic, Passed};
     use netclaim_process::metrics::testing::assert_all_move;
     use serde_json::json;
 
@@ -339,6 +343,12 @@ mod tests {
             gauge.set(1);
         };
         let families = [addresses::Family::V4, addresses::Family::V6];
+        let show = |traffic: u64| {
+            let mut plan = fixtures::plan("c");
+            plan.owner.bandwidth = Some(format!("{traffic}M").parse().unwrap());
+            let passed = Passed { bytes: traffic, packets: traffic, errors: 0, dropped: traffic };
+            metrics.traffic.set(&plan, Traffic { received: passed, sent: passed });
+        };
         assert_all_move(
             &metrics.registry,
             &[
@@ -382,6 +392,11 @@ mod tests {
                     WaitEnd::ALL.iter().for_each(|end| metrics.waits.observe(*end, Duration::ZERO));
                 }),
                 ("netclaim_attachments", &count),
+                ("netclaim_attachment_info", &|| show(1)),
+                ("netclaim_attachment_granted_bytes_per_second", &|| show(2)),
+                ("netclaim_attachment_bytes_total", &|| show(3)),
+                ("netclaim_attachment_packets_total", &|| show(4)),
+                ("netclaim_attachment_dropped_packets_total", &|| show(5)),
                 ("netclaim_dels_failing", &|| metrics.attachments.set(&AttachmentCount::default())),
                 ("netclaim_without_counters", &|| one(&metrics.pool.without_counters)),
                 ("netclaim_pool_published", &|| one(&metrics.pool.published)),

@@ -35,6 +35,7 @@ use crate::addresses::keeper::BlockKeeper;
 use crate::addresses::leases::Leases;
 use crate::addresses::plan::PlanLock;
 use crate::args::Args;
+use crate::capture;
 use crate::devices::availability::{Availability, Unavailable};
 use crate::devices::node_labels::NodeLabels;
 use crate::devices::publish::{Devices, Inputs};
@@ -49,7 +50,7 @@ use crate::node_networks::{self, Keeper, NodeJournal, NodeNetworks, NodeSandbox}
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
 use crate::parent::{IDENTITY, STARTS};
-use crate::pods::owner::{Journal, Plan};
+use crate::pods::owner::{Journal, ObjectRef, Plan};
 use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent};
 use crate::prepare::handover;
@@ -62,7 +63,7 @@ use crate::runtime::connection::{Connection, NotConnected};
 use crate::runtime::nri_events::RuntimeEvents;
 use crate::runtime::sandboxes::Sandboxes;
 use crate::sweep::{Intervals, Sweep};
-use crate::traffic;
+use crate::traffic::{self, metrics::TrafficReader};
 use crate::waking::{self, Observed, Patcher, Waker, Waking};
 
 /// How long plugins may delay the end of the agent. The next agent undoes what they have not finished.
@@ -466,11 +467,13 @@ impl Agent {
         let asked = asked.with_context(|| format!("cannot listen for questions on {}", socket.display()))?;
         let (answering, readiness) = (Arc::clone(&node), self.node_networks.readiness());
         let (history, attached) = (self.history.files().clone(), Arc::clone(&self.attacher));
+        let (events, may_capture) = (self.events.clone(), self.args.allow_capture);
         self.parts.start_until_cancelled(
             "answering questions",
             questions::serve(asked, move |question| {
                 let (node, readiness, history) = (Arc::clone(&answering), readiness.clone(), history.clone());
-                let attacher = Arc::clone(&attached);
+                let (attacher, events) = (Arc::clone(&attached), events.clone());
+                let tell = move |pod: &ObjectRef, reason, note| events.note_pod(pod, reason, "Capture", note);
                 async move {
                     match question {
                         Question::Network(name) => {
@@ -478,6 +481,7 @@ impl Agent {
                         }
                         Question::Who(subject) => answer_of(history, subject).await,
                         Question::Traffic(of) => Answer::Traffic(traffic::measure(&attacher, &of).await),
+                        Question::Capture(of) => capture::permit(&*attacher, may_capture, &of, tell),
                     }
                 }
             }),
@@ -491,7 +495,11 @@ impl Agent {
     }
 
     /// Starts the upkeep of the process: memory, programs, gauges, metrics and probes.
-    pub(crate) fn serve_process(&mut self, readiness: Readiness) {
+    pub(crate) fn serve_process(
+        &mut self,
+        inventory: watch::Receiver<Option<Arc<Inventory>>>,
+        readiness: Readiness,
+    ) {
         let (parts, metrics) = (&mut self.parts, &self.metrics);
         parts.start_until_cancelled("trimming memory", memory::trim_regularly());
         let (programs, all_current) = self.programs.clone();
@@ -504,7 +512,9 @@ impl Agent {
         parts.start("updating gauges", |_| gauges);
         let of_cluster = readiness.clone();
         let (address, metrics) = (self.args.metrics_address, Arc::clone(metrics));
-        let serve_metrics = http::serve_metrics(address, metrics, move || of_cluster.check());
+        let traffic = TrafficReader::new(metrics.traffic.clone(), Arc::clone(&self.attacher), inventory);
+        let serve_metrics =
+            http::serve_metrics(address, metrics, Arc::new(traffic), move || of_cluster.check());
         parts.start_until_cancelled("serving metrics", serve_metrics);
         parts.start_until_cancelled(
             "serving probes",

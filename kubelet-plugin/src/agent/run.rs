@@ -84,8 +84,8 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let (sandboxes, readiness) = agent.follow_runtime()?;
     agent.sweep(&sandboxes, inventory.clone());
     agent.repair(inventory.clone(), node_uid);
-    agent.serve_kubelet(inventory, sandboxes, health)?;
-    agent.serve_process(readiness);
+    agent.serve_kubelet(inventory.clone(), sandboxes, health)?;
+    agent.serve_process(inventory, readiness);
     tracing::info!(node = agent.args.node_name, driver = agent.args.driver_name, "netclaim agent started");
 
     let ended = tokio::select! {

@@ -1,9 +1,10 @@
 //! Granted bandwidth limits a pod, measured by its traffic.
 
+use std::collections::BTreeMap;
 use std::thread;
 
-use anyhow::{Result, anyhow, bail, ensure};
-use netclaim_tests::{Plugged, Test};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
 /// Adds netclaim's bandwidth plugin to a ClaimNetwork, which limits pods to their claims' bandwidth.
@@ -95,4 +96,56 @@ pub fn granted_bandwidth_limits_a_pod_without_a_network(test: &Test<'_>) -> Resu
     test.runs_with("p", &["net1"])?;
     ensure!(buckets(test, "p")? == [1_000_000; 2], "{:?}", buckets(test, "p")?);
     test.delete_pod("p")
+}
+
+/// The series of a pod's attachment that the agent serves, with their values.
+fn series(test: &Test<'_>, pod: &str) -> Result<BTreeMap<String, f64>> {
+    let of_pod = format!("namespace=\"{}\",pod=\"{pod}\",interface=\"net1\"", test.namespace());
+    let metrics = test.cluster.ask_agent("/metrics")?;
+    let lines = metrics
+        .lines()
+        .filter_map(|line| line.rsplit_once(' ').filter(|(series, _)| series.contains(&of_pod)));
+    lines.map(|(series, value)| Ok((series.replace(&of_pod, "POD"), value.parse()?))).collect()
+}
+
+pub fn traffic_is_in_the_metrics_where_a_network_asks_for_it(test: &Test<'_>) -> Result<()> {
+    let seen = test.network("a", |network| {
+        limited(network);
+        network["spec"]["capacity"] = json!({"bandwidth": "30M"});
+        network["spec"]["trafficMetrics"] = json!("Attachments");
+    })?;
+    let unseen = test.macvlan("b")?;
+    test.pod_with_capacity("seen", &seen, "bandwidth", "20M")?;
+    test.pod("other", &seen)?;
+    test.pod("unseen", &unseen)?;
+    for pod in ["seen", "other", "unseen"] {
+        test.runs_with(pod, &["net1"])?;
+    }
+    let sent = "netclaim_attachment_bytes_total{POD,direction=\"transmit\"}";
+    let before = eventually(10, "the traffic of the pod is in the metrics", || {
+        let series = series(test, "seen")?;
+        series.get(sent).copied().with_context(|| format!("no {sent} in {series:?}"))
+    })?;
+    measure(test, "seen", "other")?;
+    eventually(10, "what the pod has sent is counted", || {
+        let series = series(test, "seen")?;
+        let now = series.get(sent).copied().unwrap_or_default();
+        ensure!(now > before + 1e6, "{sent} was {before}, and is {now}");
+        ensure!(series.len() == 8, "{series:?}");
+        ensure!(
+            series.get("netclaim_attachment_granted_bytes_per_second{POD}") == Some(&2.5e6),
+            "{series:?}"
+        );
+        let info = series.keys().find(|name| name.starts_with("netclaim_attachment_info"));
+        let info = info.context("no netclaim_attachment_info")?;
+        ensure!(info.contains(&format!("network=\"{seen}\"")) && info.contains("uplink=\"eth1\""), "{info}");
+        Ok(())
+    })?;
+    ensure!(series(test, "unseen")?.is_empty(), "{:?}", series(test, "unseen")?);
+    test.delete_pod("seen")?;
+    eventually(10, "the metrics forget the pod", || {
+        let left = series(test, "seen")?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
 }

@@ -12,6 +12,7 @@ mod attaching;
 mod autoscalers;
 mod availability;
 mod bandwidth;
+mod capture;
 mod churn;
 mod collector;
 mod columns;
@@ -47,6 +48,7 @@ use attaching::*;
 use autoscalers::*;
 use availability::*;
 use bandwidth::*;
+use capture::*;
 use churn::*;
 use columns::*;
 use command_line::*;
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
             a_pod_with_an_older_configuration_of_its_network_is_counted_and_named_until_it_is_made_again,
             a_pod_waits_until_bandwidth_is_free,
             granted_bandwidth_limits_a_pod_without_a_network,
+            traffic_is_in_the_metrics_where_a_network_asks_for_it,
             the_pool_of_a_cluster_wide_network_follows_its_spec,
             a_network_of_the_cluster_has_a_warning_while_there_is_an_autoscaler,
             a_link_with_a_network_is_offered_only_through_it,
@@ -247,6 +250,7 @@ fn main() -> ExitCode {
             a_trace_leads_from_prepare_over_the_plugins_to_the_claims_status_and_to_the_end,
             the_span_of_a_plugin_that_fails_says_why,
             the_agent_sends_traces_by_tls_only_to_a_collector_with_a_certificate_of_its_ca,
+            what_passes_through_a_pod_is_captured_where_the_admin_allows_it,
             a_lease_of_an_unknown_sandbox_is_collected,
             a_lease_in_a_network_without_pods_is_collected,
             a_pod_that_has_lost_an_address_says_so_and_leaves_its_services_until_it_is_back,

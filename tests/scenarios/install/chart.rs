@@ -151,6 +151,7 @@ const VALUES: &[(&str, &str)] = &[
         "agent.tracing.endpoint=https://otel.example.com:4317,agent.tracing.caConfigMap=otel-ca",
         "{name: tracing-ca, configMap: {name: otel-ca}}",
     ),
+    ("agent.allowCapture=true", "{name: NETCLAIM_ALLOW_CAPTURE, value: \"true\"}"),
     ("agent.podAnnotations.a=b", "a: b"),
     ("agent.podLabels.team=net", "team: net"),
     (

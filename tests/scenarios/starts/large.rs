@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use netclaim_tests::objects::{claim_template, class_of_network, network, pod_of_templates};
 use netclaim_tests::{CpuGroup, Test};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::contestants::Netclaim;
 use crate::measure::{
@@ -142,10 +142,44 @@ pub fn an_idle_node_uses_little_cpu(test: &Test<'_>) -> Result<()> {
         samples.save()?;
         rows.push(vec![networks.to_string(), (resting * NETWORKS).to_string(), format!("{share:.3}")]);
     }
+    let (scrape, series) = scrape_traffic(test)?;
+    let round = samples.next_round();
+    samples.add(round, "netclaim", "CPU of a scrape with traffic, ms", &format!("{series} series"), scrape);
+    samples.save()?;
     rest.end()?;
     let what = format!("% of a processor in {} s: agent, parent, plugins (goal: 0.2)", time.as_secs());
     let head = ["ClaimNetworks", "attachments", what.as_str()];
     samples.publish("table.md", &table(&head, rows))
+}
+
+/// The agent's CPU for a scrape of its metrics with the traffic of all attachments, in ms, and how many
+/// series of traffic it has.
+fn scrape_traffic(test: &Test<'_>) -> Result<(f64, usize)> {
+    const SCRAPES: u32 = 10;
+    let of_networks = |traffic: &str| {
+        let patch = json!({"spec": {"trafficMetrics": traffic}}).to_string();
+        TEMPLATES.iter().try_for_each(|name| {
+            let line = ["patch", "claimnetwork", &test.name(name), "--type=merge", "-p", &patch];
+            test.kubectl(&line).map(drop)
+        })
+    };
+    of_networks("Attachments")?;
+    std::thread::sleep(SETTLED);
+    let (group, mut series) = (agent_group(test)?, 0);
+    let mut used = Duration::ZERO;
+    for _ in 0..SCRAPES {
+        let before = group.cpu()?;
+        let metrics = test.cluster.ask_agent("/metrics")?;
+        used += Duration::from_micros(group.cpu()? - before);
+        series = metrics
+            .lines()
+            .filter(|line| line.starts_with("netclaim_attachment_") && line.contains("pod="))
+            .count();
+        // What an agent has read it serves again for a while.
+        std::thread::sleep(Duration::from_secs(6));
+    }
+    of_networks("None")?;
+    Ok((used.as_secs_f64() * 1000.0 / f64::from(SCRAPES), series))
 }
 
 /// The cgroup of the agent's pod: agent, parent and the plugins that the agent runs.
