@@ -206,6 +206,12 @@ reasons! {
         /// Read the message. If the pod has lost its network, delete the pod, or see
         /// [repair](../tasks/repair.md). The condition is `True` again when a later CHECK succeeds.
         CheckFailed,
+        /// Only of the pod's condition `netclaim.dev/networks`: the network is attached, but its device cuts
+        /// the pod off. The link is down or gone, or a plugin or a program on the node says that pods have
+        /// limited connectivity.
+        ///
+        /// Repair what the message names.
+        DeviceUnhealthy,
         /// The claim cannot be prepared on its node.
         ///
         /// Correct what the message names: a field of the claim or of its class, or a ClaimNetwork that is

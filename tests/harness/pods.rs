@@ -168,6 +168,17 @@ impl Test<'_> {
         })
     }
 
+    /// Waits until a condition of a pod is as expected.
+    pub fn pod_condition(&self, pod: &str, of_type: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
+        eventually(SOON, &format!("pod {pod} has the condition {of_type} as expected"), || {
+            let status = self.get("pod", pod)?["status"].take();
+            let found = list(&status["conditions"]).find(|condition| condition["type"] == of_type);
+            let found = found.with_context(|| format!("it has none: {status}"))?;
+            ensure!(fits(found), "it is {found}");
+            Ok(())
+        })
+    }
+
     /// Lists the events of a pod, each as `REASON: MESSAGE`.
     pub fn events(&self, pod: &str) -> Result<Vec<String>> {
         let events = self.cluster.get(&["-n", self.namespace(), "events"])?;

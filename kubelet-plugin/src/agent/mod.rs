@@ -58,7 +58,7 @@ use crate::prepare::revise::{Mend, Mender, Reviser};
 use crate::questions;
 use crate::repair::Repairer;
 use crate::reports::spans::{self, Spans};
-use crate::reports::{Events, StatusWriter, Update};
+use crate::reports::{Events, StatusWriter, Update, report_cut_off};
 use crate::runtime::connection::{Connection, NotConnected};
 use crate::runtime::nri_events::RuntimeEvents;
 use crate::runtime::sandboxes::Sandboxes;
@@ -305,14 +305,16 @@ impl Agent {
     }
 
     /// Starts to report to the API server.
-    pub(crate) fn write_statuses(&mut self, reported: mpsc::UnboundedReceiver<Update>) {
+    pub(crate) fn write_statuses(&mut self, reported: mpsc::UnboundedReceiver<Update>, health: Health) {
         let writer = StatusWriter::new(self.client.clone(), &self.args.driver_name, self.events.clone());
         let mut writer = writer.traced(Arc::clone(&self.spans));
         if self.args.annotate_pods {
             let annotations = writer.annotate(Arc::clone(&self.pods));
             self.parts.start("annotating pods", |_| annotations.run());
         }
-        let gates = writer.keep_gates(Arc::clone(&self.pods));
+        let gates = writer.keep_gates(Arc::clone(&self.pods), health.clone());
+        let again = report_cut_off(health, Arc::clone(&self.attacher), self.reports.clone());
+        self.parts.start_until_cancelled("following the health of devices", again);
         self.parts.start("keeping readiness gates", |_| gates.run());
         self.parts.start("writing statuses", |_| writer.run(reported));
     }

@@ -37,6 +37,17 @@ impl Candidate {
         };
         self.unhealthy.iter().find(is_problem).filter(|_| !self.is_in_pod).map(ToString::to_string)
     }
+
+    /// Whether the device's pods are cut off. `is_gone` says whether its link is not on the node any more.
+    pub(super) fn stops_traffic(&self, is_gone: bool) -> bool {
+        !self.is_in_pod && self.unhealthy.iter().any(|unhealthy| stops_traffic(unhealthy.reason, is_gone))
+    }
+}
+
+/// Whether the reason cuts pods off. A link that is missing does so if it `is_gone` from the node: one that
+/// is not an uplink any more may carry its pods' traffic.
+pub(super) fn stops_traffic(reason: Reason, is_gone: bool) -> bool {
+    if reason == Reason::LinkMissing { is_gone } else { reason.stops_traffic() }
 }
 
 /// Returns the ClaimNetworks that this node publishes; the controller publishes those of scope `Cluster`.

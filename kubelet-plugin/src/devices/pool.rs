@@ -95,10 +95,12 @@ pub(super) fn pool(
     }
     held::keep(&mut candidates, held, inventory);
     let counters = keep_apart(&mut candidates, held, inventory, counts);
+    let is_gone = |candidate: &Candidate| candidate.link.as_ref().is_some_and(|link| gone.contains(link));
     let health = candidates.iter().map(|candidate| DeviceHealth {
         pool: node.to_owned(),
         device: candidate.device.name.clone(),
         unhealthy: candidate.ailment(),
+        stops_traffic: candidate.stops_traffic(is_gone(candidate)),
     });
     let health = health.collect();
     let devices = candidates.into_iter().map(|mut candidate| {
@@ -108,7 +110,7 @@ pub(super) fn pool(
             candidate.unhealthy.push(Unhealthy::new(Reason::LinkInUse, message));
         }
         published::taint(&mut candidate.device, &candidate.unhealthy);
-        let is_gone = candidate.link.as_ref().is_some_and(|link| gone.contains(link));
+        let is_gone = is_gone(&candidate);
         settling::evict(&mut candidate.device, is_gone, inventory);
         candidate.device
     });
@@ -776,7 +778,8 @@ mod tests {
         assert!(health.contains(&DeviceHealth {
             pool: "n".into(),
             device: "net-m".into(),
-            unhealthy: Some(unhealthy.message)
+            unhealthy: Some(unhealthy.message),
+            stops_traffic: false,
         }));
     }
 

@@ -294,6 +294,7 @@ mod tests {
             pool: "n".into(),
             device: device.into(),
             unhealthy: unhealthy.map(str::to_owned),
+            stops_traffic: false,
         };
         let mut health = [device("net-a", None), device("net-b", None), device("net-c", Some("down"))];
         note_failed_checks(&mut health, &[("net-b".to_owned(), 2), ("net-c".to_owned(), 1)].into());

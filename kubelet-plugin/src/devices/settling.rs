@@ -18,6 +18,7 @@ use netclaim_api::taints::Reason;
 use netclaim_slices::Pool;
 use tokio::time::Instant;
 
+use super::candidate::stops_traffic;
 use crate::inventory::Inventory;
 
 /// How long all addresses must be in use.
@@ -26,19 +27,15 @@ const FULL: Duration = Duration::from_secs(30);
 const EVICTED: Duration = Duration::from_secs(60);
 const NO_EXECUTE: &str = "NoExecute";
 
-/// Has the device's pods evicted for what stops their traffic, if its ClaimNetwork says so. A link that is
-/// missing does so if it `is_gone` from the node: one that is not an uplink any more may carry its pods'
-/// traffic.
+/// Has the device's pods evicted for what stops their traffic, if its ClaimNetwork says so.
 pub(super) fn evict(device: &mut Device, is_gone: bool, inventory: &Inventory) {
     let Ok(DeviceName::Network(name)) = device.name.parse() else { return };
     let evicts = |spec: &ClaimNetworkSpec| spec.on_failure.traffic == OnTrafficFailure::Evict;
     if !inventory.networks.get(&name).is_some_and(evicts) {
         return;
     }
-    let stops = |taint: &&DeviceTaint| match Reason::of_key(&taint.key) {
-        Some(Reason::LinkMissing) => is_gone,
-        Some(reason) => reason.stops_traffic(),
-        None => false,
+    let stops = |taint: &&DeviceTaint| {
+        Reason::of_key(&taint.key).is_some_and(|reason| stops_traffic(reason, is_gone))
     };
     let taints = device.taints.iter().flatten();
     let more: Vec<DeviceTaint> = taints

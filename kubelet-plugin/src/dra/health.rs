@@ -34,6 +34,9 @@ pub(crate) struct DeviceHealth {
     /// Why it cannot serve; `None` when it is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unhealthy: Option<String>,
+    /// Whether that stops the traffic of the pods that have it. For the agent alone.
+    #[serde(skip)]
+    pub(crate) stops_traffic: bool,
 }
 
 /// Serves v1 and v1alpha1, which are the same.
@@ -110,6 +113,7 @@ mod tests {
 
     fn report(unhealthy: Option<&str>) -> Option<Report> {
         let device = DeviceHealth {
+            stops_traffic: false,
             pool: "node0".into(),
             device: "net-lab".into(),
             unhealthy: unhealthy.map(str::to_owned),

@@ -307,7 +307,8 @@ mod tests {
 
     fn devices(unhealthy: Option<&str>) -> Report {
         let unhealthy = unhealthy.map(str::to_owned);
-        [DeviceHealth { pool: "node0".into(), device: "net-lab".into(), unhealthy }].into()
+        [DeviceHealth { pool: "node0".into(), device: "net-lab".into(), unhealthy, stops_traffic: false }]
+            .into()
     }
 
     async fn reported(reports: &mut watch::Receiver<Option<Report>>, wanted: Option<&str>) {

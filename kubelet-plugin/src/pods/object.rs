@@ -73,9 +73,9 @@ pub(crate) struct PodCondition {
 }
 
 impl PodCondition {
-    /// Whether it says that a CHECK has failed.
-    pub(crate) fn is_of_check(&self) -> bool {
-        self.status == "False" && self.reason.as_deref() == Some(ReadyReason::CheckFailed.as_str())
+    /// Whether it is `False` for this reason.
+    pub(crate) fn says(&self, reason: ReadyReason) -> bool {
+        self.status == "False" && self.reason.as_deref() == Some(reason.as_str())
     }
 }
 

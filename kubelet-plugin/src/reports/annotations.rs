@@ -21,7 +21,7 @@ impl OfPods for Annotation {
     const NAME: &'static str = "the annotation k8s.v1.cni.cncf.io/network-status";
     const GIVES_UP: bool = true;
 
-    fn value(state: &PodState) -> Option<Vec<Value>> {
+    fn value(&self, state: &PodState) -> Option<Vec<Value>> {
         entries(state)
     }
 

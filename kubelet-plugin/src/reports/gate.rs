@@ -1,5 +1,5 @@
 //! Keeps the condition of pods that name netclaim's readiness gate: such a pod leaves its Services while one
-//! of its networks is broken.
+//! of its networks is broken, or the device that it has by it cuts it off.
 //!
 //! A kubelet takes a gate without a condition for one that is closed, so it is first written when each
 //! network is attached or one has failed.
@@ -11,10 +11,12 @@ use std::time::Duration;
 use netclaim_api::reasons::{ConditionReason as _, READINESS_GATE, ReadyReason, Reason as _};
 use netclaim_api::shorten;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::entries::{Entry, MAX_MESSAGE, State, entries};
 use super::pod_writes::{OfPods, WriteError, Written, written};
+use crate::dra::{DeviceHealth, Report};
 use crate::pods::owner::{ObjectRef, PodState, Record};
 use crate::pods::{NodePods, PodCondition, set_condition};
 
@@ -32,14 +34,39 @@ pub(crate) struct Summary {
 pub(crate) struct Gate {
     client: kube::Client,
     pods: Arc<NodePods>,
+    /// The health of the node's devices.
+    health: watch::Receiver<Report>,
     /// When the agent has started.
     begin: Instant,
 }
 
 impl Gate {
-    pub(super) fn new(client: kube::Client, pods: Arc<NodePods>) -> Self {
-        Self { client, pods, begin: Instant::now() }
+    pub(super) fn new(client: kube::Client, pods: Arc<NodePods>, health: watch::Receiver<Report>) -> Self {
+        Self { client, pods, health, begin: Instant::now() }
     }
+
+    /// What cuts one of the pod's attachments off.
+    fn cut_off(&self, state: &PodState) -> Option<Summary> {
+        let health = self.health.borrow();
+        state.attachments().find_map(|record| {
+            let owner = &record.plan.owner;
+            let device = health.iter().find(|device| device.stops_traffic && is_of(record, device))?;
+            let why = device.unhealthy.as_deref()?;
+            let message = format!("claim {}: device {}: {why}", owner.claim.name, device.device);
+            Some(Summary { reason: ReadyReason::DeviceUnhealthy, message: shorten(message, MAX_MESSAGE) })
+        })
+    }
+
+    /// Whether an agent that has just started has not looked again for what the one before has found.
+    fn is_unchecked(&self, found: &PodCondition) -> bool {
+        found.says(ReadyReason::CheckFailed)
+            || (found.says(ReadyReason::DeviceUnhealthy) && self.health.borrow().is_empty())
+    }
+}
+
+fn is_of(record: &Record, device: &DeviceHealth) -> bool {
+    let of = &record.plan.owner.device;
+    of.device == device.device && of.pool == device.pool
 }
 
 impl OfPods for Gate {
@@ -50,7 +77,7 @@ impl OfPods for Gate {
     const GIVES_UP: bool = false;
 
     /// The worst network decides. Open until each claim's attachments are made or have failed.
-    fn value(state: &PodState) -> Option<Summary> {
+    fn value(&self, state: &PodState) -> Option<Summary> {
         if state.damaged.is_some() {
             return None;
         }
@@ -67,7 +94,11 @@ impl OfPods for Gate {
             Some(Summary { reason, message: shorten(format!("claim {claim}: {message}"), MAX_MESSAGE) })
         });
         let fine = "each network of the pod is attached";
-        Some(wrong.unwrap_or_else(|| Summary { reason: ReadyReason::Attached, message: fine.to_owned() }))
+        Some(
+            wrong
+                .or_else(|| self.cut_off(state))
+                .unwrap_or_else(|| Summary { reason: ReadyReason::Attached, message: fine.to_owned() }),
+        )
     }
 
     async fn write(
@@ -77,10 +108,10 @@ impl OfPods for Gate {
         Summary { reason, message }: &Summary,
     ) -> Result<Written, WriteError> {
         let Some(found) = self.pods.gate(pod).await? else { return Ok(Written::Unwanted) };
-        // What CHECK has found is not journalled. An agent that has just started does not open a gate that
-        // the one before has closed, before it has looked.
+        // What was found is not journalled. An agent that has just started does not open a gate that the one
+        // before has closed, before it has looked.
         let is_first = before.is_none() && self.begin.elapsed() < FIRST_CHECK;
-        if is_first && reason.status() && found.as_ref().is_some_and(PodCondition::is_of_check) {
+        if is_first && reason.status() && found.as_ref().is_some_and(|found| self.is_unchecked(found)) {
             return Err(WriteError::Unchecked);
         }
         match condition(*reason, message, found.as_ref()) {
@@ -124,13 +155,47 @@ mod tests {
     use crate::fixtures::{self, attached, record};
     use crate::reports::pod_writes::PodWriter;
 
-    fn summary(records: Vec<Record>) -> Option<(&'static str, String)> {
-        let state = PodState { records, ..PodState::default() };
-        Gate::value(&state).map(|Summary { reason, message }| (reason.as_str(), message))
+    /// A gate on a node with these devices.
+    fn gate(devices: &[DeviceHealth]) -> Gate {
+        let (client, _) = fixtures::api_server();
+        let pods = Arc::new(NodePods::new(client.clone(), "node0", Arc::default()));
+        Gate::new(client, pods, watch::channel(devices.into()).1)
     }
 
-    #[test]
-    fn a_pod_is_ready_when_each_network_is_attached_and_works() {
+    fn summary_beside(devices: &[DeviceHealth], records: Vec<Record>) -> Option<(&'static str, String)> {
+        let state = PodState { records, ..PodState::default() };
+        gate(devices).value(&state).map(|Summary { reason, message }| (reason.as_str(), message))
+    }
+
+    fn summary(records: Vec<Record>) -> Option<(&'static str, String)> {
+        summary_beside(&[], records)
+    }
+
+    fn device(name: &str, unhealthy: Option<&str>, stops_traffic: bool) -> DeviceHealth {
+        let (pool, device) = ("n".to_owned(), name.to_owned());
+        DeviceHealth { pool, device, unhealthy: unhealthy.map(str::to_owned), stops_traffic }
+    }
+
+    #[tokio::test]
+    async fn a_device_that_cuts_its_pods_off_closes_their_gates() {
+        let of =
+            |devices: &[DeviceHealth]| summary_beside(devices, vec![attached("a", "s")]).expect("attached").0;
+        assert_eq!(of(&[device("d", Some("eth1 is down"), true)]), "DeviceUnhealthy");
+        assert_eq!(of(&[device("d", Some("no plugin"), false)]), "Attached", "what new pods lack only");
+        assert_eq!(of(&[device("e", Some("eth2 is down"), true)]), "Attached", "of other pods");
+        let closed = |reason: &str| PodCondition {
+            status: "False".to_owned(),
+            reason: Some(reason.to_owned()),
+            ..PodCondition::default()
+        };
+        let unchecked = |devices: &[DeviceHealth], reason| gate(devices).is_unchecked(&closed(reason));
+        assert!(unchecked(&[], "DeviceUnhealthy") && unchecked(&[], "CheckFailed"));
+        assert!(!unchecked(&[device("d", None, false)], "DeviceUnhealthy"), "it has looked");
+        assert!(!unchecked(&[], "AttachFailed"));
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_ready_when_each_network_is_attached_and_works() {
         let fine = Some(("Attached", "each network of the pod is attached".to_owned()));
         assert_eq!(summary(vec![attached("a", "s"), attached("b", "s")]), fine);
         assert_eq!(summary(vec![attached("a", "s"), record("b", Phase::Planned)]), None, "one is under way");
@@ -164,7 +229,7 @@ mod tests {
     async fn requests(gates: Value, conditions: Value) -> Vec<(Method, Option<Value>, Duration)> {
         let (client, mut server) = fixtures::api_server();
         let pods = Arc::new(NodePods::new(client.clone(), "node0", Arc::default()));
-        let (states, writer) = PodWriter::new(Gate::new(client, pods));
+        let (states, writer) = PodWriter::new(Gate::new(client, pods, watch::channel(Report::default()).1));
         states.note("p", &PodState { records: vec![attached("c", "s")], ..PodState::default() });
         let begin = Instant::now();
         let server = async {

@@ -7,6 +7,7 @@
 //! removes those left out (KEP-4817).
 
 mod annotations;
+mod cut_off;
 mod entries;
 mod events;
 mod gate;
@@ -16,6 +17,7 @@ mod pod_writes;
 pub(crate) mod spans;
 mod writer;
 
+pub(crate) use cut_off::report_cut_off;
 pub(crate) use entries::network_data;
 pub(crate) use events::Events;
 pub(crate) use writer::{FailedAdd, Refusal, StatusWriter, Update};

@@ -36,7 +36,7 @@ pub(crate) trait OfPods: Send + Sync + 'static {
     const GIVES_UP: bool;
 
     /// Returns what the state of a pod says; `None` while that is open.
-    fn value(state: &PodState) -> Option<Self::Value>;
+    fn value(&self, state: &PodState) -> Option<Self::Value>;
 
     /// Writes the value to the pod, if it has another one. `before` is what this agent has written last.
     fn write(
@@ -57,7 +57,10 @@ pub(crate) enum Written {
 }
 
 /// Where the states of pods go.
-pub(super) struct PodStates<K: OfPods>(mpsc::UnboundedSender<Change<K::Value>>);
+pub(super) struct PodStates<K: OfPods> {
+    kept: Arc<K>,
+    changes: mpsc::UnboundedSender<Change<K::Value>>,
+}
 
 enum Change<V> {
     Attached { pod: ObjectRef, value: V },
@@ -70,13 +73,13 @@ impl<K: OfPods> PodStates<K> {
         // The devices of a pod that ends are of no interest.
         let change = match state.records.first() {
             Some(record) if !state.closing => {
-                let Some(value) = K::value(state) else { return };
+                let Some(value) = self.kept.value(state) else { return };
                 Change::Attached { pod: record.plan.owner.pod.clone(), value }
             }
             _ => Change::Gone { pod_uid: pod_uid.to_owned() },
         };
         // The task ends with the agent.
-        let _ = self.0.send(change);
+        let _ = self.changes.send(change);
     }
 }
 
@@ -114,9 +117,9 @@ pub(crate) struct PodWriter<K: OfPods> {
 
 impl<K: OfPods> PodWriter<K> {
     pub(super) fn new(kept: K) -> (PodStates<K>, Self) {
-        let (sender, changes) = mpsc::unbounded_channel();
-        let writer = Self { kept: Arc::new(kept), changes, wanted: HashMap::new(), busy: HashSet::new() };
-        (PodStates(sender), writer)
+        let ((sender, changes), kept) = (mpsc::unbounded_channel(), Arc::new(kept));
+        let states = PodStates { kept: Arc::clone(&kept), changes: sender };
+        (states, Self { kept, changes, wanted: HashMap::new(), busy: HashSet::new() })
     }
 
     /// Writes until all senders of changes are gone.
@@ -216,7 +219,7 @@ impl<K: OfPods> PodWriter<K> {
 pub(crate) enum WriteError {
     #[error("the pod cannot be read")]
     Unread,
-    #[error("no CHECK has run since the agent started")]
+    #[error("the agent has just started, and has not looked yet")]
     Unchecked,
     #[error(transparent)]
     NoList(#[from] NoList),

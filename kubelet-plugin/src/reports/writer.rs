@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dra::Report;
 use crate::pods::NodePods;
 use crate::pods::owner::{DeviceRef, ObjectRef, Plan, PodState, Record};
 use crate::reports::spans::Spans;
@@ -20,7 +21,7 @@ use netclaim_driver::attach::Failure;
 use netclaim_driver::failpoint::Failpoint;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -127,8 +128,12 @@ impl StatusWriter {
     }
 
     /// Has the readiness gates of the pods kept, too. Returns the task that does it.
-    pub(crate) fn keep_gates(&mut self, pods: Arc<NodePods>) -> PodWriter<Gate> {
-        let (gates, writer) = PodWriter::new(Gate::new(self.client.clone(), pods));
+    pub(crate) fn keep_gates(
+        &mut self,
+        pods: Arc<NodePods>,
+        health: watch::Receiver<Report>,
+    ) -> PodWriter<Gate> {
+        let (gates, writer) = PodWriter::new(Gate::new(self.client.clone(), pods, health));
         self.gates = Some(gates);
         writer
     }

@@ -1,6 +1,6 @@
 //! Links of the node as devices: what is published when a link comes, changes, goes, or is in use.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::text;
 use netclaim_tests::{Plugged, Test};
 use serde_json::{Value, json};
@@ -41,6 +41,27 @@ pub fn a_pod_waits_while_the_link_of_its_network_is_down(test: &Test<'_>) -> Res
     })?;
     link.set(&["far-eth73", "up"])?;
     test.runs_with("p", &["net1"])?;
+    test.delete_pod("p")
+}
+
+pub fn a_pod_leaves_its_services_while_its_link_is_down(test: &Test<'_>) -> Result<()> {
+    let link = Plugged::new(test, "eth92")?;
+    let network = test.network_on("eth92", "a", |_| {})?;
+    test.pod_with("p", &network, |_, pod| {
+        pod["spec"]["readinessGates"] = json!([{"conditionType": "netclaim.dev/networks"}]);
+    })?;
+    test.runs_with("p", &["net1"])?;
+    link.set(&["far-eth92", "down"])?;
+    test.pod_condition("p", "netclaim.dev/networks", |condition| {
+        condition["status"] == "False"
+            && condition["reason"] == "DeviceUnhealthy"
+            && text(&condition["message"]).contains("eth92")
+    })?;
+    test.pod_condition("p", "Ready", |condition| condition["status"] == "False")?;
+    // The pod keeps running.
+    test.container("p", "shell").context("it was stopped")?;
+    link.set(&["far-eth92", "up"])?;
+    test.pod_condition("p", "Ready", |condition| condition["status"] == "True")?;
     test.delete_pod("p")
 }
 

@@ -111,6 +111,7 @@ fn main() -> ExitCode {
             exclusive_uses_of_a_link_come_and_go_while_pods_have_it,
             devices_follow_a_link_that_is_added_changed_and_removed,
             a_pod_waits_while_the_link_of_its_network_is_down,
+            a_pod_leaves_its_services_while_its_link_is_down,
             a_nic_in_a_pod_stays_published_and_exclusive,
             a_whole_link_of_a_network_is_in_use_while_a_pod_has_it,
             an_uplink_that_is_made_again_has_lost_its_pods,

@@ -53,11 +53,6 @@ pub fn a_pod_that_has_lost_an_address_says_so_and_leaves_its_services_until_it_i
     // It is ready, so that the gate is open.
     test.runs_with("p", &["net1"])?;
     test.claim_is_ready("p")?;
-    let condition = |kind: &str| {
-        let status = test.get("pod", "p")?["status"].take();
-        let found = list(&status["conditions"]).find(|condition| condition["type"] == kind).cloned();
-        found.with_context(|| format!("it has no {kind}: {status}"))
-    };
     let (netns, inside) = (test.sandbox("p")?.netns, test.interface("p", "net1")?);
     let ip = inside.ips.first().context("no address")?;
     let address =
@@ -66,11 +61,11 @@ pub fn a_pod_that_has_lost_an_address_says_so_and_leaves_its_services_until_it_i
         address("del")?;
         test.claim_is_not_ready("p", &["macvlan"])?;
         test.event("p", &["NetworkCheckFailed"])?;
-        eventually(20, "the pod is not ready, because its gate is closed", || {
-            let (gate, ready) = (condition("netclaim.dev/networks")?, condition("Ready")?);
-            ensure!(gate["reason"] == "CheckFailed" && text(&gate["message"]).contains("macvlan"), "{gate}");
-            ensure!(ready["status"] == "False" && ready["reason"] == "ReadinessGatesNotReady", "{ready}");
-            Ok(())
+        test.pod_condition("p", "netclaim.dev/networks", |gate| {
+            gate["reason"] == "CheckFailed" && text(&gate["message"]).contains("macvlan")
+        })?;
+        test.pod_condition("p", "Ready", |ready| {
+            ready["status"] == "False" && ready["reason"] == "ReadinessGatesNotReady"
         })?;
         // The pod keeps running.
         test.container("p", "shell").context("it was stopped")?;
