@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::NetworkName;
 use crate::dry_run::DryRun;
 use crate::history::{HistoryEntry, Subject};
+use crate::ping::{Ping, Probed};
 use crate::traffic::{Selection, Traffic};
 
 /// A question.
@@ -17,6 +18,8 @@ pub enum Question {
     Who(Subject),
     /// What attachments receive and send.
     Traffic(Selection),
+    /// What the network passes between these nodes or pods.
+    Ping(Ping),
 }
 
 /// What the agent answers.
@@ -29,6 +32,8 @@ pub enum Answer {
     History(Vec<HistoryEntry>),
     /// What each attachment receives and sends.
     Traffic(Vec<Traffic>),
+    /// What those on the node have heard that take part.
+    Ping(Vec<Probed>),
     /// Why it gives no answer.
     Error(String),
 }

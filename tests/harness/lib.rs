@@ -49,7 +49,7 @@ pub use command::{output, output_of};
 pub use earlier::Earlier;
 pub use install::{FOR_IPV6, as_released};
 pub use node::{Interface, Node, Task, names};
-pub use plugged::{Plugged, PluggedMany};
+pub use plugged::{Plugged, PluggedMany, Switch};
 pub use process::{Process, Running, is_alive, processes, signal};
 pub use raw::{RawNumbers, percentile};
 pub use runtime::Runtime;

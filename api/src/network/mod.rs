@@ -3,6 +3,7 @@
 mod admission;
 mod default_route;
 mod finalize;
+mod frames;
 mod namespaces;
 mod node_network;
 mod on_failure;

@@ -49,6 +49,7 @@ use crate::node_networks::{self, Keeper, NodeJournal, NodeNetworks, NodeSandbox}
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
 use crate::parent::{IDENTITY, STARTS};
+use crate::ping;
 use crate::pods::owner::{Journal, Plan};
 use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent};
@@ -432,6 +433,7 @@ impl Agent {
         sandboxes: Arc<Sandboxes>,
         health: Health,
     ) -> Result<()> {
+        let known = inventory.clone();
         let node = Arc::new(NodeAgent {
             client: self.client.clone(),
             driver: self.args.driver_name.clone(),
@@ -470,7 +472,7 @@ impl Agent {
             "answering questions",
             questions::serve(asked, move |question| {
                 let (node, readiness, history) = (Arc::clone(&answering), readiness.clone(), history.clone());
-                let attacher = Arc::clone(&attached);
+                let (attacher, known) = (Arc::clone(&attached), known.clone());
                 async move {
                     match question {
                         Question::Network(name) => {
@@ -478,6 +480,10 @@ impl Agent {
                         }
                         Question::Who(subject) => answer_of(history, subject).await,
                         Question::Traffic(of) => Answer::Traffic(traffic::measure(&attacher, &of).await),
+                        Question::Ping(run) => {
+                            let known = known.borrow().clone();
+                            ping::probe(&run, &node.node_name, known.as_deref(), &attacher).await
+                        }
                     }
                 }
             }),
