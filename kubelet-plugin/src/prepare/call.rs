@@ -437,7 +437,10 @@ impl<N: Plugins> NodeAgent<N> {
             let made = match self.plan(&claim, None, &inventory, &facts, (&foreign, &book)) {
                 Ok(made) => made,
                 // The controller may be about to lease another block, or an attachment to end.
-                Err(error) if error.is_for_lack_of_addresses() && Instant::now() < deadline => {
+                Err(error)
+                    if (error.is_for_lack_of_addresses() || error.is_for_lack_of_bandwidth())
+                        && Instant::now() < deadline =>
+                {
                     tokio::select! {
                         changed = self.changed_inventory(&inventory, deadline) => inventory = changed?,
                         _ = changes.changed() => {}
@@ -825,13 +828,19 @@ impl<N: Plugins> NodeAgent<N> {
         };
         let mut default_routes = DefaultRoutes::default();
         others.iter().for_each(|plan| default_routes.add(plan));
-        let taken = Taken {
+        let mut taken = Taken {
             addresses,
+            bandwidth: BTreeMap::new(),
             default_routes,
             own: own.into_iter().filter(|plan| Some(plan.index) != anew).map(Arc::unwrap_or_clone).collect(),
             names: others.iter().map(|plan| plan.spec.if_name.clone()).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
         };
+        self.attacher.for_each_pod(|state| {
+            let others = state.attachments().map(|record| &*record.plan);
+            let others = others.filter(|plan| plan.owner.claim.uid != claim.object.uid);
+            others.for_each(|plan| taken.grant(plan, inventory));
+        });
         plans(claim, self.node(inventory, facts), &taken)
     }
 
