@@ -137,6 +137,7 @@ mod tests {
         let today = of(|_| {});
         for (field, value) in [
             ("capacity", json!({"bandwidth": "10G"})),
+            ("bandwidth", json!({"unrequested": "Share"})),
             ("nodeSelector", json!({"matchLabels": {"rack": "7"}})),
             ("uplink", json!({"links": ["eth1", "ens5"]})),
             ("deviceClassNames", json!(["storage"])),

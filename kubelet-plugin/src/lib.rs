@@ -44,6 +44,7 @@ mod dra;
 #[cfg(test)]
 mod fixtures;
 mod gate;
+mod guarantee;
 mod history;
 mod inventory;
 mod json_lines;

@@ -2,6 +2,7 @@
 //!
 //! The counters are those of the interfaces in the pods' network namespaces, read twice.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -23,16 +24,18 @@ struct Pod {
     attachments: Vec<Traffic>,
 }
 
-/// Returns what the selected attachments receive and send. One whose interface is gone is left out.
+/// Returns what the selected attachments receive and send. One whose interface is gone is left out. `shares`
+/// are what attachments have of what is not granted, by the pod's UID and their key.
 pub(crate) async fn measure<A: Attach, O: Observer<Owner = Owner>>(
     attacher: &Attacher<A, O>,
     selection: &Selection,
+    shares: &HashMap<(String, String), u64>,
 ) -> Vec<Traffic> {
     let mut pods = Vec::new();
     attacher.for_each_pod(|state| {
         let attached: Vec<(&Sandbox, Traffic)> = state
             .attachments()
-            .filter_map(attached)
+            .filter_map(|record| attached(record, shares))
             .filter(|(_, of)| selection.selects(&of.namespace, &of.pod))
             .collect();
         let sandbox = attached.first().map(|(sandbox, _)| (*sandbox).clone());
@@ -58,14 +61,18 @@ pub(crate) async fn measure<A: Attach, O: Observer<Owner = Owner>>(
 }
 
 /// An attachment, and where it is; nothing has been measured.
-fn attached(record: &Record) -> Option<(&Sandbox, Traffic)> {
+fn attached<'a>(
+    record: &'a Record,
+    shares: &HashMap<(String, String), u64>,
+) -> Option<(&'a Sandbox, Traffic)> {
     let Phase::Attached { sandbox, .. } = &record.phase else { return None };
     let plan = &record.plan;
     let traffic = Traffic {
         namespace: plan.owner.pod.namespace.clone(),
         pod: plan.owner.pod.name.clone(),
         interface: plan.spec.if_name.to_string(),
-        granted: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()),
+        granted: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()).filter(|granted| *granted > 0),
+        share: shares.get(&(plan.owner.pod.uid.clone(), plan.key())).copied(),
         ..Traffic::default()
     };
     Some((sandbox, traffic))

@@ -1,6 +1,7 @@
 //! `ClaimNetwork`: a network that an admin defines and that tenants request through claims.
 
 mod admission;
+mod bandwidth;
 mod default_route;
 mod finalize;
 mod namespaces;
@@ -26,6 +27,7 @@ use crate::node_selector::NodeSelector;
 use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
 
+pub use bandwidth::{LEAST_BANDWIDTH, NetworkBandwidth, Unrequested};
 pub use finalize::finalize_name;
 pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
@@ -119,6 +121,9 @@ pub struct ClaimNetworkSpec {
     /// How much of the network claims can be granted.
     #[serde(default, skip_serializing_if = "NetworkCapacity::is_empty")]
     pub capacity: NetworkCapacity,
+    /// How the bandwidth of the network's links is kept for the claims that were granted it.
+    #[serde(default, skip_serializing_if = "NetworkBandwidth::is_default")]
+    pub bandwidth: NetworkBandwidth,
     /// VLAN ids or VNIs. Each attachment gets one of them. Use it in `cni` as `${segmentation.id}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segmentation: Option<Segmentation>,

@@ -72,6 +72,7 @@ impl ClaimNetworkSpec {
         }
         problems.extend(self.default_route_problems());
         problems.extend(self.node_problems());
+        problems.extend(self.bandwidth_problems().into_iter().map(|p| p.within("spec")));
         problems.extend(self.repair_problems().into_iter().map(|p| p.within("spec")));
         problems.extend(self.on_failure_problems().map(|p| p.within("spec")));
         problems.extend(self.conflicts_problems().map(|p| p.within("spec")));

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use netclaim_api::addresses::NetworkAddresses;
 use netclaim_api::network::{
-    ClaimNetworkSpec, Conflicts, Gateway, Namespaces, NetworkCapacity, OnFailure, Repair, Scope,
-    UplinkSelector,
+    ClaimNetworkSpec, Conflicts, Gateway, Namespaces, NetworkBandwidth, NetworkCapacity, OnFailure, Repair,
+    Scope, UplinkSelector,
 };
 use netclaim_api::{Allow, IfName, Invalid, NetworkName, Setting};
 use netclaim_cni::refuse_duplicate_keys;
@@ -116,6 +116,7 @@ pub(super) fn translate(
         cni: cni.list,
         addresses,
         capacity: NetworkCapacity::default(),
+        bandwidth: NetworkBandwidth::default(),
         segmentation: None,
         attributes: Default::default(),
         allow: Allow::default(),

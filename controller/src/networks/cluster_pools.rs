@@ -65,6 +65,7 @@ fn network_device(name: &NetworkName, spec: &ClaimNetworkSpec) -> Device {
     };
     let amounts = Amounts {
         bandwidth: spec.capacity.bandwidth,
+        requires_bandwidth: spec.requires_bandwidth(),
         addresses: spec.capacity.addresses,
         reserved_addresses: false,
         interfaces: spec.capacity.interfaces,

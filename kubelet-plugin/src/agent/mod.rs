@@ -40,6 +40,7 @@ use crate::devices::node_labels::NodeLabels;
 use crate::devices::publish::{Devices, Inputs};
 use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
+use crate::guarantee::Guarantee;
 use crate::history::{self, History};
 use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::facts::NodeFacts;
@@ -89,6 +90,7 @@ pub(crate) struct Agent {
     plan_lock: Arc<PlanLock>,
     leases: Arc<Leases>,
     mender: Arc<Mender>,
+    guarantee: Option<Arc<Guarantee<CniPlugins, GateKeeper>>>,
     known_pods: Arc<KnownPods>,
     waker: Waker,
     waking: Option<waking::Events>,
@@ -139,6 +141,7 @@ impl Agent {
             plan_lock: Arc::default(),
             leases: Arc::new(Leases::new(client.clone(), &args.node_name)),
             mender: Arc::default(),
+            guarantee: None,
             known_pods,
             waker,
             waking: Some(waking).filter(|_| args.wake_pods),
@@ -216,6 +219,14 @@ impl Agent {
         self.parts.start_until_cancelled("keeping leases of addresses", async move {
             leases.keep(&attacher).await;
         });
+    }
+
+    /// Starts to hold pods that were granted nothing to what is not granted.
+    pub(crate) fn guarantee_bandwidth(&mut self, inventory: watch::Receiver<Option<Arc<Inventory>>>) {
+        let guarantee = Guarantee::new(&self.attacher, inventory);
+        self.gate.limit_by(Arc::clone(&guarantee) as _);
+        self.guarantee = Some(Arc::clone(&guarantee));
+        self.parts.start_until_cancelled("guaranteeing bandwidth", guarantee.run());
     }
 
     /// Starts to set up on the node what pods' ClaimNetworks need there. Returns those that are not set up.
@@ -466,18 +477,22 @@ impl Agent {
         let asked = asked.with_context(|| format!("cannot listen for questions on {}", socket.display()))?;
         let (answering, readiness) = (Arc::clone(&node), self.node_networks.readiness());
         let (history, attached) = (self.history.files().clone(), Arc::clone(&self.attacher));
+        let guarantee = self.guarantee.clone();
         self.parts.start_until_cancelled(
             "answering questions",
             questions::serve(asked, move |question| {
                 let (node, readiness, history) = (Arc::clone(&answering), readiness.clone(), history.clone());
-                let attacher = Arc::clone(&attached);
+                let (attacher, guarantee) = (Arc::clone(&attached), guarantee.clone());
                 async move {
                     match question {
                         Question::Network(name) => {
                             Answer::DryRun(Box::new(node.dry_run(&name, &readiness).await))
                         }
                         Question::Who(subject) => answer_of(history, subject).await,
-                        Question::Traffic(of) => Answer::Traffic(traffic::measure(&attacher, &of).await),
+                        Question::Traffic(of) => {
+                            let shares = guarantee.map(|guarantee| guarantee.shares()).unwrap_or_default();
+                            Answer::Traffic(traffic::measure(&attacher, &of, &shares).await)
+                        }
                     }
                 }
             }),

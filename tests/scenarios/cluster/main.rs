@@ -267,6 +267,7 @@ fn main() -> ExitCode {
             a_device_follows_the_file_of_a_program_within_a_second,
             a_hostile_file_of_facts_changes_nothing_and_is_logged_once,
             granted_bandwidth_limits_a_pod_in_both_directions,
+            of_two_senders_the_one_with_a_grant_gets_it_and_the_other_the_rest,
             a_pod_that_is_never_restarted_starts_as_soon_as_its_network_is_there,
             a_pod_starts_as_soon_as_its_agent_and_parent_are_back,
             the_runtime_is_answered_at_once_while_an_add_takes_long,

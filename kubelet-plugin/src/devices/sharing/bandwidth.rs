@@ -133,7 +133,7 @@ pub(in crate::devices) fn shares(inventory: &Inventory, held: &[HeldDevice]) -> 
                 continue;
             }
             Some(LinkUse::Nic) => {
-                spec.capacity.bandwidth.or(uplink.bandwidth.filter(|_| uplink.states_bandwidth))
+                spec.capacity.bandwidth.or_else(|| uplink.bandwidth.filter(|_| uplink.states_bandwidth))
             }
             _ => spec.capacity.bandwidth,
         };
