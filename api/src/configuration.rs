@@ -140,6 +140,8 @@ mod tests {
             ("nodeSelector", json!({"matchLabels": {"rack": "7"}})),
             ("uplink", json!({"links": ["eth1", "ens5"]})),
             ("deviceClassNames", json!(["storage"])),
+            ("deviceClass", json!("None")),
+            ("deviceClasses", json!([{"name": "fast", "defaults": {"interfaceName": "data0"}}])),
             ("repair", json!("Reattach")),
             ("attributes", json!({"zone": {"string": "a"}})),
         ] {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::addresses::nth_after;
 use crate::capability::capability_args;
 use crate::conflist::{as_conflist, link_use_of, plain_conflist, plugins, whereabouts_problems};
-use crate::network::{ADDRESSES, ClaimNetworkSpec};
+use crate::network::{ADDRESSES, ClaimNetworkSpec, NetworkClass};
 use crate::opaque::Opaque;
 use crate::{Allow, AttachmentConfig, IfName, Invalid, IpRequest, LinkUse, NetworkName, Quantity, template};
 
@@ -37,6 +37,12 @@ pub struct Layer {
 }
 
 impl Layer {
+    /// Returns what a class that a ClaimNetwork makes has as its configuration, if it has one.
+    pub fn of_class(class: &NetworkClass) -> Option<Self> {
+        let config = Opaque::Attachment(class.defaults.clone()?);
+        Some(Self { author: Author::Class, index: 0, config })
+    }
+
     /// Returns where the configuration is, for messages: `claim config[0]`.
     pub fn place(&self) -> String {
         let author = match self.author {

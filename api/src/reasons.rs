@@ -144,6 +144,36 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Reasons of `DeviceClassReady`, which says whether the ClaimNetwork's DeviceClasses are there.
+    ClassReason {
+        /// Each of its DeviceClasses is as `spec.deviceClass` and `spec.deviceClasses` say.
+        Made,
+        /// There is a DeviceClass of the name that the controller has not made for this ClaimNetwork. It is
+        /// left alone.
+        ///
+        /// Keep it, and write `deviceClass: None`, or another name in `deviceClasses`. Or delete it: the
+        /// controller then makes one, and pods that run are not touched. See [the class of a
+        /// ClaimNetwork](../guide.md#the-class-of-a-claimnetwork).
+        NotOurs,
+        /// The API server refuses a DeviceClass. The controller tries again.
+        ///
+        /// Read the message: it is the API server's.
+        NotWritten,
+    }
+}
+
+reasons! {
+    /// Reasons of the controller's events on ClaimNetworks, beside those of `Accepted`.
+    ClassEvent {
+        /// Somebody has changed a DeviceClass that the controller keeps for the ClaimNetwork, and it is as
+        /// the ClaimNetwork says again.
+        ///
+        /// Change `spec.deviceClasses` instead. Or write `deviceClass: None` and a DeviceClass of your own.
+        DeviceClassRestored,
+    }
+}
+
 /// The readiness gate that a pod may name (`spec.readinessGates`): its agent keeps the condition of this
 /// type, which is `True` while each network of the pod is attached and works. Its reasons are
 /// [`ReadyReason`]s.
@@ -328,6 +358,15 @@ impl ConditionReason for PodsReason {
     }
 }
 
+impl ConditionReason for ClassReason {
+    const TYPE: &'static str = "DeviceClassReady";
+    const OBJECTS: &'static str = "accepted ClaimNetworks with a DeviceClass";
+
+    fn status(self) -> bool {
+        self == Self::Made
+    }
+}
+
 /// A condition of a ClaimNetwork's status, which the controller writes.
 pub trait NetworkCondition: ConditionReason {}
 
@@ -341,7 +380,7 @@ macro_rules! network_conditions {
     };
 }
 
-network_conditions!(AcceptedReason, AvailableReason, AddressesReason, PodsReason);
+network_conditions!(AcceptedReason, AvailableReason, AddressesReason, PodsReason, ClassReason);
 
 impl ConditionReason for ReadyReason {
     const TYPE: &'static str = "Ready";

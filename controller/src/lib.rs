@@ -7,7 +7,8 @@
 //!   ResourceSlices ───┤             │     └─ cluster_pools ──> netclaim_slices ──> slices of the cluster
 //!   Nodes ────────────┼─ reconciler ┼─> policies ─────────> status, events
 //!   AddressPools ─────┤             └─> addresses ────────> status, events
-//!   UplinkPolicies ───┘                   │
+//!   UplinkPolicies ───┤                   │
+//!   DeviceClasses ────┘ (classes ───────> DeviceClasses, events)
 //!   AddressBlocks, AddressLeases ─────────┴─ leasing ─────> AddressBlocks of nodes
 //!                                              ▲
 //!   Pods ─────> pods: who waits for an address ┘
@@ -19,14 +20,15 @@
 //! ```
 //!
 //! Invariants:
-//! * Everything that is written follows from what the API server stores: `networks`, `policies`, `leasing`
-//!   and `pool_status` are pure.
+//! * Everything that is written follows from what the API server stores: `networks`, `classes`, `policies`,
+//!   `leasing` and `pool_status` are pure.
 //! * Nodes do not need the controller: published pools stay, and agents attach pods alone.
 //! * A replica that loses its lease exits.
 
 mod addresses;
 mod args;
 mod autoscalers;
+mod classes;
 mod demand;
 mod leader;
 mod metrics;

@@ -7,6 +7,7 @@
 //!   DeviceTaintRules┤                 ├─> blocks: which nodes need addresses of which pool
 //!   Nodes ──────────┤                 └─> labels of nodes without an agent, which are removed
 //!   AddressPools ───┴─> pool_status ──> status, and an event for warnings and refusals
+//!   DeviceClasses ────> classes ──────> DeviceClasses of ClaimNetworks
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
 //! ```
 //!
@@ -24,7 +25,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::resource::v1::DeviceTaintRule;
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta, Patch, PatchParams, ResourceExt as _};
@@ -51,6 +52,7 @@ use crate::addresses::blocks::{self, Leased};
 use crate::addresses::leasing::Supply;
 use crate::addresses::pool_status::PoolAcceptance;
 use crate::autoscalers::{self, Autoscalers, Lookout};
+use crate::classes::keeper::Keeper;
 use crate::demand::{Demand, Needs};
 use crate::metrics::{self, Accepted, Addressing, Metrics};
 use crate::networks::abandoned_labels::AbandonedLabels;
@@ -173,6 +175,9 @@ async fn watch(
     let (address_pools, pool_events) = reflect::<AddressPool>(client.clone());
     let mut pool_events = pin!(pool_events);
 
+    let (classes, class_events) = reflect::<DeviceClass>(client.clone());
+    let mut class_events = pin!(class_events);
+
     let rule_api: Api<DeviceTaintRule> = Api::all(client.clone());
     let writer = Writer::default();
     let rules = writer.as_reader();
@@ -194,6 +199,7 @@ async fn watch(
         revision: 0,
         stale: Stale::ALL,
         known: ClusterView::new(&client),
+        classes: Keeper::new(client, &settings.driver),
         abandoned: AbandonedLabels::default(),
     };
     let mut synced = Synced::default();
@@ -212,6 +218,10 @@ async fn watch(
             }
             () = changed_if_any(&mut pool_events, "address pools", &mut synced.pools) => {
                 stale.address_pools = true;
+                within(&mut due, GATHER_DELAY);
+            }
+            () = changed_if_any(&mut class_events, "device classes", &mut synced.classes) => {
+                stale.classes = true;
                 within(&mut due, GATHER_DELAY);
             }
             event = next(&mut slice_events, "resource slices") => {
@@ -246,7 +256,7 @@ async fn watch(
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
                 reconciler.metrics.ready.set(true);
-                due = reconciler.reconcile(&networks, &address_pools, &policies).await;
+                due = reconciler.reconcile(&networks, &address_pools, &policies, &classes).await;
             }
         }
     }
@@ -260,6 +270,7 @@ struct Synced {
     slices: bool,
     policies: bool,
     pools: bool,
+    classes: bool,
     rules: bool,
     nodes: bool,
     autoscalers: bool,
@@ -271,6 +282,7 @@ impl Synced {
         slices: true,
         policies: true,
         pools: true,
+        classes: true,
         rules: true,
         nodes: true,
         autoscalers: true,
@@ -378,6 +390,7 @@ struct Stale {
     networks: bool,
     address_pools: bool,
     policies: bool,
+    classes: bool,
     rules: bool,
     leased: bool,
     /// Nothing was derived yet.
@@ -385,12 +398,20 @@ struct Stale {
 }
 
 impl Stale {
-    const ALL: Self =
-        Self { networks: true, address_pools: true, policies: true, rules: true, leased: true, all: true };
+    const ALL: Self = Self {
+        networks: true,
+        address_pools: true,
+        policies: true,
+        classes: true,
+        rules: true,
+        leased: true,
+        all: true,
+    };
     const NOTHING: Self = Self {
         networks: false,
         address_pools: false,
         policies: false,
+        classes: false,
         rules: false,
         leased: false,
         all: false,
@@ -411,6 +432,8 @@ struct Reconciler {
     revision: Revision,
     stale: Stale,
     known: ClusterView,
+    /// The DeviceClasses of ClaimNetworks.
+    classes: Keeper,
     /// Labels of ClaimNetworks on nodes whose agent is gone.
     abandoned: AbandonedLabels,
 }
@@ -422,9 +445,19 @@ impl Reconciler {
         networks: &Store<DynamicObject>,
         address_pools: &Store<DynamicObject>,
         policies: &Store<DynamicObject>,
+        classes: &Store<DynamicObject>,
     ) -> Option<Instant> {
+        if self.stale.classes {
+            self.classes.classes.know(classes.state());
+            self.known.networks.mark_all(Cause::Nodes);
+        }
         self.take_in(networks, address_pools, policies);
-        let done = self.remove_labels().await & self.write_statuses().await;
+        // The statuses say what has become of the classes.
+        let written = self.classes.write(&self.events).await;
+        if written.is_some() {
+            self.known.networks.mark_all(Cause::Nodes);
+        }
+        let done = self.remove_labels().await & self.write_statuses().await & written.unwrap_or(true);
         if !done {
             return Some(Instant::now() + RETRY_DELAY);
         }
@@ -502,11 +535,20 @@ impl Reconciler {
             (name.clone(), NodeAsk { node_selector, bandwidth, label })
         });
         published.want(wanted.collect(), nodes.all());
-        let pools = networks.all().filter_map(|reviewed| {
-            let (name, spec) = reviewed.review.result.as_ref().ok()?;
-            cluster_pools::pool(name, spec, reviewed.object.metadata.uid.as_deref()?)
-        });
-        let pools = pools.collect();
+        let with_uids = || {
+            networks.all().filter_map(|reviewed| {
+                let (name, spec) = reviewed.review.result.as_ref().ok()?;
+                Some((name, spec, reviewed.object.metadata.uid.as_deref()?))
+            })
+        };
+        // Kubernetes deletes the classes of those that are being deleted.
+        let is_deleted = |name: &NetworkName| {
+            let object = networks.get(name.as_str()).map(|reviewed| &reviewed.object);
+            object.is_some_and(|object| object.metadata.deletion_timestamp.is_some())
+        };
+        self.classes.classes.want(with_uids().filter(|(name, ..)| !is_deleted(name)));
+        let pools =
+            with_uids().filter_map(|(name, spec, uid)| cluster_pools::pool(name, spec, uid)).collect();
         let (good, all) = (accepted(networks).count(), networks.all().count());
         for (accepted, count) in [(true, good), (false, all - good)] {
             let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
@@ -567,7 +609,7 @@ impl Reconciler {
             leased,
             autoscalers,
         } = &mut self.known;
-        let (events, writes) = (&self.events, &self.metrics.status_writes);
+        let (events, writes, classes) = (&self.events, &self.metrics.status_writes, &self.classes.classes);
         let now = || Time(Timestamp::now());
         let of_network = |name: &str, network: &Acceptance| {
             let none = NetworkNodes::default();
@@ -578,7 +620,8 @@ impl Reconciler {
                 others.extend(overlaps.of_network(accepted, nodes, leased));
                 others
             });
-            network.status(nodes, addresses_of(network, leased), others.unwrap_or_default(), &now())
+            let class = accepted.and_then(|_| classes.finding(name));
+            network.status(nodes, addresses_of(network, leased), others.unwrap_or_default(), class, &now())
         };
         let done = networks.write(events, writes, of_network).await;
         let of_pool = |name: &str, pool: &PoolAcceptance| {
@@ -686,6 +729,7 @@ mod tests {
             demand: watch::channel(None).0,
             leased: watch::channel(Leased::default()).1,
             known: ClusterView::new(&client),
+            classes: Keeper::new(client.clone(), "netclaim.dev"),
             events: Events::new(client, "pod-1".into()),
             metrics: Metrics::default(),
             publisher: handle,
@@ -953,17 +997,20 @@ mod tests {
         let (mut reconciler, mut requests) = reconciler();
         let store = none::<ClaimNetwork>();
         let (pools, policies) = (none::<AddressPool>(), none::<UplinkPolicy>());
+        let classes = none::<DeviceClass>();
         let labels = json!({"rack": "7", "network.netclaim.dev/backbone": "up"});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": labels}, "spec": {}});
         reconciler.known.nodes.apply(watcher::Event::Apply(serde_json::from_value(node).unwrap()));
         reconciler.known.published.apply(slice_of("n1", false));
-        assert_eq!(reconciler.reconcile(&store, &pools, &policies).await, None, "it has an agent");
+        assert_eq!(reconciler.reconcile(&store, &pools, &policies, &classes).await, None, "it has an agent");
         let watcher::Event::Apply(slice) = slice_of("n1", false) else { return };
         reconciler.known.published.apply(watcher::Event::Delete(slice));
-        let due = reconciler.reconcile(&store, &pools, &policies).await.unwrap();
+        let due = reconciler.reconcile(&store, &pools, &policies, &classes).await.unwrap();
         tokio::time::advance(due - Instant::now()).await;
-        let (next, (request, body)) =
-            tokio::join!(reconciler.reconcile(&store, &pools, &policies), answer(&mut requests, 404));
+        let (next, (request, body)) = tokio::join!(
+            reconciler.reconcile(&store, &pools, &policies, &classes),
+            answer(&mut requests, 404)
+        );
         assert_eq!(request, "PATCH /api/v1/nodes/n1");
         assert_eq!(body, json!({"metadata": {"labels": {"network.netclaim.dev/backbone": null}}}));
         assert!(next.unwrap() > Instant::now(), "the watch shows what was written");

@@ -1,6 +1,7 @@
 //! `ClaimNetwork`: a network that an admin defines and that tenants request through claims.
 
 mod admission;
+mod classes;
 mod default_route;
 mod finalize;
 mod namespaces;
@@ -26,6 +27,7 @@ use crate::node_selector::NodeSelector;
 use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
 
+pub use classes::{NetworkClass, OwnClass, class_expression};
 pub use finalize::finalize_name;
 pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
@@ -77,9 +79,18 @@ pub struct ClaimNetworkSpec {
     /// The namespaces whose claims may use the network. By default, those of every namespace may.
     #[serde(default, skip_serializing_if = "Namespaces::is_all")]
     pub namespaces: Namespaces,
-    /// Names of the DeviceClasses that select the network. A claim from another namespace than `namespaces`
-    /// that names one of them is refused when it is created. What asks by another class is refused when it is
-    /// allocated.
+    /// Whether the controller makes a DeviceClass of the ClaimNetwork's name, by which pods ask for the
+    /// network: `Own` or `None`. It is deleted with the ClaimNetwork. A DeviceClass of this name that the
+    /// controller has not made is left alone.
+    #[serde(default, skip_serializing_if = "OwnClass::is_own")]
+    pub device_class: OwnClass,
+    /// More DeviceClasses that the controller makes, each with its own settings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_CLASSES), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub device_classes: Vec<NetworkClass>,
+    /// Names of DeviceClasses beside these that select the network. A claim from another namespace than
+    /// `namespaces` that names any of them is refused when it is created. What asks by another class is
+    /// refused when it is allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_CLASSES), extend("x-kubernetes-list-type" = "set"))]
     pub device_class_names: Vec<ObjectName>,
@@ -298,7 +309,8 @@ pub struct ClaimNetworkStatus {
     /// get the network on every node that should have it: those of `spec.nodeSelector`, and those that
     /// publish it. It lists the nodes that cannot, with reasons. `AddressesAvailable` is False if a node
     /// needs addresses of `spec.addresses` and no block is free for it. `PodsUpToDate` is False while pods
-    /// run an older configuration of the network; it is there once pods have done so.
+    /// run an older configuration of the network; it is there once pods have done so. `DeviceClassReady` is
+    /// False if one of its DeviceClasses is another owner's or cannot be written.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

@@ -15,7 +15,7 @@ use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{
     PASSTHRU, Plugin, chain_problems, declares, is_inside_pod, may_be, too_much, whereabouts_problems,
 };
-use crate::merge::PASSTHRU_CHOSEN;
+use crate::merge::{Base, Layer, PASSTHRU_CHOSEN, merge};
 use crate::{Invalid, LinkUse, NetworkName, Quantity, Setting, attribute, node_selector, template};
 
 /// Plugins that work on a link of the node, and the key that names the link.
@@ -58,6 +58,7 @@ impl ClaimNetworkSpec {
         problems.extend(self.namespaces.problems().into_iter().map(|p| p.within("spec.namespaces")));
         let classes = self.device_class_names.len();
         problems.extend(Invalid::too_many("spec.deviceClassNames", classes, MAX_CLASSES));
+        problems.extend(self.class_problems(name).into_iter().map(|p| p.within("spec")));
         problems
             .extend(attribute::problems(&self.attributes).into_iter().map(|p| p.within("spec.attributes")));
         problems.extend(self.pod_labels_problems().into_iter().map(|p| p.within("spec.podLabels")));
@@ -80,7 +81,20 @@ impl ClaimNetworkSpec {
         let whereabouts = whereabouts_problems(&self.cni, &self.allow);
         problems.extend(self.cni_problems().into_iter().chain(whereabouts).map(|p| p.within("spec.cni")));
         problems.extend(self.finalize_problems(name).into_iter().map(|p| p.within("spec.finalize")));
+        if problems.is_empty() {
+            problems.extend(self.refused_defaults(name));
+        }
         problems
+    }
+
+    /// Returns the defaults of classes that no attachment can have: each claim of the class would be refused.
+    fn refused_defaults(&self, name: &str) -> Vec<Invalid> {
+        let Ok(name) = name.parse::<NetworkName>() else { return Vec::new() };
+        let refused = self.device_classes.iter().enumerate().filter_map(|(i, class)| {
+            let problem = merge(Base::Network(&name, self), &[Layer::of_class(class)?], None).err()?;
+            Some(problem.within(&format!("spec.deviceClasses[{i}].defaults")))
+        });
+        refused.collect()
     }
 
     /// Returns every likely mistake in a spec without problems. `name` is the object's name.

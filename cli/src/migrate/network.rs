@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use netclaim_api::addresses::NetworkAddresses;
 use netclaim_api::network::{
-    ClaimNetworkSpec, Conflicts, Gateway, Namespaces, NetworkCapacity, OnFailure, Repair, Scope,
+    ClaimNetworkSpec, Conflicts, Gateway, Namespaces, NetworkCapacity, OnFailure, OwnClass, Repair, Scope,
     UplinkSelector,
 };
 use netclaim_api::{Allow, IfName, Invalid, NetworkName, Setting};
@@ -107,6 +107,9 @@ pub(super) fn translate(
         scope: Scope::Node,
         node_selector: None,
         namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),
+        // The class has an annotation of the migration.
+        device_class: OwnClass::None,
+        device_classes: Vec::new(),
         device_class_names: Vec::new(),
         uplink: uplink.map(|link| UplinkSelector { links: vec![link], ..UplinkSelector::default() }),
         node: None,

@@ -12,7 +12,7 @@ use netclaim_api::network::{
     ClaimNetwork, ClaimNetworkSpec, ClaimNetworkStatus, MAX_WARNINGS, NodeCounts, Warning,
 };
 use netclaim_api::reasons::{
-    AcceptedReason, AddressesReason, AvailableReason, ConditionReason as _, NETWORK_CONDITIONS,
+    AcceptedReason, AddressesReason, AvailableReason, ClassReason, ConditionReason as _, NETWORK_CONDITIONS,
     NetworkCondition, PodsReason,
 };
 use netclaim_api::taints::Reason;
@@ -77,12 +77,13 @@ impl Acceptance {
 
     /// Returns the status that the ClaimNetwork should have, or `None` if it has it. `nodes` publish the
     /// ClaimNetwork. Unknown numbers of addresses stay as they were. `others` are the warnings that
-    /// follow from other objects.
+    /// follow from other objects. `class` says whether it has its DeviceClasses, if it wants some.
     pub(crate) fn status(
         &self,
         nodes: &NetworkNodes,
         addresses: Addresses<'_>,
         others: Vec<Invalid>,
+        class: Option<Finding<ClassReason>>,
         now: &Time,
     ) -> Option<ClaimNetworkStatus> {
         let mut warnings = self.warnings.clone();
@@ -116,6 +117,7 @@ impl Acceptance {
         if self.result.is_ok() && (had || !nodes.older().is_empty()) {
             conditions.push(self.condition(of_pods(nodes.older()), now));
         }
+        conditions.extend(class.map(|class| self.condition(class, now)));
         let of_own = draws.filter(|draws| draws.pool.is_none());
         let totals = of_own.and_then(|_| addresses.totals.or(self.before.addresses));
         let nodes = self.result.is_ok().then(|| nodes.counts());
@@ -271,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_good_network_is_accepted() {
-        let status = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         assert_eq!(accepted(&status), ("True", "Accepted", "pods can claim the network"));
         let counts = NodeCounts { selected: 2, publishing: 2, available: 2 };
         assert_eq!((status.nodes, status.observed_generation), (Some(counts), Some(3)));
@@ -284,7 +286,7 @@ mod tests {
             network["metadata"]["name"] = json!("a.b");
             network["spec"]["capacity"] = json!({"interfaces": 0});
         });
-        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("False", "Invalid"));
         assert!(message.contains("metadata.name: \"a.b\" cannot name a ClaimNetwork"), "{message}");
@@ -300,7 +302,7 @@ mod tests {
                 {"type": "tuning", "mtu": "1400"},
             ]);
         });
-        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         assert_eq!(
             accepted(&status),
             (
@@ -322,7 +324,7 @@ mod tests {
             network["spec"]["allow"] = json!({"mac": {}});
         });
         assert!(acceptance.result.is_ok());
-        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("True", "AcceptedWithWarnings"));
         let warning = "pods can claim the network, but look at spec.cni.plugins[0].mdoe: plugin `macvlan` has no key `mdoe`: it \
@@ -341,7 +343,7 @@ mod tests {
             (Value::Null, "spec: must be an object, not null"),
         ] {
             let status = network(|network| network["spec"] = spec)
-                .status(&on(0), Addresses::default(), Vec::new(), &at(0))
+                .status(&on(0), Addresses::default(), Vec::new(), None, &at(0))
                 .unwrap();
             let (status, reason, message) = accepted(&status);
             assert_eq!((status, reason), ("False", "Invalid"));
@@ -351,23 +353,26 @@ mod tests {
 
     #[test]
     fn a_correct_status_is_not_written_again() {
-        let written = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         let again = |status: Value| network(|network| network["status"] = status);
         let as_written = serde_json::to_value(&written).unwrap();
-        assert_eq!(again(as_written.clone()).status(&on(2), Addresses::default(), Vec::new(), &at(60)), None);
         assert_eq!(
-            again(as_written).status(&on(3), Addresses::default(), Vec::new(), &at(60)).unwrap().nodes,
+            again(as_written.clone()).status(&on(2), Addresses::default(), Vec::new(), None, &at(60)),
+            None
+        );
+        assert_eq!(
+            again(as_written).status(&on(3), Addresses::default(), Vec::new(), None, &at(60)).unwrap().nodes,
             Some(NodeCounts { selected: 3, publishing: 3, available: 3 })
         );
         assert_eq!(
-            again(json!({"nodes": "many"})).status(&on(2), Addresses::default(), Vec::new(), &at(0)),
+            again(json!({"nodes": "many"})).status(&on(2), Addresses::default(), Vec::new(), None, &at(0)),
             Some(written)
         );
     }
 
     #[test]
     fn conditions_of_others_do_not_matter() {
-        let written = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         let mut status = serde_json::to_value(&written).unwrap();
         let other = json!({"type": "Other", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         status["conditions"].as_array_mut().unwrap().insert(0, other);
@@ -376,6 +381,7 @@ mod tests {
                 &on(2),
                 Addresses::default(),
                 Vec::new(),
+                None,
                 &at(60)
             ),
             None
@@ -385,7 +391,7 @@ mod tests {
     #[test]
     fn the_time_of_transition_changes_with_the_status_only() {
         let written = serde_json::to_value(
-            network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap(),
+            network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), None, &at(0)).unwrap(),
         )
         .unwrap();
         let newer = network(|network| {
@@ -393,7 +399,7 @@ mod tests {
             network["metadata"]["generation"] = json!(4);
         });
         assert_eq!(
-            newer.status(&on(2), Addresses::default(), Vec::new(), &at(60)).unwrap().conditions[0]
+            newer.status(&on(2), Addresses::default(), Vec::new(), None, &at(60)).unwrap().conditions[0]
                 .last_transition_time,
             at(0)
         );
@@ -402,7 +408,7 @@ mod tests {
             network["spec"]["cni"] = json!({});
         });
         assert_eq!(
-            invalid.status(&on(2), Addresses::default(), Vec::new(), &at(60)).unwrap().conditions[0]
+            invalid.status(&on(2), Addresses::default(), Vec::new(), None, &at(60)).unwrap().conditions[0]
                 .last_transition_time,
             at(60)
         );
@@ -411,7 +417,13 @@ mod tests {
     #[test]
     fn an_invalid_network_counts_no_nodes_and_warns_of_nothing() {
         let status = network(|network| network["spec"]["cni"] = json!({}))
-            .status(&on(1), Addresses::default(), vec![Invalid::new("spec.allow.mac", "is odd")], &at(0))
+            .status(
+                &on(1),
+                Addresses::default(),
+                vec![Invalid::new("spec.allow.mac", "is odd")],
+                None,
+                &at(0),
+            )
             .unwrap();
         assert_eq!((status.nodes, status.warnings), (None, Vec::new()));
     }
@@ -419,7 +431,13 @@ mod tests {
     #[test]
     fn warnings_are_a_list_with_fields() {
         let status = network(|_| {})
-            .status(&on(1), Addresses::default(), vec![Invalid::new("spec.allow.mac", "is odd")], &at(0))
+            .status(
+                &on(1),
+                Addresses::default(),
+                vec![Invalid::new("spec.allow.mac", "is odd")],
+                None,
+                &at(0),
+            )
             .unwrap();
         let warning = Warning { field: "spec.allow.mac".into(), message: "is odd".into() };
         assert_eq!(status.warnings, [warning]);
@@ -428,7 +446,7 @@ mod tests {
     #[test]
     fn the_available_condition_names_the_nodes_without_the_network() {
         let available = |nodes: &NetworkNodes| {
-            let status = network(|_| {}).status(nodes, Addresses::default(), Vec::new(), &at(0));
+            let status = network(|_| {}).status(nodes, Addresses::default(), Vec::new(), None, &at(0));
             let condition = status.unwrap().conditions.remove(1);
             assert_eq!(condition.type_, AvailableReason::TYPE);
             (condition.status, condition.reason, condition.message)
@@ -469,7 +487,7 @@ mod tests {
             Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
         };
         let mut nodes = on(3);
-        let status = network(|_| {}).status(&nodes, Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = network(|_| {}).status(&nodes, Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         assert_eq!(pods(&status), None, "nothing is written where nothing is old");
         let mut set = |node: &str, older| {
             let published = Some(OnNode { bandwidth: Some("10G".parse().unwrap()), ..OnNode::default() });
@@ -477,17 +495,19 @@ mod tests {
             nodes.clone()
         };
         set("n1", 1);
-        let status = network(|_| {}).status(&set("n2", 2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status =
+            network(|_| {}).status(&set("n2", 2), Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         let (is, reason, message) = pods(&status).unwrap();
         assert_eq!((is.as_str(), reason.as_str()), ("False", "OlderConfiguration"));
         assert!(message.starts_with("3 pods run an older configuration, on 2 nodes: n1 n2. To"), "{message}");
         set("n1", 0);
         let gone = set("n2", 0);
         let later = network(|network| network["status"] = serde_json::to_value(&status).unwrap());
-        let status = later.status(&gone, Addresses::default(), Vec::new(), &at(60)).unwrap();
+        let status = later.status(&gone, Addresses::default(), Vec::new(), None, &at(60)).unwrap();
         let (is, reason, _) = pods(&status).unwrap();
         assert_eq!((is.as_str(), reason.as_str()), ("True", "UpToDate"), "so that kubectl wait ends");
-        let one = network(|_| {}).status(&set("n2", 1), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let one =
+            network(|_| {}).status(&set("n2", 1), Addresses::default(), Vec::new(), None, &at(0)).unwrap();
         assert!(pods(&one).unwrap().2.starts_with("1 pod runs an older configuration, on 1 node: n2."));
     }
 
@@ -500,7 +520,7 @@ mod tests {
         let nodes = (0..7).map(|n| format!("n{n}")).collect();
         let supply = Supply::Exhausted(nodes);
         let addresses = Addresses { totals, supply: Some(&supply) };
-        let status = network(drawing).status(&on(1), addresses, Vec::new(), &at(0)).unwrap();
+        let status = network(drawing).status(&on(1), addresses, Vec::new(), None, &at(0)).unwrap();
         assert_eq!(status.addresses, totals);
         let Some(condition) = find(&status.conditions, ADDRESSES_AVAILABLE) else { panic!("{status:?}") };
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Exhausted"));
@@ -512,14 +532,14 @@ mod tests {
             drawing(network);
             network["status"] = written.clone();
         });
-        assert_eq!(again.status(&on(1), addresses, Vec::new(), &at(60)), None);
+        assert_eq!(again.status(&on(1), addresses, Vec::new(), None, &at(60)), None);
         assert_eq!(
-            again.status(&on(1), Addresses::default(), Vec::new(), &at(60)),
+            again.status(&on(1), Addresses::default(), Vec::new(), None, &at(60)),
             None,
             "a new leader does not know them yet"
         );
         let without = network(|network| network["status"] = written);
-        let status = without.status(&on(1), Addresses::default(), Vec::new(), &at(60)).unwrap();
+        let status = without.status(&on(1), Addresses::default(), Vec::new(), None, &at(60)).unwrap();
         assert_eq!((status.addresses, find(&status.conditions, ADDRESSES_AVAILABLE)), (None, None));
     }
 
@@ -528,7 +548,7 @@ mod tests {
         let acceptance = network(|network| network["spec"]["addresses"] = json!({"poolName": "lan"}));
         let supply = Supply::PoolMissing("lan".into());
         let addresses = Addresses { totals: Some(AddressTotals::default()), supply: Some(&supply) };
-        let status = acceptance.status(&on(1), addresses, Vec::new(), &at(0)).unwrap();
+        let status = acceptance.status(&on(1), addresses, Vec::new(), None, &at(0)).unwrap();
         assert_eq!(status.addresses, None);
         let reason = find(&status.conditions, ADDRESSES_AVAILABLE).map(|condition| condition.reason.as_str());
         assert_eq!(reason, Some("PoolMissing"));

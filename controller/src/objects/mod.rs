@@ -6,5 +6,6 @@ pub(crate) mod conditions;
 pub(crate) mod events;
 pub(crate) mod kind;
 pub(crate) mod nodes;
+pub(crate) mod owner;
 pub(crate) mod schedule;
 pub(crate) mod watches;

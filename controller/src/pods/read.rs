@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use netclaim_allocation::{Holdings, Needed};
 use netclaim_api::DRIVER_NAME;
 use serde::de::DeserializeOwned;
@@ -24,6 +24,9 @@ const SLICES: u32 = 100;
 
 /// Claims in one answer of the API server.
 const CLAIMS: u32 = 500;
+
+/// Classes in one answer of the API server.
+const CLASSES: u32 = 500;
 
 /// Classes by name; `None` if there is none of the name.
 pub(crate) type Classes = BTreeMap<String, Option<DeviceClass>>;
@@ -85,6 +88,15 @@ impl Reader {
             claims.push(claim);
         }
         Ok(Some(claims))
+    }
+
+    /// Adds all classes: limits do not say by which name a class serves them.
+    pub(crate) async fn all_classes(&self, classes: &mut Classes) -> kube::Result<()> {
+        let params = ListParams::default().limit(CLASSES);
+        each(Api::all(self.client.clone()), params, |class: DeviceClass| {
+            classes.insert(class.name_any(), Some(class));
+        })
+        .await
     }
 
     /// Reads the slices and claims of all nodes and namespaces.

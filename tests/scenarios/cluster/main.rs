@@ -13,6 +13,7 @@ mod autoscalers;
 mod availability;
 mod bandwidth;
 mod churn;
+mod classes;
 mod collector;
 mod columns;
 mod command_line;
@@ -48,6 +49,7 @@ use autoscalers::*;
 use availability::*;
 use bandwidth::*;
 use churn::*;
+use classes::*;
 use columns::*;
 use command_line::*;
 use default_route::*;
@@ -134,6 +136,12 @@ fn main() -> ExitCode {
             a_network_serves_only_the_namespaces_that_it_selects,
             networks_of_one_uplink_share_its_bandwidth,
             a_pod_gets_a_network_as_an_extended_resource,
+            a_pod_asks_for_a_network_with_one_line,
+            each_container_with_the_line_gets_its_pod_one_more_interface,
+            a_pod_that_asks_by_limits_for_too_much_is_told_so,
+            a_container_with_the_line_does_not_start_before_its_network,
+            a_limit_in_a_namespace_that_the_network_is_not_for_is_refused,
+            a_class_follows_its_network_and_no_other_class_is_touched,
             a_claim_gets_the_first_alternative_that_is_available,
             admin_access_to_a_device_disturbs_no_pod,
             a_link_is_allocated_near_another_drivers_device,
@@ -192,6 +200,7 @@ fn main() -> ExitCode {
             a_stolen_token_of_the_controller_writes_no_pod_claim_network_or_node,
             the_controller_writes_events_only_in_its_own_name,
             the_controller_only_removes_labels_of_networks_from_nodes,
+            the_controller_writes_only_classes_of_networks,
             the_agent_changes_one_annotation_of_its_own_nodes_pods,
             a_stolen_token_reads_only_pods_of_its_own_node,
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
