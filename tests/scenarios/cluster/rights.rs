@@ -270,11 +270,13 @@ pub fn the_controller_writes_only_classes_of_networks(test: &Test<'_>) -> Result
     let others = class(&|class| {
         class["spec"]["selectors"][0]["cel"]["expression"] = json!("device.driver == \"gpu.example.com\"");
     });
-    refused(
-        "a class of another driver",
-        others,
-        &["may only write DeviceClasses for devices of the driver"],
-    )?;
+    let words =
+        "may only write DeviceClasses that select the devices of the ClaimNetwork that they belong to";
+    refused("a class of another driver", others, &[words])?;
+    let wide = class(&|class| {
+        class["spec"]["selectors"][0]["cel"]["expression"] = json!("device.driver == \"netclaim.dev\"");
+    });
+    refused("a class of all devices", wide, &[words])?;
     let words = "may only write DeviceClasses with an AttachmentConfig of netclaim.dev";
     for (field, value) in [("driver", json!("gpu.example.com")), ("parameters", json!({"kind": "CNIConfig"}))]
     {
@@ -371,7 +373,7 @@ fn addresses_are_of_its_own_node(test: &Test<'_>, bound: &Writer<'_>) -> Result<
 }
 
 /// What the account of the controller may not do, beside what the policies refuse.
-const NOT_THE_CONTROLLERS: [&[&str]; 18] = [
+const NOT_THE_CONTROLLERS: [&[&str]; 17] = [
     &["create", "pods"],
     &["patch", "pods"],
     &["delete", "pods"],
@@ -383,7 +385,6 @@ const NOT_THE_CONTROLLERS: [&[&str]; 18] = [
     &["create", "resourceclaims.resource.k8s.io"],
     &["patch", "resourceclaims.resource.k8s.io", "--subresource=status"],
     &["delete", "resourceclaims.resource.k8s.io"],
-    &["create", "deviceclasses.resource.k8s.io"],
     &["create", "claimnetworks.netclaim.dev"],
     &["patch", "claimnetworks.netclaim.dev"],
     &["delete", "claimnetworks"],
