@@ -22,8 +22,8 @@ The parent is the container's first process. It has the flags of the agent, `net
 `ask who SUBJECT` what [`netclaimctl who`](netclaimctl.md#netclaimctl-who) runs, and `ask traffic` what
 [`netclaimctl attachments --traffic`](netclaimctl.md#netclaimctl-attachments) runs.
 
-Sockets and directories are those that the chart and the manifests mount from the node. Only for another kubelet directory and another
-directory of plugins does the chart have values, which change flag and mount together.
+Sockets and directories are those that the chart and the manifests mount from the node. The chart's values
+[change flag and mount together](../distributions.md#what-the-values-are), and its `agent.extraEnv` refuses these variables.
 
 {agent}
 ## netclaim-hook

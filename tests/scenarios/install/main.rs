@@ -24,6 +24,7 @@ mod released;
 mod status;
 mod tenants;
 mod upgrade;
+mod values;
 mod webhook;
 
 use chart::*;
