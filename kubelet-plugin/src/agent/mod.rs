@@ -80,6 +80,8 @@ pub(crate) struct Agent {
     plugins: Arc<CniPlugins>,
     node_networks: Arc<NodeNetworks>,
     programs: (Programs, bool),
+    /// Why no container with a claim can be created on this node.
+    no_hook: watch::Sender<Option<String>>,
     journal: Journal,
     gate: Arc<GateKeeper>,
     history: Arc<History>,
@@ -110,7 +112,8 @@ impl Agent {
         reports: mpsc::UnboundedSender<Update>,
     ) -> Result<Self> {
         let programs = Programs::find(&args)?;
-        let all_current = programs.install()?;
+        let no_hook = watch::Sender::new(None);
+        let all_current = programs.install_or_say(&no_hook);
         let loaded = journal.load()?;
         for file in &loaded.unreadable {
             let (path, reason) = (file.path.display(), &file.reason);
@@ -135,6 +138,7 @@ impl Agent {
             pods: Arc::new(NodePods::new(client.clone(), &args.node_name, Arc::clone(&known_pods))),
             events: Events::new(client.clone(), &args.driver_name, &args.node_name),
             programs: (programs, all_current),
+            no_hook,
             blocks: watch::channel(OwnBlocks::default()).1,
             plan_lock: Arc::default(),
             leases: Arc::new(Leases::new(client.clone(), &args.node_name)),
@@ -297,7 +301,9 @@ impl Agent {
             reservations: self.reservations.clone(),
             obstacle: self.obstacle.clone(),
         };
-        let (inputs, attacher) = (Inputs { inventory, unavailable, node_uid }, Arc::clone(&self.attacher));
+        let no_hook = self.no_hook.subscribe();
+        let (inputs, attacher) =
+            (Inputs { inventory, unavailable, node_uid, no_hook }, Arc::clone(&self.attacher));
         self.parts
             .start("publishing devices", |cancel| devices.publish(inputs, attacher, health_sender, cancel));
         Ok(health)
@@ -416,6 +422,7 @@ impl Agent {
         });
         let readiness = Readiness {
             journal: self.journal.health(),
+            no_hook: self.no_hook.subscribe(),
             obstacle: self.obstacle.subscribe(),
             connected,
             not_connected,
@@ -454,6 +461,7 @@ impl Agent {
             reservations: self.reservations.clone(),
             waker: self.waker.clone(),
             mended: Default::default(),
+            no_hook: self.no_hook.subscribe(),
         });
         let mender: Arc<dyn Mend> = Arc::clone(&node) as _;
         let _ = self.mender.set(Arc::downgrade(&mender));
@@ -495,7 +503,8 @@ impl Agent {
         let (parts, metrics) = (&mut self.parts, &self.metrics);
         parts.start_until_cancelled("trimming memory", memory::trim_regularly());
         let (programs, all_current) = self.programs.clone();
-        let installing = programs.keep_installing(all_current, metrics.outdated.clone());
+        let installing =
+            programs.keep_installing(all_current, self.no_hook.clone(), metrics.outdated.clone());
         parts.start_until_cancelled("installing programs", installing);
         let journal = watch_journal(self.journal.clone(), metrics.attachments.clone());
         parts.start_until_cancelled("watching the journal", journal);
