@@ -13,6 +13,8 @@
 //!   Pods ─────> pods: who waits for an address ┘
 //!   slices, claims ──> └─ explaining ──> netclaim_allocation ──> events of pods
 //!
+//!   Namespaces, templates, pods ──> defaults ──> templates of claims that pods get without asking
+//!
 //!   ConfigMap, API groups ──> autoscalers ──> reconciler: a warning for ClaimNetworks of scope `Cluster`
 //!
 //!   API server ──> netclaim_webhook, which every replica serves if --webhook-address is set
@@ -27,6 +29,7 @@
 mod addresses;
 mod args;
 mod autoscalers;
+mod defaults;
 mod demand;
 mod leader;
 mod metrics;
@@ -155,6 +158,9 @@ async fn control(
         identity: identity.clone(),
         node_gone_after: Duration::from_secs(args.node_gone_after),
         explain_pending_pods: args.explain_pending_pods,
+        no_defaults_in: args
+            .default_networks
+            .then(|| args.default_networks_except.into_iter().map(|name| name.trim().to_owned()).collect()),
         lookout: Lookout {
             namespace: args.autoscaler_namespace,
             period: Some(args.autoscaler_period).filter(|period| *period > 0).map(Duration::from_secs),

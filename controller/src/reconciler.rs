@@ -8,6 +8,7 @@
 //!   Nodes ──────────┤                 └─> labels of nodes without an agent, which are removed
 //!   AddressPools ───┴─> pool_status ──> status, and an event for warnings and refusals
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
+//!   networks <───────────────────────── defaults: who has the networks that pods get without asking
 //! ```
 //!
 //! After a change, at most every [`GATHER_DELAY`], what depends on it is derived again: the change of one
@@ -16,7 +17,7 @@
 //! be written. What is correct is not written, so an idle cluster sees no writes. A restart loses no state
 //! that matters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
@@ -51,13 +52,14 @@ use crate::addresses::blocks::{self, Leased};
 use crate::addresses::leasing::Supply;
 use crate::addresses::pool_status::PoolAcceptance;
 use crate::autoscalers::{self, Autoscalers, Lookout};
+use crate::defaults::{self, Kept, Reports, Wanted};
 use crate::demand::{Demand, Needs};
 use crate::metrics::{self, Accepted, Addressing, Metrics};
 use crate::networks::abandoned_labels::AbandonedLabels;
 use crate::networks::cluster_pools;
 use crate::networks::nodes::NetworkNodes;
 use crate::networks::published::{self, Changes, DevicesOfSlice, NodeAsk, Published};
-use crate::networks::status::{Acceptance, Addresses};
+use crate::networks::status::{Acceptance, Found};
 use crate::networks::warnings::Overlaps;
 use crate::objects::catalog::Catalog;
 use crate::objects::events::Events;
@@ -94,6 +96,8 @@ pub(crate) struct Settings {
     pub(crate) node_gone_after: Duration,
     /// Whether pods that wait for a node get an event that says why.
     pub(crate) explain_pending_pods: bool,
+    /// Namespaces whose pods get no network without asking; `None` if no pod does.
+    pub(crate) no_defaults_in: Option<BTreeSet<String>>,
     /// Where to look for node autoscalers.
     pub(crate) lookout: Lookout,
 }
@@ -130,12 +134,16 @@ pub(crate) async fn run(
         blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, awaiting.clone());
     let (seen, autoscalers) = watch::channel(Autoscalers::default());
     let lookout = autoscalers::run(client.clone(), settings.lookout.clone(), seen);
-    let channels = Channels { demand, leased, autoscalers };
+    let (wanted, to_keep) = watch::channel(None);
+    let (reports, defaulted) = watch::channel(None);
+    let keeping = defaults::run(client.clone(), settings.no_defaults_in.clone(), to_keep, reports);
+    let channels = Channels { demand, leased, autoscalers, wanted, defaulted };
     tokio::select! {
         () = leasing => Ok(()),
         () = pods => Ok(()),
         () = claims => Ok(()),
         () = lookout => Ok(()),
+        () = keeping => Ok(()),
         () = watch(client, settings, metrics, publisher, events, channels) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
@@ -150,6 +158,10 @@ struct Channels {
     leased: watch::Receiver<Leased>,
     /// Which node autoscalers there are.
     autoscalers: watch::Receiver<Autoscalers>,
+    /// Which networks pods get without asking.
+    wanted: watch::Sender<Option<Wanted>>,
+    /// Which pods have them.
+    defaulted: watch::Receiver<Option<Reports>>,
 }
 
 async fn watch(
@@ -158,7 +170,7 @@ async fn watch(
     metrics: Metrics,
     publisher: PublisherHandle,
     events: Events,
-    Channels { demand, leased, mut autoscalers }: Channels,
+    Channels { demand, leased, mut autoscalers, wanted, mut defaulted }: Channels,
 ) {
     let everything = watcher::Config::default;
     let (networks, network_events) = reflect::<ClaimNetwork>(client.clone());
@@ -191,6 +203,7 @@ async fn watch(
         publisher,
         demand,
         leased,
+        wanted,
         revision: 0,
         stale: Stale::ALL,
         known: ClusterView::new(&client),
@@ -241,6 +254,11 @@ async fn watch(
                 known.autoscalers = autoscalers.borrow_and_update().clone();
                 known.networks.mark_all(Cause::Spec);
                 synced.autoscalers = true;
+                within(&mut due, GATHER_DELAY);
+            }
+            Ok(()) = defaulted.changed() => {
+                known.defaulted = defaulted.borrow_and_update().clone();
+                known.networks.mark_all(Cause::Nodes);
                 within(&mut due, GATHER_DELAY);
             }
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
@@ -355,6 +373,8 @@ struct ClusterView {
     overlaps: Overlaps,
     leased: Leased,
     autoscalers: Autoscalers,
+    /// `None` if it is not known yet.
+    defaulted: Option<Reports>,
 }
 
 impl ClusterView {
@@ -368,6 +388,7 @@ impl ClusterView {
             overlaps: Overlaps::default(),
             leased: Leased::default(),
             autoscalers: Autoscalers::default(),
+            defaulted: None,
         }
     }
 }
@@ -407,6 +428,8 @@ struct Reconciler {
     demand: watch::Sender<Option<Demand>>,
     /// Which addresses nodes have.
     leased: watch::Receiver<Leased>,
+    /// Which networks pods get without asking.
+    wanted: watch::Sender<Option<Wanted>>,
     /// Revision last handed to the publisher.
     revision: Revision,
     stale: Stale,
@@ -512,6 +535,7 @@ impl Reconciler {
             let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        self.wanted.send_replace(Some(wanted_defaults(networks)));
         self.publish(pools);
         self.mark_all(Cause::Spec);
     }
@@ -566,6 +590,7 @@ impl Reconciler {
             overlaps,
             leased,
             autoscalers,
+            defaulted,
         } = &mut self.known;
         let (events, writes) = (&self.events, &self.metrics.status_writes);
         let now = || Time(Timestamp::now());
@@ -578,7 +603,8 @@ impl Reconciler {
                 others.extend(overlaps.of_network(accepted, nodes, leased));
                 others
             });
-            network.status(nodes, addresses_of(network, leased), others.unwrap_or_default(), &now())
+            let found = found_of(network, leased, defaulted.as_ref());
+            network.status(nodes, found, others.unwrap_or_default(), &now())
         };
         let done = networks.write(events, writes, of_network).await;
         let of_pool = |name: &str, pool: &PoolAcceptance| {
@@ -653,11 +679,21 @@ fn surveyed(known: &ClusterView) -> BTreeMap<PoolKey, i64> {
     of_pools.chain(of_networks).collect()
 }
 
-/// Returns the known numbers of addresses of a ClaimNetwork.
-fn addresses_of<'a>(acceptance: &Acceptance, leased: &'a Leased) -> Addresses<'a> {
-    let Ok((name, spec)) = &acceptance.result else { return Addresses::default() };
+/// Returns what others have found of a ClaimNetwork.
+fn found_of<'a>(acceptance: &Acceptance, leased: &'a Leased, defaulted: Option<&'a Reports>) -> Found<'a> {
+    let Ok((name, spec)) = &acceptance.result else { return Found::default() };
     let totals = spec.addresses.as_ref().and_then(|addresses| leased.totals.get(&addresses.key(name)));
-    Addresses { totals: totals.copied(), supply: leased.supply.get(name) }
+    let defaulted = defaulted.and_then(|reports| reports.of(name));
+    Found { totals: totals.copied(), supply: leased.supply.get(name), defaulted }
+}
+
+/// Returns the ClaimNetworks with a default; those that are not accepted keep what they had.
+fn wanted_defaults(networks: &Catalog<Acceptance>) -> Wanted {
+    let kept = networks.all().filter_map(|reviewed| match &reviewed.review.result {
+        Ok((name, spec)) => Some((name.to_string(), Some(Arc::new(Kept::of(name, spec.default.as_ref()?))))),
+        Err(_) => Some((reviewed.object.name_any(), None)),
+    });
+    kept.collect()
 }
 
 #[cfg(test)]
@@ -685,6 +721,7 @@ mod tests {
             labels_api: Api::all(client.clone()),
             demand: watch::channel(None).0,
             leased: watch::channel(Leased::default()).1,
+            wanted: watch::channel(None).0,
             known: ClusterView::new(&client),
             events: Events::new(client, "pod-1".into()),
             metrics: Metrics::default(),

@@ -1,8 +1,8 @@
 //! `docs/reference/events-and-conditions.md`, from the docstrings of the reasons.
 
 use netclaim_api::reasons::{
-    AcceptedReason, AddressesReason, AvailableReason, ConditionReason, NodeEvent, PodEvent, PodsReason,
-    ReadyReason, Reason,
+    AcceptedReason, AddressesReason, AvailableReason, ConditionReason, DefaultReason, NodeEvent, PodEvent,
+    PodsReason, ReadyReason, Reason,
 };
 
 use crate::table::{code, table};
@@ -12,6 +12,7 @@ pub fn page() -> String {
     let available = conditions::<AvailableReason>();
     let addresses = conditions::<AddressesReason>();
     let up_to_date = conditions::<PodsReason>();
+    let defaulted = conditions::<DefaultReason>();
     let ready = conditions::<ReadyReason>();
     let (pods, node) = (events::<PodEvent>(), events::<NodeEvent>());
     format!(
@@ -27,6 +28,7 @@ keeps new pods off a device is a [taint](../architecture.md#devices-and-counters
 {available}
 {addresses}
 {up_to_date}
+{defaulted}
 {ready}
 ## Events
 

@@ -1,6 +1,7 @@
 //! `ClaimNetwork`: a network that an admin defines and that tenants request through claims.
 
 mod admission;
+mod default_network;
 mod default_route;
 mod finalize;
 mod namespaces;
@@ -26,6 +27,10 @@ use crate::node_selector::NodeSelector;
 use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
 
+pub use default_network::{
+    DEFAULT_LABEL, DEFAULT_NETWORKS, DefaultCapacity, DefaultClaim, DefaultNetwork, MADE_BY, default_claim,
+    default_template, network_of_template, opt_out,
+};
 pub use finalize::finalize_name;
 pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
@@ -49,6 +54,9 @@ pub use wire::{Conflicts, Gateway};
         doc = "A network that pods can be attached to through ResourceClaims.",
         validation = kube::core::Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?$')").message(
             "the name must be a DNS label of at most 58 bytes, because net-NAME is the name of its devices"
+        ),
+        validation = kube::core::Rule::new("!has(self.spec.default) || size(self.metadata.name) <= 55").message(
+            "a ClaimNetwork with spec.default may have a name of at most 55 bytes, because default-NAME is what pods call their claim"
         ),
         printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.links[0]","description":"first name of the link that carries the network; empty if attributes select it"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether claims can use the network"}"#,
@@ -83,6 +91,11 @@ pub struct ClaimNetworkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_CLASSES), extend("x-kubernetes-list-type" = "set"))]
     pub device_class_names: Vec<ObjectName>,
+    /// Makes the network a default: pods of the namespaces that it selects get it without asking, unless
+    /// their annotation `netclaim.dev/default-networks` leaves it out. The chart's `defaultNetworks.enabled`
+    /// must be on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<DefaultNetwork>,
     /// The link of each node that carries the network. Leave it out for networks inside a node, such as a
     /// bridge without a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -298,7 +311,8 @@ pub struct ClaimNetworkStatus {
     /// get the network on every node that should have it: those of `spec.nodeSelector`, and those that
     /// publish it. It lists the nodes that cannot, with reasons. `AddressesAvailable` is False if a node
     /// needs addresses of `spec.addresses` and no block is free for it. `PodsUpToDate` is False while pods
-    /// run an older configuration of the network; it is there once pods have done so.
+    /// run an older configuration of the network; it is there once pods have done so. `Defaulted` is True if
+    /// pods of the namespaces of `spec.default` have the network, and says how many lack it, and why.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

@@ -56,6 +56,7 @@ impl ClaimNetworkSpec {
         problems.extend(self.address_problems());
         problems.extend(node_selector::problems(self.node_selector.as_ref()));
         problems.extend(self.namespaces.problems().into_iter().map(|p| p.within("spec.namespaces")));
+        problems.extend(self.default_problems(name).into_iter().map(|p| p.within("spec.default")));
         let classes = self.device_class_names.len();
         problems.extend(Invalid::too_many("spec.deviceClassNames", classes, MAX_CLASSES));
         problems
@@ -124,6 +125,7 @@ impl ClaimNetworkSpec {
             .chain(unused)
             .chain(unenforced)
             .chain(none_reserved)
+            .chain(self.default_warnings())
             .chain(self.default_route_warnings())
             .chain(self.no_gateway())
             .chain(self.table_warnings())

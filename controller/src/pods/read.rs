@@ -2,7 +2,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -10,8 +9,9 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use netclaim_allocation::{Holdings, Needed};
 use netclaim_api::DRIVER_NAME;
-use serde::de::DeserializeOwned;
 use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::objects::listing::each;
 
 /// Time between two reads of one object, at least.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -108,22 +108,6 @@ impl Reader {
         )
         .await?;
         Ok(Offers { slices, holdings })
-    }
-}
-
-/// Lists objects in parts.
-async fn each<K: Clone + Debug + DeserializeOwned>(
-    api: Api<K>,
-    mut params: ListParams,
-    mut take: impl FnMut(K),
-) -> kube::Result<()> {
-    loop {
-        let part = api.list(&params).await?;
-        part.items.into_iter().for_each(&mut take);
-        match part.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
-        }
     }
 }
 

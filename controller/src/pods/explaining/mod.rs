@@ -29,6 +29,7 @@ use kube::Client;
 use kube::runtime::watcher;
 use netclaim_allocation::{Effort, Judgement, Needed, Outlook, Question, World};
 use netclaim_api::NetworkName;
+use netclaim_api::network::opt_out;
 use netclaim_api::reasons::{PodEvent, Reason as _};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
@@ -295,9 +296,7 @@ impl Snapshot {
             holdings: &self.offers.holdings,
             refusal: &refusal,
         };
-        // It was written from what the API server sent.
-        let pod: PodSpec = serde_json::from_str(&group.spec).unwrap_or_default();
-        Judgement::of(question, Some(&pod), &world, Effort::Until(deadline))
+        Judgement::of(question, Some(&group.pod()), &world, Effort::Until(deadline))
     }
 
     /// Why a ClaimNetwork cannot be used. What is wrong with its configuration is for those who may read it.
@@ -315,11 +314,20 @@ impl Snapshot {
     }
 }
 
+/// Says how pods do without the networks that they have not asked for.
+fn hint(pod: &PodSpec) -> String {
+    let claims = pod.resource_claims.iter().flatten();
+    opt_out(claims.filter_map(|claim| claim.resource_claim_template_name.as_deref()))
+}
+
 /// Returns what to report on a group.
 fn finding(judgement: &Judgement, group: &PodGroup) -> Finding {
+    let hint = || hint(&group.pod());
     match judgement.outlook() {
-        Outlook::Refused(why) => Finding::Cause(note::of_all(&why)),
-        Outlook::Unserved(why) => Finding::Cause(note::of_groups(&why, &judgement.causes, &group.namespace)),
+        Outlook::Refused(why) => Finding::Cause(note::of_all(&why, &hint())),
+        Outlook::Unserved(why) => {
+            Finding::Cause(note::of_groups(&why, &hint(), &judgement.causes, &group.namespace))
+        }
         Outlook::NotTaken(_) => Finding::Other(Outcome::NotTaken),
         Outlook::Unknown(_) => Finding::Other(Outcome::Unknown),
         Outlook::Served(_) => Finding::Other(Outcome::Served),

@@ -9,6 +9,36 @@
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $chart.Values.image.tag | default $chart.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 
+{{/* CEL variables of a policy: whether the selector in its variable "selector" selects the namespace of the request. An empty selector
+selects none. */}}
+{{- define "netclaim.selected" -}}
+- name: labels
+  expression: 'namespaceObject.metadata.?labels.orValue({})'
+- name: selected
+  expression: >-
+    (has(variables.selector.matchLabels) || has(variables.selector.matchExpressions)) &&
+    variables.selector.?matchLabels.orValue({}).all(key, key in variables.labels &&
+    variables.labels[key] == variables.selector.matchLabels[key]) &&
+    variables.selector.?matchExpressions.orValue([]).all(e,
+    e.operator == "In" ? e.key in variables.labels && variables.labels[e.key] in e.?values.orValue([]) :
+    e.operator == "NotIn" ? !(e.key in variables.labels && variables.labels[e.key] in e.?values.orValue([])) :
+    (e.operator == "Exists") == (e.key in variables.labels))
+{{- end -}}
+
+{{/* Namespaces whose pods netclaim's policies leave as they are, as a list. */}}
+{{- define "netclaim.exceptNamespaces" -}}
+{{- append .Values.defaultNetworks.exceptNamespaces .Release.Namespace | uniq | toJson -}}
+{{- end -}}
+
+{{/* The part of a policy by which it is for pods of all other namespaces. */}}
+{{- define "netclaim.podsOfOthers" -}}
+namespaceSelector:
+  matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values: {{ include "netclaim.exceptNamespaces" . }}
+{{- end -}}
+
 {{- define "netclaim.labels" -}}
 app.kubernetes.io/part-of: netclaim
 {{- end -}}
