@@ -25,6 +25,7 @@ mod leftovers;
 mod netclaimctl;
 mod node;
 pub mod objects;
+mod optional;
 mod plugged;
 mod pods;
 mod pools;

@@ -17,6 +17,7 @@ mod collector;
 mod columns;
 mod command_line;
 mod default_route;
+mod defaults;
 mod dry_run;
 mod endpoints;
 mod facts;
@@ -51,6 +52,7 @@ use churn::*;
 use columns::*;
 use command_line::*;
 use default_route::*;
+use defaults::*;
 use dry_run::*;
 use endpoints::*;
 use facts::*;
@@ -197,6 +199,10 @@ fn main() -> ExitCode {
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
+            every_kind_of_pod_gets_the_defaults_of_its_namespace,
+            a_pod_waits_for_what_its_default_lacks_and_says_so,
+            every_container_waits_for_the_networks_of_its_pod_where_the_namespace_says_so,
+            the_controller_writes_only_templates_of_defaults,
             a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is,
             a_link_that_another_program_uses_is_tainted_as_a_nic,
             a_burst_of_pods_has_no_claim_refused,

@@ -98,6 +98,8 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ),
         ("webhook.enabled=true,webhook.certManager.enabled=true", &[], "issuerRef.name is empty"),
         ("webhook.address=9443", &[], "/webhook/address"),
+        ("defaultNetworks.exceptNamespaces=kube-system", &[], "/defaultNetworks/exceptNamespaces"),
+        ("gate.allContainers=all", &[], "/gate/allContainers"),
         ("agent.logLevel=debug", &["--kube-version", "1.35.9"], "1.36.0"),
     ] {
         let refused = helm
@@ -185,6 +187,13 @@ const VALUES: &[(&str, &str)] = &[
     ("webhook.enabled=true", "- name: parameters.netclaim.dev"),
     ("webhook.enabled=true,webhook.address=[::]:9444", "{name: webhook, containerPort: 9444}"),
     ("webhook.enabled=true,webhook.namespaceSelector.matchLabels.team=net", "team: net"),
+    ("defaultNetworks.enabled=true", "kind: MutatingAdmissionPolicy"),
+    (
+        "defaultNetworks.enabled=true,defaultNetworks.exceptNamespaces={kube-system,infra}",
+        "{name: NETCLAIM_DEFAULT_NETWORKS_EXCEPT, value: \"kube-system,infra,netclaim-system\"}",
+    ),
+    ("gate.allContainers=Labelled", "matchLabels: {netclaim.dev/gate: all}"),
+    ("gate.allContainers=Always", "name: netclaim-gate"),
     (
         "webhook.enabled=true,controller.networkPolicy.enabled=true",
         "ports: [{port: metrics}, {port: webhook}]",

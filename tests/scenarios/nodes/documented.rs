@@ -358,3 +358,36 @@ pub fn links_are_described_and_given_away_whole_as_their_pages_show(test: &Test<
         Ok(())
     })
 }
+
+pub fn pods_get_a_network_without_asking_as_the_page_about_it_shows(test: &Test<'_>) -> Result<()> {
+    test.cluster.with_default_networks(|| {
+        let page = Page::of(test, "default-networks.md")?;
+        let [condition, restart, explain] = page.checks()?;
+        let mut web = pod("web", &[]);
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": web["spec"].take()}});
+        let web =
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec});
+        test.create([web])?;
+        test.kubectl(&["wait", "--for=condition=Available", "deployment/web", "--timeout=60s"])?;
+        test.create(page.objects()?)?;
+        test.cluster.kubectl(&["label", "namespace", test.namespace(), "net-storage=yes"])?;
+        let says = |words: &str| {
+            eventually(90, &format!("the condition says {words}"), || {
+                let said = page.run(&condition)?;
+                ensure!(said.contains(words), "it says {said}");
+                Ok(())
+            })
+        };
+        says("older than the default and without it: 1 pod in 1 of 1 namespace")?;
+        page.run(&restart.replace("NAMESPACE", test.namespace()))?;
+        says("pods of 1 namespace have it")?;
+        test.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"])?;
+        let pods = test.cluster.get(&["-n", test.namespace(), "pods", "-l", "app=web"])?;
+        let name = list(&pods["items"]).map(|pod| text(&pod["metadata"]["name"])).next().context("no pod")?;
+        test.runs_with(&name, &["storage0"])?;
+        let explain = explain.replace("pod web -n shop", &format!("pod {name} -n {}", test.namespace()));
+        ensure!(page.run(&explain)?.contains("with 1 network"), "{explain}");
+        test.kubectl(&["delete", "deployment", "web", "--cascade=foreground", "--timeout=60s"]).map(drop)
+    })
+}

@@ -87,6 +87,7 @@ fn main() -> ExitCode {
                 a_network_with_the_same_range_on_each_node_gets_a_warning,
                 pods_of_whereabouts_keep_their_addresses_when_its_pool_is_taken_over;
             alone:
+                pods_get_a_network_without_asking_as_the_page_about_it_shows,
                 links_are_described_and_given_away_whole_as_their_pages_show,
                 pods_that_start_at_once_on_three_nodes_have_different_addresses_and_reach_each_other,
                 an_empty_block_is_given_back_after_the_idle_time_and_another_node_gets_it,

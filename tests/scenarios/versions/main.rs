@@ -15,6 +15,8 @@ use netclaim_tests::objects::{list, text};
 use netclaim_tests::{AGENT_USER, AuditLog, Cluster, Test, eventually, scenarios, suite};
 use serde_json::{Value, json};
 
+#[path = "../cluster/defaults.rs"]
+mod defaults;
 #[path = "../cluster/endpoints.rs"]
 mod endpoints;
 // Each API server must support the manifests' policies and rights, too.
@@ -22,6 +24,7 @@ mod endpoints;
 mod rights;
 mod upgrade;
 
+use defaults::*;
 use endpoints::*;
 use rights::*;
 use upgrade::*;
@@ -53,6 +56,10 @@ fn main() -> ExitCode {
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes,
             a_burst_of_pods_has_no_claim_refused,
+            every_kind_of_pod_gets_the_defaults_of_its_namespace,
+            a_pod_waits_for_what_its_default_lacks_and_says_so,
+            every_container_waits_for_the_networks_of_its_pod_where_the_namespace_says_so,
+            the_controller_writes_only_templates_of_defaults,
             kubernetes_is_upgraded_and_goes_back_under_running_pods;
     ])
 }
