@@ -137,9 +137,12 @@ mod tests {
         let today = of(|_| {});
         for (field, value) in [
             ("capacity", json!({"bandwidth": "10G"})),
+            ("bandwidth", json!({"unrequested": "Share"})),
             ("nodeSelector", json!({"matchLabels": {"rack": "7"}})),
             ("uplink", json!({"links": ["eth1", "ens5"]})),
             ("deviceClassNames", json!(["storage"])),
+            ("deviceClass", json!("None")),
+            ("deviceClasses", json!([{"name": "fast", "defaults": {"interfaceName": "data0"}}])),
             ("repair", json!("Reattach")),
             ("attributes", json!({"zone": {"string": "a"}})),
         ] {

@@ -29,7 +29,7 @@ pub enum Subject {
 /// A text that is no [`Subject`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is neither an IP address, nor a MAC address, nor NAMESPACE/POD")]
-pub struct InvalidSubject(String);
+pub struct InvalidSubject(pub(crate) String);
 
 impl FromStr for Subject {
     type Err = InvalidSubject;

@@ -57,6 +57,19 @@ pub enum LabelOperator {
     DoesNotExist,
 }
 
+impl LabelRequirement {
+    /// Returns the requirement that labels meet if they do not meet this one.
+    fn opposite(self) -> Self {
+        let operator = match self.operator {
+            LabelOperator::In => LabelOperator::NotIn,
+            LabelOperator::NotIn => LabelOperator::In,
+            LabelOperator::Exists => LabelOperator::DoesNotExist,
+            LabelOperator::DoesNotExist => LabelOperator::Exists,
+        };
+        Self { operator, ..self }
+    }
+}
+
 /// Returns in CEL whether the selector at a path, such as `self.selector`, requires anything.
 pub(crate) fn requires_something(path: &str) -> String {
     let fields = ["matchLabels", "matchExpressions"];
@@ -107,6 +120,20 @@ impl LabelSelector {
             value.require(self, key);
             value.require(other, key);
             value.is_impossible()
+        })
+    }
+
+    /// Whether all labels that satisfy this selector satisfy the other one, too.
+    pub fn implies(&self, other: &Self) -> bool {
+        let of_labels = other.match_labels.iter().map(|(key, value)| LabelRequirement {
+            key: key.clone(),
+            operator: LabelOperator::In,
+            values: vec![value.clone()],
+        });
+        let mut required = of_labels.chain(other.match_expressions.iter().cloned());
+        required.all(|requirement| {
+            let opposite = Self { match_expressions: vec![requirement.opposite()], ..Self::default() };
+            self.contradicts(&opposite)
         })
     }
 
@@ -242,6 +269,32 @@ mod tests {
             (one("rack", "NotIn", &["a"]), one("rack", "Exists", &[])),
         ] {
             assert!(!contradict(&a, &b), "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn a_selector_implies_another_if_its_labels_satisfy_that_one_too() {
+        let one = |key: &str, operator: &str, values: &[&str]| {
+            selector(json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]}))
+        };
+        let rack = |value: &str| selector(json!({"matchLabels": {"rack": value}}));
+        let both = selector(json!({"matchLabels": {"rack": "a", "team": "net"}}));
+        for (narrow, wide, implies) in [
+            (rack("a"), rack("a"), true),
+            (both.clone(), rack("a"), true),
+            (rack("a"), both, false),
+            (rack("a"), rack("b"), false),
+            (rack("a"), LabelSelector::default(), true),
+            (LabelSelector::default(), rack("a"), false),
+            (rack("a"), one("rack", "In", &["a", "b"]), true),
+            (one("rack", "In", &["a", "b"]), rack("a"), false),
+            (rack("a"), one("rack", "NotIn", &["b"]), true),
+            (rack("a"), one("rack", "Exists", &[]), true),
+            (one("rack", "Exists", &[]), one("rack", "NotIn", &["b"]), false),
+            (one("rack", "DoesNotExist", &[]), one("rack", "NotIn", &["b"]), true),
+            (rack("a"), one("zone", "DoesNotExist", &[]), false),
+        ] {
+            assert_eq!(narrow.implies(&wide), implies, "{narrow:?} {wide:?}");
         }
     }
 

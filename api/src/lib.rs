@@ -37,6 +37,7 @@ pub mod network;
 pub mod node_selector;
 pub mod opaque;
 mod parameter;
+pub mod ping;
 #[cfg(feature = "crd")]
 pub mod published;
 pub mod quantity;

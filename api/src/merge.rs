@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::addresses::nth_after;
 use crate::capability::capability_args;
 use crate::conflist::{as_conflist, link_use_of, plain_conflist, plugins, whereabouts_problems};
-use crate::network::{ADDRESSES, ClaimNetworkSpec};
+use crate::network::{ADDRESSES, ClaimNetworkSpec, NetworkClass};
 use crate::opaque::Opaque;
 use crate::{Allow, AttachmentConfig, IfName, Invalid, IpRequest, LinkUse, NetworkName, Quantity, template};
 
@@ -37,6 +37,12 @@ pub struct Layer {
 }
 
 impl Layer {
+    /// Returns what a class that a ClaimNetwork makes has as its configuration, if it has one.
+    pub fn of_class(class: &NetworkClass) -> Option<Self> {
+        let config = Opaque::Attachment(class.defaults.clone()?);
+        Some(Self { author: Author::Class, index: 0, config })
+    }
+
     /// Returns where the configuration is, for messages: `claim config[0]`.
     pub fn place(&self) -> String {
         let author = match self.author {
@@ -131,6 +137,12 @@ struct Template {
 /// The first problem: in which configuration and field it is, and what to change.
 pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Result<Merged, Invalid> {
     let granted = granted.filter(|rate| rate.value() > 0);
+    if let Base::Network(name, spec) = base
+        && spec.requires_bandwidth()
+        && granted.is_none()
+    {
+        return Err(Invalid::new("capacity.requests.bandwidth", bandwidth_not_asked(name.as_str())));
+    }
     let asks =
         |layer: &Layer| matches!(&layer.config, Opaque::Attachment(config) if config.bandwidth.is_some());
     let limited = granted.is_some() || layers.iter().any(asks);
@@ -193,6 +205,13 @@ pub const CNI_OF_CLAIM: &str = "a CNIConfig may only come from a DeviceClass, be
 /// Returns what is wrong with a CNIConfig for the device of a ClaimNetwork.
 pub fn cni_of_network(network: &str) -> String {
     format!("a CNIConfig needs an uplink device, but this is ClaimNetwork {network:?}, which has its own")
+}
+
+/// What is wrong with a request that asks for no bandwidth of a ClaimNetwork that gives none away without.
+pub fn bandwidth_not_asked(network: &str) -> String {
+    format!(
+        "is not set, and ClaimNetwork {network:?} has spec.bandwidth.unrequested: Refuse: ask for what the pod needs, such as 1G"
+    )
 }
 
 /// What is wrong with two ways to ask for addresses.
@@ -485,6 +504,24 @@ mod tests {
         assert!(
             error.expect_err("refused").to_string().starts_with("ips: no plugin of the network takes it")
         );
+    }
+
+    #[test]
+    fn a_network_that_refuses_claims_without_a_request_has_no_attachment_for_them() {
+        let mut spec = network(json!({}));
+        spec.bandwidth.unrequested = crate::network::Unrequested::Refuse;
+        let name: NetworkName = "storage".parse().expect("a name");
+        let merged = |granted: Option<u64>| {
+            merge(Base::Network(&name, &spec), &[], granted.map(Quantity::new)).map(|_| ())
+        };
+        assert_eq!(merged(Some(1_000_000)), Ok(()));
+        for none in [None, Some(0)] {
+            let error = merged(none).expect_err("it asks for none").to_string();
+            assert!(
+                error.starts_with("capacity.requests.bandwidth: is not set, and ClaimNetwork \"storage\""),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! takes has the minimum 1 (with a default alone, a claim may request 0); amounts are whole; an exhausted
 //! capacity has no policy, whose default would be more than is there, and its device is tainted. Where claims
 //! can ask for reserved addresses, `addresses` has the minimum 0 instead: if none is left, its default keeps
-//! off all claims but those that request 0.
+//! off all claims but those that request 0. Where claims must ask for bandwidth, its default is more than
+//! there is, too.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::attribute::{AttributeValue, DeclaredAttributes, MAX_DECLARED, MAX_TEXT};
+use crate::network::LEAST_BANDWIDTH;
 use crate::taints::Unhealthy;
 use crate::{Quantity, attributes};
 
@@ -46,6 +48,8 @@ pub struct Facts {
 pub struct Amounts {
     /// Bandwidth in bits per second.
     pub bandwidth: Option<Quantity>,
+    /// Whether claims must ask for bandwidth.
+    pub requires_bandwidth: bool,
     /// Number of addresses, free and granted together.
     pub addresses: Option<Quantity>,
     /// Whether claims can ask for reserved addresses, for which they need none of `addresses`.
@@ -62,6 +66,9 @@ impl Amounts {
         let none = |amount: Option<Quantity>| amount.is_some_and(|amount| amount.value() == 0);
         match &self.segments {
             _ if none(self.addresses) && !self.reserved_addresses => Some(attributes::ADDRESSES),
+            _ if self.requires_bandwidth && self.bandwidth.is_some_and(|left| left < LEAST_BANDWIDTH) => {
+                Some(attributes::BANDWIDTH)
+            }
             _ if none(self.interfaces) => Some(attributes::INTERFACES),
             Some(Segments::Counted(0)) => Some(attributes::SEGMENTS),
             Some(Segments::Listed(ids)) if ids.is_empty() => Some(attributes::SEGMENTS),
@@ -98,7 +105,8 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         numa_node,
         declared,
     } = facts;
-    let Amounts { bandwidth, addresses, reserved_addresses, interfaces, segments } = amounts;
+    let Amounts { bandwidth, requires_bandwidth, addresses, reserved_addresses, interfaces, segments } =
+        amounts;
     let texts = [
         (attributes::NETWORK, network),
         (attributes::UPLINK, uplink),
@@ -115,8 +123,12 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
     published.extend(pcie_root.map(|value| (attributes::PCIE_ROOT.to_owned(), text(value))));
     published.extend(pci_bus_id.map(|value| (attributes::PCI_BUS_ID.to_owned(), text(value))));
     published.extend(numa_node.map(|value| (attributes::NUMA_NODE.to_owned(), number(value))));
+    let of_bandwidth = match requires_bandwidth {
+        false => Least { amount: 0, default: 0 },
+        true => Least { amount: LEAST_BANDWIDTH.value(), default: MORE_THAN_THERE_IS },
+    };
     let capacities = [
-        (attributes::BANDWIDTH, bandwidth, Least { amount: 0, default: 0 }),
+        (attributes::BANDWIDTH, bandwidth, of_bandwidth),
         (attributes::ADDRESSES, addresses, Least { amount: u64::from(!reserved_addresses), default: 1 }),
         (attributes::INTERFACES, interfaces, Least { amount: 1, default: 1 }),
     ];
@@ -137,6 +149,10 @@ pub fn device(name: String, facts: Facts, amounts: Amounts, shared: bool) -> Dev
         ..Device::default()
     }
 }
+
+/// An amount that no claim gets: no capacity has as much. The scheduler and the API server calculate with it
+/// in 63 bits.
+const MORE_THAN_THERE_IS: u64 = 1_000_000_000_000_000_000;
 
 /// The least that a claim takes of a capacity.
 #[derive(Debug, Clone, Copy)]
@@ -354,6 +370,28 @@ mod tests {
         );
         let exclusive = device("a".into(), Facts::default(), amounts, false).capacity.into_iter().flatten();
         assert!(exclusive.into_iter().all(|(_, c)| c.request_policy.is_none()));
+    }
+
+    #[test]
+    fn where_claims_must_ask_for_bandwidth_the_default_is_more_than_there_is() {
+        let amounts = |bandwidth: u64| Amounts {
+            bandwidth: Some(Quantity::new(bandwidth)),
+            requires_bandwidth: true,
+            ..Amounts::default()
+        };
+        let capacity = |amounts| {
+            let device = device("a".into(), Facts::default(), amounts, true);
+            serde_json::to_value(&device.capacity.expect("capacities")["bandwidth"]).expect("JSON")
+        };
+        let policy = serde_json::json!({"default": "1E", "validRange": {"min": "64k"}});
+        assert_eq!(
+            capacity(amounts(10_000_000_000)),
+            serde_json::json!({"value": "10G", "requestPolicy": policy})
+        );
+        assert_eq!(amounts(64_000).exhausted(), None);
+        // A policy cannot have a minimum of more than there is, and without one a claim gets all.
+        assert_eq!(capacity(amounts(63_999)), serde_json::json!({"value": "63999"}));
+        assert_eq!(amounts(63_999).exhausted(), Some("bandwidth"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dry_run::DryRun;
 use crate::history::{HistoryEntry, Subject};
+use crate::ping::{Ping, Probed};
 use crate::traffic::{Selection, Traffic};
 use crate::{IfName, NetworkName};
 
@@ -21,6 +22,8 @@ pub enum Question {
     Traffic(Selection),
     /// Where what passes through an attachment can be copied.
     Capture(CaptureOf),
+    /// What the network passes between these nodes or pods.
+    Ping(Ping),
 }
 
 /// The attachment whose frames are to be copied.
@@ -47,6 +50,8 @@ pub enum Answer {
     Traffic(Vec<Traffic>),
     /// The path of the pod's network namespace.
     NetworkNamespace(PathBuf),
+    /// What those on the node have heard that take part.
+    Ping(Vec<Probed>),
     /// Why it gives no answer.
     Error(String),
 }

@@ -144,6 +144,66 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Reasons of `DeviceClassReady`, which says whether the ClaimNetwork's DeviceClasses are there.
+    ClassReason {
+        /// Each of its DeviceClasses is as `spec.deviceClass` and `spec.deviceClasses` say.
+        Made,
+        /// There is a DeviceClass of the name that the controller has not made for this ClaimNetwork. It is
+        /// left alone.
+        ///
+        /// Keep it, and write `deviceClass: None`, or another name in `deviceClasses`. Or delete it: the
+        /// controller then makes one, and pods that run are not touched. See [the class of a
+        /// ClaimNetwork](../guide.md#the-class-of-a-claimnetwork).
+        NotOurs,
+        /// The API server refuses a DeviceClass. The controller tries again.
+        ///
+        /// Read the message: it is the API server's.
+        NotWritten,
+    }
+}
+
+reasons! {
+    /// Reasons of the controller's events on ClaimNetworks, beside those of `Accepted`.
+    ClassEvent {
+        /// Somebody has changed a DeviceClass that the controller keeps for the ClaimNetwork, and it is as
+        /// the ClaimNetwork says again.
+        ///
+        /// Change `spec.deviceClasses` instead. Or write `deviceClass: None` and a DeviceClass of your own.
+        DeviceClassRestored,
+    }
+}
+
+reasons! {
+    /// Reasons of `Defaulted`, which says whether pods have a ClaimNetwork that is a default of their
+    /// namespace.
+    DefaultReason {
+        /// Every pod of these namespaces that should have it has it. Those that opt out do not count.
+        AllPods,
+        /// Pods are older than the default, and do not have it: a pod gets it when it is created.
+        ///
+        /// Make these pods again, for example by `kubectl -n NAMESPACE rollout restart
+        /// deployments,statefulsets,daemonsets`. Nothing has to be done if that is meant.
+        OlderPods,
+        /// In a namespace, the controller cannot keep the template of the claims. New pods there stay
+        /// Pending, or get what somebody else's template says.
+        ///
+        /// Read the message: it names the namespaces. Remove a template that somebody else has made under
+        /// this name, or what the API server refuses it for, such as a quota. The controller tries again
+        /// every minute.
+        NoTemplate,
+        /// No namespace has the labels of the default.
+        ///
+        /// Label a namespace as `spec.default.namespaceSelector` says. Namespaces of the chart's
+        /// `defaultNetworks.exceptNamespaces` get no defaults.
+        NoNamespace,
+        /// Default networks are off in this cluster, so that pods get the network by claims only.
+        ///
+        /// Set `defaultNetworks.enabled=true` in the chart's values, or remove `spec.default`.
+        Off,
+    }
+}
+
 /// The readiness gate that a pod may name (`spec.readinessGates`): its agent keeps the condition of this
 /// type, which is `True` while each network of the pod is attached and works. Its reasons are
 /// [`ReadyReason`]s.
@@ -338,6 +398,24 @@ impl ConditionReason for PodsReason {
     }
 }
 
+impl ConditionReason for ClassReason {
+    const TYPE: &'static str = "DeviceClassReady";
+    const OBJECTS: &'static str = "accepted ClaimNetworks with a DeviceClass";
+
+    fn status(self) -> bool {
+        self == Self::Made
+    }
+}
+
+impl ConditionReason for DefaultReason {
+    const TYPE: &'static str = "Defaulted";
+    const OBJECTS: &'static str = "accepted ClaimNetworks with `default`";
+
+    fn status(self) -> bool {
+        self == Self::AllPods
+    }
+}
+
 /// A condition of a ClaimNetwork's status, which the controller writes.
 pub trait NetworkCondition: ConditionReason {}
 
@@ -351,7 +429,7 @@ macro_rules! network_conditions {
     };
 }
 
-network_conditions!(AcceptedReason, AvailableReason, AddressesReason, PodsReason);
+network_conditions!(AcceptedReason, AvailableReason, AddressesReason, PodsReason, ClassReason, DefaultReason);
 
 impl ConditionReason for ReadyReason {
     const TYPE: &'static str = "Ready";

@@ -34,6 +34,8 @@ pub struct Traffic {
     pub interface: String,
     /// Bandwidth that its claim was granted, in bit/s.
     pub granted: Option<u64>,
+    /// Its part of what no claim was granted, in bit/s, where attachments share that.
+    pub share: Option<u64>,
     /// What the pod receives.
     pub received: Flow,
     /// What it sends.

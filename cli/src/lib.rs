@@ -8,6 +8,7 @@
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
 //!     └─ exec in agents' pods ──> explain network: what a node would do for a pod
 //!                              ├> who: which pods have and had an address
+//!                              ├> ping: what the network passes between nodes or pods
 //!                              └> capture: what passes through an interface of a pod
 //!   files ──────────────────────> validate ───> netclaim_validation: what is wrong with objects
 //! ```
@@ -43,6 +44,7 @@ mod kinds;
 pub mod migrate;
 #[cfg(test)]
 mod mock;
+pub mod ping;
 mod print;
 mod printable;
 pub mod proxy;
@@ -103,6 +105,13 @@ pub enum Command {
     /// Says why a pod waits for its networks, or what it has, and what a network would give a pod.
     #[command(after_help = exit_codes!("the object is explained", "the object cannot be read"))]
     Explain(explain::Args),
+    /// Says what a network passes between nodes, also before its first pod, or between pods: VLAN, MAC
+    /// addresses, MTU, and addresses that are used twice. The agents send probes to each other for 4 s.
+    #[command(after_help = exit_codes!(
+        "everything passes",
+        "something does not pass, or that is not known, or the cluster cannot be read"
+    ))]
+    Ping(ping::Args),
     /// Shows networks, nodes, what of them is used, and what is wrong on the cluster.
     #[command(after_help = exit_codes!("all is well", "something is wrong, or the cluster cannot be read"))]
     Status(status::Args),
@@ -145,6 +154,7 @@ impl Command {
             Self::Attachments(args) => Some(&mut args.connection),
             Self::Bugreport(args) => Some(&mut args.connection),
             Self::Explain(args) => Some(&mut args.connection),
+            Self::Ping(args) => Some(&mut args.connection),
             Self::Status(args) => Some(&mut args.connection),
             Self::TemplateSlices(args) => Some(&mut args.connection),
             Self::Capture(args) => Some(&mut args.connection),
@@ -166,6 +176,7 @@ impl Command {
             Self::Attachments(_)
             | Self::Bugreport(_)
             | Self::Explain(_)
+            | Self::Ping(_)
             | Self::Status(_)
             | Self::TemplateSlices(_)
             | Self::Capture(_)
@@ -219,6 +230,7 @@ pub async fn run(
         Command::Cni(args) => netclaim_cnitool::run("netclaimctl", args, out, err).await,
         Command::Completion(args) => completion::run(&args, out),
         Command::Explain(args) => explain::run(args, out, err).await,
+        Command::Ping(args) => ping::run(args, out, err, colours).await,
         Command::Status(args) => status::run(args, out, err, colours).await,
         Command::TemplateSlices(args) => template_slices::run(args, out, err).await,
         Command::Validate(args) => validate::run(&args, out, err),

@@ -44,6 +44,15 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_EXPLAIN_PENDING_PODS", default_value = "true", action = clap::ArgAction::Set)]
     pub explain_pending_pods: bool,
 
+    /// Whether pods get the ClaimNetworks with spec.default without asking: the controller keeps the
+    /// templates of their claims. It needs the policy and the rights of the chart's defaultNetworks.enabled
+    #[arg(long, env = "NETCLAIM_DEFAULT_NETWORKS", default_value = "false", action = clap::ArgAction::Set)]
+    pub default_networks: bool,
+
+    /// Namespaces whose pods get no network without asking, as the policy names them
+    #[arg(long, env = "NETCLAIM_DEFAULT_NETWORKS_EXCEPT", value_delimiter = ',')]
+    pub default_networks_except: Vec<String>,
+
     /// Namespace of the cluster autoscaler's ConfigMap cluster-autoscaler-status, beside which ClaimNetworks
     /// of scope Cluster get a warning
     #[arg(long, env = "NETCLAIM_AUTOSCALER_NAMESPACE", default_value = "kube-system")]

@@ -7,11 +7,14 @@
 //!   ResourceSlices ───┤             │     └─ cluster_pools ──> netclaim_slices ──> slices of the cluster
 //!   Nodes ────────────┼─ reconciler ┼─> policies ─────────> status, events
 //!   AddressPools ─────┤             └─> addresses ────────> status, events
-//!   UplinkPolicies ───┘                   │
+//!   UplinkPolicies ───┤                   │
+//!   DeviceClasses ────┘ (classes ───────> DeviceClasses, events)
 //!   AddressBlocks, AddressLeases ─────────┴─ leasing ─────> AddressBlocks of nodes
 //!                                              ▲
 //!   Pods ─────> pods: who waits for an address ┘
 //!   slices, claims ──> └─ explaining ──> netclaim_allocation ──> events of pods
+//!
+//!   Namespaces, templates, pods ──> defaults ──> templates of claims that pods get without asking
 //!
 //!   ConfigMap, API groups ──> autoscalers ──> reconciler: a warning for ClaimNetworks of scope `Cluster`
 //!
@@ -19,14 +22,16 @@
 //! ```
 //!
 //! Invariants:
-//! * Everything that is written follows from what the API server stores: `networks`, `policies`, `leasing`
-//!   and `pool_status` are pure.
+//! * Everything that is written follows from what the API server stores: `networks`, `classes`, `policies`,
+//!   `leasing` and `pool_status` are pure.
 //! * Nodes do not need the controller: published pools stay, and agents attach pods alone.
 //! * A replica that loses its lease exits.
 
 mod addresses;
 mod args;
 mod autoscalers;
+mod classes;
+mod defaults;
 mod demand;
 mod leader;
 mod metrics;
@@ -155,6 +160,9 @@ async fn control(
         identity: identity.clone(),
         node_gone_after: Duration::from_secs(args.node_gone_after),
         explain_pending_pods: args.explain_pending_pods,
+        no_defaults_in: args
+            .default_networks
+            .then(|| args.default_networks_except.into_iter().map(|name| name.trim().to_owned()).collect()),
         lookout: Lookout {
             namespace: args.autoscaler_namespace,
             period: Some(args.autoscaler_period).filter(|period| *period > 0).map(Duration::from_secs),

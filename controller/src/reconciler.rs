@@ -7,7 +7,9 @@
 //!   DeviceTaintRules┤                 ├─> blocks: which nodes need addresses of which pool
 //!   Nodes ──────────┤                 └─> labels of nodes without an agent, which are removed
 //!   AddressPools ───┴─> pool_status ──> status, and an event for warnings and refusals
+//!   DeviceClasses ────> classes ──────> DeviceClasses of ClaimNetworks
 //!   UplinkPolicies ───> policies ─────> status, and an event for refusals
+//!   networks <───────────────────────── defaults: who has the networks that pods get without asking
 //! ```
 //!
 //! After a change, at most every [`GATHER_DELAY`], what depends on it is derived again: the change of one
@@ -16,7 +18,7 @@
 //! be written. What is correct is not written, so an idle cluster sees no writes. A restart loses no state
 //! that matters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::resource::v1::DeviceTaintRule;
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta, Patch, PatchParams, ResourceExt as _};
@@ -51,13 +53,15 @@ use crate::addresses::blocks::{self, Leased};
 use crate::addresses::leasing::Supply;
 use crate::addresses::pool_status::PoolAcceptance;
 use crate::autoscalers::{self, Autoscalers, Lookout};
+use crate::classes::keeper::Keeper;
+use crate::defaults::{self, Kept, Reports, Wanted};
 use crate::demand::{Demand, Needs};
 use crate::metrics::{self, Accepted, Addressing, Metrics};
 use crate::networks::abandoned_labels::AbandonedLabels;
 use crate::networks::cluster_pools;
 use crate::networks::nodes::NetworkNodes;
 use crate::networks::published::{self, Changes, DevicesOfSlice, NodeAsk, Published};
-use crate::networks::status::{Acceptance, Addresses};
+use crate::networks::status::{Acceptance, Found};
 use crate::networks::warnings::Overlaps;
 use crate::objects::catalog::Catalog;
 use crate::objects::events::Events;
@@ -94,6 +98,8 @@ pub(crate) struct Settings {
     pub(crate) node_gone_after: Duration,
     /// Whether pods that wait for a node get an event that says why.
     pub(crate) explain_pending_pods: bool,
+    /// Namespaces whose pods get no network without asking; `None` if no pod does.
+    pub(crate) no_defaults_in: Option<BTreeSet<String>>,
     /// Where to look for node autoscalers.
     pub(crate) lookout: Lookout,
 }
@@ -130,12 +136,16 @@ pub(crate) async fn run(
         blocks::run((client.clone(), driver), after, metrics.clone(), channels, report, awaiting.clone());
     let (seen, autoscalers) = watch::channel(Autoscalers::default());
     let lookout = autoscalers::run(client.clone(), settings.lookout.clone(), seen);
-    let channels = Channels { demand, leased, autoscalers };
+    let (wanted, to_keep) = watch::channel(None);
+    let (reports, defaulted) = watch::channel(None);
+    let keeping = defaults::run(client.clone(), settings.no_defaults_in.clone(), to_keep, reports);
+    let channels = Channels { demand, leased, autoscalers, wanted, defaulted };
     tokio::select! {
         () = leasing => Ok(()),
         () = pods => Ok(()),
         () = claims => Ok(()),
         () = lookout => Ok(()),
+        () = keeping => Ok(()),
         () = watch(client, settings, metrics, publisher, events, channels) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
@@ -150,6 +160,10 @@ struct Channels {
     leased: watch::Receiver<Leased>,
     /// Which node autoscalers there are.
     autoscalers: watch::Receiver<Autoscalers>,
+    /// Which networks pods get without asking.
+    wanted: watch::Sender<Option<Wanted>>,
+    /// Which pods have them.
+    defaulted: watch::Receiver<Option<Reports>>,
 }
 
 async fn watch(
@@ -158,7 +172,7 @@ async fn watch(
     metrics: Metrics,
     publisher: PublisherHandle,
     events: Events,
-    Channels { demand, leased, mut autoscalers }: Channels,
+    Channels { demand, leased, mut autoscalers, wanted, mut defaulted }: Channels,
 ) {
     let everything = watcher::Config::default;
     let (networks, network_events) = reflect::<ClaimNetwork>(client.clone());
@@ -172,6 +186,9 @@ async fn watch(
     let mut policy_events = pin!(policy_events);
     let (address_pools, pool_events) = reflect::<AddressPool>(client.clone());
     let mut pool_events = pin!(pool_events);
+
+    let (classes, class_events) = reflect::<DeviceClass>(client.clone());
+    let mut class_events = pin!(class_events);
 
     let rule_api: Api<DeviceTaintRule> = Api::all(client.clone());
     let writer = Writer::default();
@@ -191,9 +208,11 @@ async fn watch(
         publisher,
         demand,
         leased,
+        wanted,
         revision: 0,
         stale: Stale::ALL,
         known: ClusterView::new(&client),
+        classes: Keeper::new(client, &settings.driver),
         abandoned: AbandonedLabels::default(),
     };
     let mut synced = Synced::default();
@@ -212,6 +231,10 @@ async fn watch(
             }
             () = changed_if_any(&mut pool_events, "address pools", &mut synced.pools) => {
                 stale.address_pools = true;
+                within(&mut due, GATHER_DELAY);
+            }
+            () = changed_if_any(&mut class_events, "device classes", &mut synced.classes) => {
+                stale.classes = true;
                 within(&mut due, GATHER_DELAY);
             }
             event = next(&mut slice_events, "resource slices") => {
@@ -243,10 +266,15 @@ async fn watch(
                 synced.autoscalers = true;
                 within(&mut due, GATHER_DELAY);
             }
+            Ok(()) = defaulted.changed() => {
+                known.defaulted = defaulted.borrow_and_update().clone();
+                known.networks.mark_all(Cause::Nodes);
+                within(&mut due, GATHER_DELAY);
+            }
             Ok(()) = published.changed() => reconciler.count_published(&published.borrow_and_update()),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
                 reconciler.metrics.ready.set(true);
-                due = reconciler.reconcile(&networks, &address_pools, &policies).await;
+                due = reconciler.reconcile(&networks, &address_pools, &policies, &classes).await;
             }
         }
     }
@@ -260,6 +288,7 @@ struct Synced {
     slices: bool,
     policies: bool,
     pools: bool,
+    classes: bool,
     rules: bool,
     nodes: bool,
     autoscalers: bool,
@@ -271,6 +300,7 @@ impl Synced {
         slices: true,
         policies: true,
         pools: true,
+        classes: true,
         rules: true,
         nodes: true,
         autoscalers: true,
@@ -355,6 +385,8 @@ struct ClusterView {
     overlaps: Overlaps,
     leased: Leased,
     autoscalers: Autoscalers,
+    /// `None` if it is not known yet.
+    defaulted: Option<Reports>,
 }
 
 impl ClusterView {
@@ -368,6 +400,7 @@ impl ClusterView {
             overlaps: Overlaps::default(),
             leased: Leased::default(),
             autoscalers: Autoscalers::default(),
+            defaulted: None,
         }
     }
 }
@@ -378,6 +411,7 @@ struct Stale {
     networks: bool,
     address_pools: bool,
     policies: bool,
+    classes: bool,
     rules: bool,
     leased: bool,
     /// Nothing was derived yet.
@@ -385,12 +419,20 @@ struct Stale {
 }
 
 impl Stale {
-    const ALL: Self =
-        Self { networks: true, address_pools: true, policies: true, rules: true, leased: true, all: true };
+    const ALL: Self = Self {
+        networks: true,
+        address_pools: true,
+        policies: true,
+        classes: true,
+        rules: true,
+        leased: true,
+        all: true,
+    };
     const NOTHING: Self = Self {
         networks: false,
         address_pools: false,
         policies: false,
+        classes: false,
         rules: false,
         leased: false,
         all: false,
@@ -407,10 +449,14 @@ struct Reconciler {
     demand: watch::Sender<Option<Demand>>,
     /// Which addresses nodes have.
     leased: watch::Receiver<Leased>,
+    /// Which networks pods get without asking.
+    wanted: watch::Sender<Option<Wanted>>,
     /// Revision last handed to the publisher.
     revision: Revision,
     stale: Stale,
     known: ClusterView,
+    /// The DeviceClasses of ClaimNetworks.
+    classes: Keeper,
     /// Labels of ClaimNetworks on nodes whose agent is gone.
     abandoned: AbandonedLabels,
 }
@@ -422,9 +468,19 @@ impl Reconciler {
         networks: &Store<DynamicObject>,
         address_pools: &Store<DynamicObject>,
         policies: &Store<DynamicObject>,
+        classes: &Store<DynamicObject>,
     ) -> Option<Instant> {
+        if self.stale.classes {
+            self.classes.classes.know(classes.state());
+            self.known.networks.mark_all(Cause::Nodes);
+        }
         self.take_in(networks, address_pools, policies);
-        let done = self.remove_labels().await & self.write_statuses().await;
+        // The statuses say what has become of the classes.
+        let written = self.classes.write(&self.events).await;
+        if written.is_some() {
+            self.known.networks.mark_all(Cause::Nodes);
+        }
+        let done = self.remove_labels().await & self.write_statuses().await & written.unwrap_or(true);
         if !done {
             return Some(Instant::now() + RETRY_DELAY);
         }
@@ -502,16 +558,26 @@ impl Reconciler {
             (name.clone(), NodeAsk { node_selector, bandwidth, label })
         });
         published.want(wanted.collect(), nodes.all());
-        let pools = networks.all().filter_map(|reviewed| {
-            let (name, spec) = reviewed.review.result.as_ref().ok()?;
-            cluster_pools::pool(name, spec, reviewed.object.metadata.uid.as_deref()?)
-        });
-        let pools = pools.collect();
+        let with_uids = || {
+            networks.all().filter_map(|reviewed| {
+                let (name, spec) = reviewed.review.result.as_ref().ok()?;
+                Some((name, spec, reviewed.object.metadata.uid.as_deref()?))
+            })
+        };
+        // Kubernetes deletes the classes of those that are being deleted.
+        let is_deleted = |name: &NetworkName| {
+            let object = networks.get(name.as_str()).map(|reviewed| &reviewed.object);
+            object.is_some_and(|object| object.metadata.deletion_timestamp.is_some())
+        };
+        self.classes.classes.want(with_uids().filter(|(name, ..)| !is_deleted(name)));
+        let pools =
+            with_uids().filter_map(|(name, spec, uid)| cluster_pools::pool(name, spec, uid)).collect();
         let (good, all) = (accepted(networks).count(), networks.all().count());
         for (accepted, count) in [(true, good), (false, all - good)] {
             let gauge = self.metrics.networks.get_or_create(&Accepted { accepted });
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        self.wanted.send_replace(Some(wanted_defaults(networks)));
         self.publish(pools);
         self.mark_all(Cause::Spec);
     }
@@ -566,8 +632,9 @@ impl Reconciler {
             overlaps,
             leased,
             autoscalers,
+            defaulted,
         } = &mut self.known;
-        let (events, writes) = (&self.events, &self.metrics.status_writes);
+        let (events, writes, classes) = (&self.events, &self.metrics.status_writes, &self.classes.classes);
         let now = || Time(Timestamp::now());
         let of_network = |name: &str, network: &Acceptance| {
             let none = NetworkNodes::default();
@@ -578,7 +645,9 @@ impl Reconciler {
                 others.extend(overlaps.of_network(accepted, nodes, leased));
                 others
             });
-            network.status(nodes, addresses_of(network, leased), others.unwrap_or_default(), &now())
+            let class = accepted.and_then(|_| classes.finding(name));
+            let found = found_of(network, leased, defaulted.as_ref());
+            network.status(nodes, found, others.unwrap_or_default(), class, &now())
         };
         let done = networks.write(events, writes, of_network).await;
         let of_pool = |name: &str, pool: &PoolAcceptance| {
@@ -653,11 +722,21 @@ fn surveyed(known: &ClusterView) -> BTreeMap<PoolKey, i64> {
     of_pools.chain(of_networks).collect()
 }
 
-/// Returns the known numbers of addresses of a ClaimNetwork.
-fn addresses_of<'a>(acceptance: &Acceptance, leased: &'a Leased) -> Addresses<'a> {
-    let Ok((name, spec)) = &acceptance.result else { return Addresses::default() };
+/// Returns what others have found of a ClaimNetwork.
+fn found_of<'a>(acceptance: &Acceptance, leased: &'a Leased, defaulted: Option<&'a Reports>) -> Found<'a> {
+    let Ok((name, spec)) = &acceptance.result else { return Found::default() };
     let totals = spec.addresses.as_ref().and_then(|addresses| leased.totals.get(&addresses.key(name)));
-    Addresses { totals: totals.copied(), supply: leased.supply.get(name) }
+    let defaulted = defaulted.and_then(|reports| reports.of(name));
+    Found { totals: totals.copied(), supply: leased.supply.get(name), defaulted }
+}
+
+/// Returns the ClaimNetworks with a default; those that are not accepted keep what they had.
+fn wanted_defaults(networks: &Catalog<Acceptance>) -> Wanted {
+    let kept = networks.all().filter_map(|reviewed| match &reviewed.review.result {
+        Ok((name, spec)) => Some((name.to_string(), Some(Arc::new(Kept::of(name, spec.default.as_ref()?))))),
+        Err(_) => Some((reviewed.object.name_any(), None)),
+    });
+    kept.collect()
 }
 
 #[cfg(test)]
@@ -685,7 +764,9 @@ mod tests {
             labels_api: Api::all(client.clone()),
             demand: watch::channel(None).0,
             leased: watch::channel(Leased::default()).1,
+            wanted: watch::channel(None).0,
             known: ClusterView::new(&client),
+            classes: Keeper::new(client.clone(), "netclaim.dev"),
             events: Events::new(client, "pod-1".into()),
             metrics: Metrics::default(),
             publisher: handle,
@@ -953,17 +1034,20 @@ mod tests {
         let (mut reconciler, mut requests) = reconciler();
         let store = none::<ClaimNetwork>();
         let (pools, policies) = (none::<AddressPool>(), none::<UplinkPolicy>());
+        let classes = none::<DeviceClass>();
         let labels = json!({"rack": "7", "network.netclaim.dev/backbone": "up"});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": labels}, "spec": {}});
         reconciler.known.nodes.apply(watcher::Event::Apply(serde_json::from_value(node).unwrap()));
         reconciler.known.published.apply(slice_of("n1", false));
-        assert_eq!(reconciler.reconcile(&store, &pools, &policies).await, None, "it has an agent");
+        assert_eq!(reconciler.reconcile(&store, &pools, &policies, &classes).await, None, "it has an agent");
         let watcher::Event::Apply(slice) = slice_of("n1", false) else { return };
         reconciler.known.published.apply(watcher::Event::Delete(slice));
-        let due = reconciler.reconcile(&store, &pools, &policies).await.unwrap();
+        let due = reconciler.reconcile(&store, &pools, &policies, &classes).await.unwrap();
         tokio::time::advance(due - Instant::now()).await;
-        let (next, (request, body)) =
-            tokio::join!(reconciler.reconcile(&store, &pools, &policies), answer(&mut requests, 404));
+        let (next, (request, body)) = tokio::join!(
+            reconciler.reconcile(&store, &pools, &policies, &classes),
+            answer(&mut requests, 404)
+        );
         assert_eq!(request, "PATCH /api/v1/nodes/n1");
         assert_eq!(body, json!({"metadata": {"labels": {"network.netclaim.dev/backbone": null}}}));
         assert!(next.unwrap() > Instant::now(), "the watch shows what was written");

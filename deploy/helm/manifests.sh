@@ -1,5 +1,5 @@
 #!/bin/bash
-# manifests.sh HELM CHART DIR: copies the definitions of kinds and the alerts into the chart in the folder CHART, and writes what it
+# manifests.sh HELM CHART DIR: copies the definitions of kinds, the alerts and the dashboard into the chart in the folder CHART, and writes what it
 # renders into folders of DIR, a file for each template, as the kustomizations in deploy have it: `make generate`.
 set -euo pipefail
 [[ $# == 3 ]] || { echo "usage: manifests.sh HELM CHART DIR" >&2; exit 2; }
@@ -8,7 +8,7 @@ deploy=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Copies, because tools that fetch charts from Git drop links.
 mkdir -p "$chart/files/crds"
 cp "$deploy"/crds/netclaim.dev_*.yaml "$chart/files/crds/"
-cp "$deploy/monitoring/alerts.yaml" "$chart/files/"
+cp "$deploy"/monitoring/{alerts.yaml,dashboard.json} "$chart/files/"
 
 # render FOLDER VALUES TEMPLATE...: the names of the images are those of deploy/image/build.sh.
 render() {

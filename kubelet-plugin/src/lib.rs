@@ -28,6 +28,7 @@
 //! | `repair` | makes attachments again that have broken | `driver::attach` |
 //! | `reports` | the claim's status, events, and the spans of its trace | the API server |
 //! | `traffic` | measures what attachments receive and send, when asked or scraped | pods' network namespaces |
+//! | `ping` | sends probes to other nodes and hears theirs, when asked | packet sockets on uplinks and in pods' network namespaces |
 //! | `pods` | for whom attachments are made; the node's pods as the API server and the kubelet know them | the API server (reads pods), the kubelet's Pods API |
 //! | `waking` | wakes pods that wait for the kubelet's next look | the API server (reads claims, patches one annotation of pods) |
 //!
@@ -46,11 +47,13 @@ mod dra;
 #[cfg(test)]
 mod fixtures;
 mod gate;
+mod guarantee;
 mod history;
 mod inventory;
 mod json_lines;
 mod node_networks;
 mod parent;
+mod ping;
 mod pods;
 mod prepare;
 pub mod questions;

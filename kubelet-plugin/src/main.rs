@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use netclaim_api::history::Subject;
+use netclaim_api::ping::{Endpoint, Ping};
 use netclaim_api::question::{CaptureOf, Question};
 use netclaim_api::traffic::Selection;
 use netclaim_api::{IfName, NetworkName};
@@ -60,6 +61,19 @@ enum Asked {
         #[arg(long, requires = "namespace")]
         pod: Option<String>,
     },
+    /// What the network passes between nodes or pods that are asked at the same time
+    Ping {
+        /// The ClaimNetwork
+        network: NetworkName,
+        /// The number of the run
+        #[arg(long)]
+        run: u64,
+        /// The VLAN id on uplinks
+        #[arg(long)]
+        vlan: Option<u16>,
+        /// All that take part: NODE, or NODE:NAMESPACE/POD
+        endpoints: Vec<Endpoint>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -91,6 +105,9 @@ async fn ask() -> ExitCode {
         Asked::Network { name } => Question::Network(name),
         Asked::Who { subject } => Question::Who(subject),
         Asked::Traffic { namespace, pod } => Question::Traffic(Selection { namespace, pod }),
+        Asked::Ping { network, run, vlan, endpoints } => {
+            Question::Ping(Ping { network, run, vlan, endpoints })
+        }
     };
     match questions::ask(&run_dir, &question).await {
         // Nobody reads on where standard output is closed.

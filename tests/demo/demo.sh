@@ -59,13 +59,13 @@ for workload in "${workloads[@]}"; do
     broken "$workload does not become ready"
 done
 
-echo "==> a network, a device class, a claim template and two pods: kubectl apply -k tests/demo" >&2
+echo "==> a network and two pods: kubectl apply -k tests/demo" >&2
 kubectl apply -k "$root/tests/demo" >>"$dir/log/install.log" 2>&1 ||
   { tail -n 5 "$dir/log/install.log" >&2; broken "kubectl apply -k tests/demo"; }
 kubectl wait --for=condition=Ready pod/storage-a pod/storage-b --timeout=90s >>"$dir/log/install.log" 2>&1 ||
   { kubectl describe pod storage-a storage-b | grep -A10 '^Events' >&2; broken "the pods storage-a and storage-b do not run"; }
 
-claim_of() { kubectl get pod "$1" -o jsonpath='{.status.resourceClaimStatuses[0].resourceClaimName}'; }
+claim_of() { kubectl get pod "$1" -o jsonpath='{.status.extendedResourceClaimStatus.resourceClaimName}'; }
 # attached CLAIM: whether the driver has reported the attachment.
 attached() {
   kubectl get resourceclaim "$1" -o json |

@@ -2,11 +2,13 @@
 
 use serde_json::{Value, json};
 
-/// A ClaimNetwork of one plugin on `uplink`, with addresses of `subnet`.
+/// A ClaimNetwork of one plugin on `uplink`, with addresses of `subnet`. It makes no DeviceClass: most
+/// scenarios write one.
 pub fn network(name: &str, plugin: &str, uplink: &str, subnet: &str) -> Value {
     json!({
         "apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "metadata": {"name": name},
         "spec": {
+            "deviceClass": "None",
             "uplink": {"links": [uplink]},
             "cni": {"cniVersion": "1.0.0", "plugins": [{
                 "type": plugin, "master": "${uplink.name}", "mode": "bridge",

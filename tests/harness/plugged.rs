@@ -1,9 +1,11 @@
 //! Links that a scenario adds to a node.
 
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::Result;
 
+use crate::command::output;
 use crate::node::Node;
 use crate::test::Test;
 
@@ -110,5 +112,66 @@ impl Drop for PluggedMany<'_> {
     fn drop(&mut self) {
         // Fails after `take_out`, which has deleted them.
         let _ = self.take_out();
+    }
+}
+
+/// A switch that scenarios set up: a bridge beside the nodes, with a port for the link `NAME` of each of some
+/// nodes, while this value lives.
+pub struct Switch<'a> {
+    name: String,
+    test: &'a Test<'a>,
+    ends: Vec<Plugged<'a>>,
+}
+
+impl<'a> Switch<'a> {
+    /// Connects these nodes by links of this name, with an MTU in bytes.
+    pub fn between(test: &'a Test<'a>, nodes: &[&str], name: &str, mtu: u32) -> Result<Self> {
+        let mut switch = Self { name: name.to_owned(), test, ends: Vec::new() };
+        switch.on(&format!("ip link add {name} type bridge && ip link set {name} up"))?;
+        for node in nodes {
+            let (port, wire) = (switch.port(node), test.cluster.service_pid("wire")?.to_string());
+            let node = test.cluster.node_named(node)?;
+            let end = Plugged { test, node, ends: [name.to_owned(), name.to_owned()] };
+            end.ip(&["link", "add", name, "type", "veth", "peer", "name", &port, "netns", &wire])?;
+            end.node.plugged().insert(name.to_owned());
+            end.set(&[name, "mtu", &mtu.to_string(), "up"])?;
+            switch.ends.push(end);
+            switch.on(&format!("ip link set {port} mtu {mtu} master {name} up"))?;
+        }
+        Ok(switch)
+    }
+
+    /// The port of a node.
+    pub fn port(&self, node: &str) -> String {
+        format!("{node}-{}", self.name)
+    }
+
+    /// Has the switch drop what comes by the node's port and matches this expression of nftables, and what it
+    /// was told before.
+    pub fn drops(&self, node: &str, what: &str) -> Result<()> {
+        let table = &self.name;
+        self.on(&format!(
+            "nft -f - <<<'table bridge {table} {{ chain forward {{ type filter hook forward priority 0; iifname {} {what} drop; }}; }}'",
+            self.port(node)
+        ))
+    }
+
+    /// Has the switch drop nothing.
+    pub fn drops_nothing(&self) -> Result<()> {
+        self.on(&format!("nft delete table bridge {}", self.name))
+    }
+
+    /// Runs a command of a shell where the switch is.
+    pub fn on(&self, script: &str) -> Result<()> {
+        let wire = self.test.cluster.service_pid("wire")?.to_string();
+        let mut command = Command::new("nsenter");
+        output(command.args(["--target", &wire, "--net", "--", "bash", "-c", script])).map(drop)
+    }
+}
+
+impl Drop for Switch<'_> {
+    fn drop(&mut self) {
+        self.ends.clear();
+        let _ = self.on(&format!("ip link del {0}; nft delete table bridge {0} 2>/dev/null", self.name));
     }
 }

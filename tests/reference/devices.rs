@@ -87,7 +87,7 @@ spec:
 | `macvlan-LINK`, `ipvlan-LINK` | a share of a link; shared |
 | `LINK` in names | the link's name. If that is not a DNS label (`eth0.100`), `-` stands for each other character, and eight hex digits of the name's SHA-256 follow |
 | attributes | the eight of netclaim's on each device, with the types above. They have no domain in the slice, which means `netclaim.dev/` |
-| request policies | on shared devices only: `bandwidth` 0 or more, by default 0; `addresses` and `interfaces` 1 or more, by default 1. Where claims [ask for an address](../tasks/static-addresses.md), `addresses` may be 0. `segments` is 1; `segment120` and the like are 0 or 1, by default 0 |
+| request policies | on shared devices only: `bandwidth` 0 or more, by default 0, or at least 64k and by default more than there is where claims [must ask for it](../tasks/bandwidth.md#a-guarantee); `addresses` and `interfaces` 1 or more, by default 1. Where claims [ask for an address](../tasks/static-addresses.md), `addresses` may be 0. `segments` is 1; `segment120` and the like are 0 or 1, by default 0 |
 
 What may change at any time:
 

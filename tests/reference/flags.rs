@@ -19,12 +19,13 @@ commands of netclaimctl have [a page of their own](netclaimctl.md).
 The parent is the container's first process. It has the flags of the agent, `netclaim-kubelet-plugin`, and passes them on.
 `netclaim-kubelet-plugin cni` has the command line of [`netclaimctl cni`](netclaimctl.md#netclaimctl-cni).
 `netclaim-kubelet-plugin ask network NAME` is what [`netclaimctl explain network`](netclaimctl.md#netclaimctl-explain) runs in the agent's pod,
-`ask who SUBJECT` what [`netclaimctl who`](netclaimctl.md#netclaimctl-who) runs, and `ask traffic` what
-[`netclaimctl attachments --traffic`](netclaimctl.md#netclaimctl-attachments) runs. `netclaim-kubelet-plugin capture` is what
+`ask who SUBJECT` what [`netclaimctl who`](netclaimctl.md#netclaimctl-who) runs, `ask traffic` what
+[`netclaimctl attachments --traffic`](netclaimctl.md#netclaimctl-attachments) runs, and `ask ping` what
+[`netclaimctl ping`](netclaimctl.md#netclaimctl-ping) runs. `netclaim-kubelet-plugin capture` is what
 [`netclaimctl capture`](netclaimctl.md#netclaimctl-capture) runs.
 
-Sockets and directories are those that the chart and the manifests mount from the node. Only for another kubelet directory and another
-directory of plugins does the chart have values, which change flag and mount together.
+Sockets and directories are those that the chart and the manifests mount from the node. The chart's values
+[change flag and mount together](../distributions.md#what-the-values-are), and its `agent.extraEnv` refuses these variables.
 
 {agent}
 ## netclaim-hook

@@ -4,6 +4,7 @@
 
 mod api;
 mod bad_inputs;
+mod chart;
 mod commands;
 mod devices;
 mod events;
@@ -65,4 +66,9 @@ fn the_reference_of_fields_is_fresh() {
 #[test]
 fn the_reference_of_devices_is_fresh() {
     assert_fresh("docs/reference/devices.md", &devices::page());
+}
+
+#[test]
+fn the_readme_of_the_chart_is_fresh() {
+    assert_fresh("deploy/helm/netclaim/README.md", &chart::readme());
 }

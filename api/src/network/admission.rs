@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::labels::requires_something;
 use crate::quantity::amount_rule;
 
 /// For the spec.
@@ -37,10 +38,28 @@ pub(super) fn uplink_rules() -> Value {
 /// For the capacity: amounts of which no pod could take anything, or that are not amounts.
 pub(super) fn capacity_rules() -> Value {
     json!([
-        amount_rule("bandwidth", 0, "must be an amount such as 10G"),
+        bandwidth_rule(),
         amount_rule("interfaces", 1, "must be a number of at least 1, such as 64"),
         amount_rule("addresses", 1, "must be a number of at least 1, such as 254"),
     ])
+}
+
+/// For the default.
+pub(super) fn default_rules() -> Value {
+    json!([{
+        "rule": requires_something("self.namespaceSelector"),
+        "message": EVERY_NAMESPACE,
+        "fieldPath": ".namespaceSelector",
+    }])
+}
+
+/// For the capacity of a default.
+pub(super) fn default_capacity_rules() -> Value {
+    json!([bandwidth_rule()])
+}
+
+fn bandwidth_rule() -> Value {
+    amount_rule("bandwidth", 0, "must be an amount such as 10G")
 }
 
 /// For the scope.
@@ -66,3 +85,5 @@ pub(super) const ONE_NAME: &str = "a name with placeholders cannot be combined w
 pub(super) const EVERY_LINK: &str = "selects every link: name links, attributes, or both";
 pub(super) const IDS_OF_CLUSTER: &str =
     "ids are handed out by nodes, and a ClaimNetwork of scope Cluster is not: use scope Node";
+pub(super) const EVERY_NAMESPACE: &str = "has neither matchLabels nor matchExpressions, and so selects every namespace: name the \
+                                          labels of the namespaces that are meant, such as matchLabels: {net-storage: \"yes\"}";

@@ -1,8 +1,12 @@
 //! `ClaimNetwork`: a network that an admin defines and that tenants request through claims.
 
 mod admission;
+mod bandwidth;
+mod classes;
+mod default_network;
 mod default_route;
 mod finalize;
+mod frames;
 mod namespaces;
 mod node_network;
 mod on_failure;
@@ -27,6 +31,12 @@ use crate::node_selector::NodeSelector;
 use crate::segmentation::Segmentation;
 use crate::{Allow, IfName, Invalid, LinkUse, NetworkName, ObjectName, Quantity};
 
+pub use bandwidth::{LEAST_BANDWIDTH, NetworkBandwidth, Unrequested};
+pub use classes::{NetworkClass, OwnClass, class_expression};
+pub use default_network::{
+    DEFAULT_LABEL, DEFAULT_NETWORKS, DefaultCapacity, DefaultClaim, DefaultNetwork, MADE_BY, default_claim,
+    default_template, network_of_template, opt_out,
+};
 pub use finalize::finalize_name;
 pub use namespaces::{Namespaces, NamespacesFrom};
 pub use node_network::{NODE_CONFLIST, NODE_INTERFACE, NodeNetwork, OnNode, node_conflist_name};
@@ -51,6 +61,9 @@ pub use wire::{Conflicts, Gateway};
         doc = "A network that pods can be attached to through ResourceClaims.",
         validation = kube::core::Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?$')").message(
             "the name must be a DNS label of at most 58 bytes, because net-NAME is the name of its devices"
+        ),
+        validation = kube::core::Rule::new("!has(self.spec.default) || size(self.metadata.name) <= 55").message(
+            "a ClaimNetwork with spec.default may have a name of at most 55 bytes, because default-NAME is what pods call their claim"
         ),
         printcolumn = r#"{"name":"Uplink","type":"string","jsonPath":".spec.uplink.links[0]","description":"first name of the link that carries the network; empty if attributes select it"}"#,
         printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status","description":"whether claims can use the network"}"#,
@@ -79,12 +92,26 @@ pub struct ClaimNetworkSpec {
     /// The namespaces whose claims may use the network. By default, those of every namespace may.
     #[serde(default, skip_serializing_if = "Namespaces::is_all")]
     pub namespaces: Namespaces,
-    /// Names of the DeviceClasses that select the network. A claim from another namespace than `namespaces`
-    /// that names one of them is refused when it is created. What asks by another class is refused when it is
-    /// allocated.
+    /// Whether the controller makes a DeviceClass of the ClaimNetwork's name, by which pods ask for the
+    /// network: `Own` or `None`. It is deleted with the ClaimNetwork. A DeviceClass of this name that the
+    /// controller has not made is left alone.
+    #[serde(default, skip_serializing_if = "OwnClass::is_own")]
+    pub device_class: OwnClass,
+    /// More DeviceClasses that the controller makes, each with its own settings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_CLASSES), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub device_classes: Vec<NetworkClass>,
+    /// Names of DeviceClasses beside these that select the network. A claim from another namespace than
+    /// `namespaces` that names any of them is refused when it is created. What asks by another class is
+    /// refused when it is allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_CLASSES), extend("x-kubernetes-list-type" = "set"))]
     pub device_class_names: Vec<ObjectName>,
+    /// Makes the network a default: pods of the namespaces that it selects get it without asking, unless
+    /// their annotation `netclaim.dev/default-networks` leaves it out. The chart's `defaultNetworks.enabled`
+    /// must be on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<DefaultNetwork>,
     /// The link of each node that carries the network. Leave it out for networks inside a node, such as a
     /// bridge without a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,6 +148,9 @@ pub struct ClaimNetworkSpec {
     /// How much of the network claims can be granted.
     #[serde(default, skip_serializing_if = "NetworkCapacity::is_empty")]
     pub capacity: NetworkCapacity,
+    /// How the bandwidth of the network's links is kept for the claims that were granted it.
+    #[serde(default, skip_serializing_if = "NetworkBandwidth::is_default")]
+    pub bandwidth: NetworkBandwidth,
     /// VLAN ids or VNIs. Each attachment gets one of them. Use it in `cni` as `${segmentation.id}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segmentation: Option<Segmentation>,
@@ -304,7 +334,9 @@ pub struct ClaimNetworkStatus {
     /// get the network on every node that should have it: those of `spec.nodeSelector`, and those that
     /// publish it. It lists the nodes that cannot, with reasons. `AddressesAvailable` is False if a node
     /// needs addresses of `spec.addresses` and no block is free for it. `PodsUpToDate` is False while pods
-    /// run an older configuration of the network; it is there once pods have done so.
+    /// run an older configuration of the network; it is there once pods have done so. `DeviceClassReady` is
+    /// False if one of its DeviceClasses is another owner's or cannot be written. `Defaulted` is True if pods
+    /// of the namespaces of `spec.default` have the network, and says how many lack it, and why.
     #[cfg(feature = "crd")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

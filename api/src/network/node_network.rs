@@ -125,12 +125,16 @@ impl NodeNetwork {
 
     /// The VLAN that the network has on its uplink, where it is written out.
     pub(super) fn vlan(&self) -> Option<u64> {
-        let vlan = self.plugins().find_map(|plugin| match plugin.plugin_type() {
+        self.vlan_as_written()?.as_u64()
+    }
+
+    /// The VLAN that the network has on its uplink: an id, or a placeholder.
+    pub(super) fn vlan_as_written(&self) -> Option<&Value> {
+        self.plugins().find_map(|plugin| match plugin.plugin_type() {
             "vlan" => plugin.get("vlanId"),
             LINK_PLUGIN => plugin.get("id"),
             _ => None,
-        });
-        vlan?.as_u64()
+        })
     }
 
     /// Whether the uplink itself becomes a port of a bridge.

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::default_network::contested_defaults;
 use super::{ClaimNetworkSpec, NodeNetwork, UplinkSelector};
 use crate::addresses::{AddressPoolSpec, PoolKey, Span};
 use crate::conflist::Plugin;
@@ -43,8 +44,9 @@ enum Leases<'a> {
     OfPool(PoolKey),
 }
 
-/// Returns the ClaimNetworks that may give a pod an address that another ClaimNetwork has given, each with a
-/// warning. `pools` are the accepted AddressPools by name.
+/// Returns the ClaimNetworks that may give a pod an address that another ClaimNetwork has given, or as a
+/// default an interface that another default gives it, each with a warning. `pools` are the accepted
+/// AddressPools by name.
 pub fn overlaps<'a>(
     networks: impl Iterator<Item = (&'a NetworkName, &'a ClaimNetworkSpec)>,
     pools: &BTreeMap<String, AddressPoolSpec>,
@@ -58,8 +60,8 @@ pub fn overlaps<'a>(
             Addresses { name, spec, sets }
         })
         .collect();
+    let mut found = contested_defaults(all.iter().map(|one| (one.name, one.spec)));
     let all: Vec<&Addresses<'a, '_>> = all.iter().filter(|one| !one.sets.is_empty()).collect();
-    let mut found = Vec::new();
     for (index, one) in all.iter().enumerate() {
         for other in all.iter().skip(index + 1) {
             // Most ClaimNetworks cannot meet, and that is cheap to see.

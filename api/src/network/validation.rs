@@ -15,7 +15,7 @@ use crate::addresses::{AddressPoolSpec, NetworkAddresses};
 use crate::conflist::{
     PASSTHRU, Plugin, chain_problems, declares, is_inside_pod, may_be, too_much, whereabouts_problems,
 };
-use crate::merge::PASSTHRU_CHOSEN;
+use crate::merge::{Base, Layer, PASSTHRU_CHOSEN, merge};
 use crate::{Invalid, LinkUse, NetworkName, Quantity, Setting, attribute, node_selector, template};
 
 /// Plugins that work on a link of the node, and the key that names the link.
@@ -56,8 +56,10 @@ impl ClaimNetworkSpec {
         problems.extend(self.address_problems());
         problems.extend(node_selector::problems(self.node_selector.as_ref()));
         problems.extend(self.namespaces.problems().into_iter().map(|p| p.within("spec.namespaces")));
+        problems.extend(self.default_problems(name).into_iter().map(|p| p.within("spec.default")));
         let classes = self.device_class_names.len();
         problems.extend(Invalid::too_many("spec.deviceClassNames", classes, MAX_CLASSES));
+        problems.extend(self.class_problems(name).into_iter().map(|p| p.within("spec")));
         problems
             .extend(attribute::problems(&self.attributes).into_iter().map(|p| p.within("spec.attributes")));
         problems.extend(self.pod_labels_problems().into_iter().map(|p| p.within("spec.podLabels")));
@@ -72,6 +74,7 @@ impl ClaimNetworkSpec {
         }
         problems.extend(self.default_route_problems());
         problems.extend(self.node_problems());
+        problems.extend(self.bandwidth_problems().into_iter().map(|p| p.within("spec")));
         problems.extend(self.repair_problems().into_iter().map(|p| p.within("spec")));
         problems.extend(self.on_failure_problems().map(|p| p.within("spec")));
         problems.extend(self.conflicts_problems().map(|p| p.within("spec")));
@@ -80,7 +83,20 @@ impl ClaimNetworkSpec {
         let whereabouts = whereabouts_problems(&self.cni, &self.allow);
         problems.extend(self.cni_problems().into_iter().chain(whereabouts).map(|p| p.within("spec.cni")));
         problems.extend(self.finalize_problems(name).into_iter().map(|p| p.within("spec.finalize")));
+        if problems.is_empty() {
+            problems.extend(self.refused_defaults(name));
+        }
         problems
+    }
+
+    /// Returns the defaults of classes that no attachment can have: each claim of the class would be refused.
+    fn refused_defaults(&self, name: &str) -> Vec<Invalid> {
+        let Ok(name) = name.parse::<NetworkName>() else { return Vec::new() };
+        let refused = self.device_classes.iter().enumerate().filter_map(|(i, class)| {
+            let problem = merge(Base::Network(&name, self), &[Layer::of_class(class)?], None).err()?;
+            Some(problem.within(&format!("spec.deviceClasses[{i}].defaults")))
+        });
+        refused.collect()
     }
 
     /// Returns every likely mistake in a spec without problems. `name` is the object's name.
@@ -124,6 +140,7 @@ impl ClaimNetworkSpec {
             .chain(unused)
             .chain(unenforced)
             .chain(none_reserved)
+            .chain(self.default_warnings())
             .chain(self.default_route_warnings())
             .chain(self.no_gateway())
             .chain(self.table_warnings())

@@ -165,7 +165,10 @@ impl Attachment {
             cells.extend([
                 of(|traffic| Some(rate(traffic.received.rate))),
                 of(|traffic| Some(rate(traffic.sent.rate))),
-                of(|traffic| traffic.granted.map(rate)),
+                of(|traffic| {
+                    let share = || traffic.share.map(|share| format!("share {}", rate(share)));
+                    traffic.granted.map(rate).or_else(share)
+                }),
                 of(|traffic| Some(traffic.received.dropped.to_string())),
                 of(|traffic| Some(traffic.sent.dropped.to_string())),
             ]);

@@ -5,6 +5,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt as _;
 use netclaim_allocation::{Effort, Holdings, Judgement, Question, World, counted};
 use netclaim_api::DRIVER_NAME;
+use netclaim_api::network::opt_out;
 use serde::Serialize;
 
 use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated, is_refused, limits_of};
@@ -38,6 +39,7 @@ impl Explanation {
             facts.pod.as_ref().is_none_or(|pod| first_of_claim(claim, pod).is_none())
         };
         explanation.attachments = facts.found().filter(is_own).flat_map(networks::of_claim).collect();
+        explanation.notes.extend(facts.pod.as_ref().and_then(left_out_by));
         explanation.notes.extend(facts.unread.iter().map(ToString::to_string));
         explanation
     }
@@ -202,6 +204,16 @@ fn of_claim(facts: &Facts, details: bool) -> Explanation {
     };
     let notes = judgement.iter().flat_map(not_judged).collect();
     Explanation { judgement, notes, ..Explanation::saying(verdict) }
+}
+
+/// Says how a pod that does not run yet does without the networks that it has not asked for.
+fn left_out_by(pod: &Pod) -> Option<String> {
+    if matches!(Stage::of(pod), Stage::Running | Stage::Ended) {
+        return None;
+    }
+    let claims = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let text = opt_out(claims.filter_map(|claim| claim.resource_claim_template_name.as_deref()));
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// Judges all nodes; `None` if classes or slices could not be read.

@@ -269,6 +269,25 @@ fn a_claim_that_is_not_there_is_the_cause() {
     assert!(verdict(&none).contains("names no ResourceClaim"));
 }
 
+#[test]
+fn a_pod_that_waits_for_a_default_is_told_how_it_does_without() {
+    let notes = |mut pod: Value| {
+        let claim =
+            json!({"name": "default-storage", "resourceClaimTemplateName": "netclaim-default-storage"});
+        pod["spec"]["resourceClaims"] = json!([claim]);
+        let claim = ClaimFact::NotMade {
+            name: "default-storage".to_owned(),
+            template: "netclaim-default-storage".to_owned(),
+            has_template: Some(false),
+        };
+        let facts = Facts { pod: Some(from(pod)), claims: vec![claim], ..Facts::default() };
+        Explanation::of(&facts, false).notes.join("; ")
+    };
+    let note = "ClaimNetwork storage is a default of this namespace; the annotation netclaim.dev/default-networks: \"\" of";
+    assert!(notes(pending()).contains(note), "{}", notes(pending()));
+    assert_eq!(notes(pod(json!({"phase": "Running"}), Some("a"))), "");
+}
+
 /// A pod of two containers, of which the first has limits.
 fn asking(limits: Value, cluster: Cluster) -> Facts {
     let mut pod = pending();

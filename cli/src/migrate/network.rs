@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use netclaim_api::addresses::NetworkAddresses;
 use netclaim_api::network::{
-    ClaimNetworkSpec, Conflicts, Gateway, Namespaces, NetworkCapacity, OnFailure, Repair, Scope,
-    TrafficMetrics, UplinkSelector,
+    ClaimNetworkSpec, Conflicts, Gateway, Namespaces, NetworkBandwidth, NetworkCapacity, OnFailure, OwnClass,
+    Repair, Scope, TrafficMetrics, UplinkSelector,
 };
 use netclaim_api::{Allow, IfName, Invalid, NetworkName, Setting};
 use netclaim_cni::refuse_duplicate_keys;
@@ -108,7 +108,11 @@ pub(super) fn translate(
         scope: Scope::Node,
         node_selector: None,
         namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),
+        // The class has an annotation of the migration.
+        device_class: OwnClass::None,
+        device_classes: Vec::new(),
         device_class_names: Vec::new(),
+        default: None,
         uplink: uplink.map(|link| UplinkSelector { links: vec![link], ..UplinkSelector::default() }),
         node: None,
         finalize: None,
@@ -117,6 +121,7 @@ pub(super) fn translate(
         cni: cni.list,
         addresses,
         capacity: NetworkCapacity::default(),
+        bandwidth: NetworkBandwidth::default(),
         segmentation: None,
         attributes: Default::default(),
         allow: Allow::default(),

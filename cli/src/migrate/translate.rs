@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netclaim_api::network::ClaimNetworkSpec;
+use netclaim_api::network::{ClaimNetworkSpec, class_expression};
 use netclaim_api::{API_VERSION, DRIVER_NAME, Invalid, ObjectName};
 use serde_json::{Value, json};
 
@@ -216,8 +216,7 @@ fn network_object(of: &NadName, draft: &Draft) -> Value {
 
 fn class(of: &NadName, draft: &Draft) -> Value {
     let name = draft.name.as_str();
-    let expression =
-        format!("device.driver == {DRIVER_NAME:?} && device.attributes[{DRIVER_NAME:?}].network == {name:?}");
+    let expression = class_expression(DRIVER_NAME, &draft.name);
     json!({
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",

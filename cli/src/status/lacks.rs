@@ -46,8 +46,13 @@ pub(super) fn of_agent(pod: Option<&Pod>, answer: Option<&Result<Vec<String>, No
 /// Returns why the container of a pod does not run.
 pub(super) fn waiting(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
-    let states = status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref());
-    states.filter_map(not_running).next()
+    status.container_statuses.iter().flatten().find_map(|container| {
+        let why = not_running(container.state.as_ref()?)?;
+        // Of a container that ends again and again, the kubelet says only that it waits.
+        let ended = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+        let words = ended.and_then(|ended| ended.message.as_deref()?.trim_end().lines().last());
+        Some(words.map_or_else(|| why.clone(), |words| format!("{why}: {words}")))
+    })
 }
 
 fn not_running(state: &ContainerState) -> Option<String> {
@@ -195,6 +200,21 @@ mod tests {
             "{old:?}"
         );
         assert_eq!(of_versions(&Node::default()), [""; 0]);
+    }
+
+    #[test]
+    fn an_agent_that_ends_again_and_again_is_shown_with_its_last_words() {
+        let container = |last: Value| {
+            let waiting = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
+            json!({"name": "agent", "image": "", "imageID": "", "ready": false, "restartCount": 3, "state": waiting, "lastState": last})
+        };
+        let pod = |last: Value| {
+            let pod = json!({"spec": {"containers": []}, "status": {"containerStatuses": [container(last)]}});
+            waiting(&serde_json::from_value(pod).unwrap()).unwrap()
+        };
+        assert_eq!(pod(json!({})), "CrashLoopBackOff: back-off 10s");
+        let ended = json!({"terminated": {"exitCode": 1, "message": "one\nERROR Read-only file system\n"}});
+        assert_eq!(pod(ended), "CrashLoopBackOff: back-off 10s: ERROR Read-only file system");
     }
 
     #[test]

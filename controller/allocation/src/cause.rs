@@ -150,6 +150,8 @@ pub enum Cause {
         /// How many the device has.
         total: Amount,
     },
+    /// The request asks for no bandwidth, and the ClaimNetwork gives its device only to those that do.
+    BandwidthNotAsked,
     /// Other devices of the pool are in a use that excludes the device's.
     Excluded {
         /// These uses; none if the counters do not tell them.
@@ -306,7 +308,10 @@ impl Cause {
     /// Whether the device cannot serve the request, whatever claims hold.
     pub(crate) fn is_lasting(&self) -> bool {
         match self {
-            Self::NotSelected { .. } | Self::NoCapacity { .. } | Self::NotGranted { .. } => true,
+            Self::NotSelected { .. }
+            | Self::NoCapacity { .. }
+            | Self::NotGranted { .. }
+            | Self::BandwidthNotAsked => true,
             Self::Capacity { wanted, total, .. } => wanted > total,
             _ => false,
         }
@@ -395,6 +400,10 @@ impl fmt::Display for Brief<'_> {
             Cause::NeedsNoAddress { total } => write!(
                 f,
                 "0 of {total} addresses free, and a request with ips needs none of them: write capacity.requests.addresses: \"0\""
+            ),
+            Cause::BandwidthNotAsked => f.write_str(
+                "the claim asks for no bandwidth, and only claims that do get it (spec.bandwidth.unrequested: Refuse): write \
+                 capacity.requests.bandwidth, such as 1G",
             ),
             Cause::Excluded { by } if by.is_empty() => {
                 f.write_str("other devices of its link are in a use that excludes it")

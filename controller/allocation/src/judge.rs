@@ -636,6 +636,10 @@ fn short_capacities<'a>(
         if name == attributes::ADDRESSES && request.asks_for_ips && capacity::can_be_none(capacity) {
             return Some(Cause::NeedsNoAddress { total: Amount(total) });
         }
+        // The default of the capacity is more than there is.
+        if name == attributes::BANDWIDTH && !request.capacity.contains_key(name) && wanted > total {
+            return Some(Cause::BandwidthNotAsked);
+        }
         Some(Cause::Capacity {
             capacity: name.clone(),
             wanted: Amount(wanted),

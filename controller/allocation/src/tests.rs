@@ -416,6 +416,24 @@ fn a_claim_with_ips_is_told_that_it_needs_no_address_of_a_node() {
 }
 
 #[test]
+fn a_claim_that_asks_for_no_bandwidth_is_told_that_it_must() {
+    let asking = |requests: Value| {
+        let policy = json!({"default": "1E", "validRange": {"min": "64k"}});
+        let device =
+            network_device(json!({"capacity": {"bandwidth": {"value": "10G", "requestPolicy": policy}}}));
+        let asks = request("storage", json!({"capacity": {"requests": requests}}));
+        Case::new(claim("web", json!([asks])), json!([device]))
+    };
+    assert_eq!(
+        asking(json!({})).refusal(),
+        "ClaimNetwork storage: the claim asks for no bandwidth, and only claims that do get it \
+         (spec.bandwidth.unrequested: Refuse): write capacity.requests.bandwidth, such as 1G"
+    );
+    assert_eq!(asking(json!({"bandwidth": "1G"})).words().0, Answer::Yes);
+    assert!(asking(json!({"bandwidth": "11G"})).refusal().contains("11G wanted, but there are 10G in all"));
+}
+
+#[test]
 fn a_capacity_that_the_device_lacks_or_does_not_grant_is_told() {
     let asking = |capacity: &str, amount: &str| {
         let more = json!({"capacity": {"requests": {capacity: amount}}});

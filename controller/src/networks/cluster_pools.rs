@@ -15,14 +15,14 @@
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::api::resource::v1::Device;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource as _;
+use netclaim_api::NetworkName;
 use netclaim_api::device::{DeviceName, cluster_pool};
 use netclaim_api::labels::{SERVED, network_label};
-use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec, Scope};
+use netclaim_api::network::{ClaimNetworkSpec, Scope};
 use netclaim_api::published::{Amounts, Facts, device};
-use netclaim_api::{API_VERSION, NetworkName};
 use netclaim_slices::{Placement, Pool};
+
+use crate::objects::owner::owned_by;
 
 /// Returns the pool of an accepted ClaimNetwork, owned by the object of this UID; `None` if its nodes publish
 /// it.
@@ -30,14 +30,7 @@ pub(crate) fn pool(name: &NetworkName, spec: &ClaimNetworkSpec, uid: &str) -> Op
     match spec.scope {
         Scope::Node => None,
         Scope::Cluster => Some(Pool {
-            owner: Some(OwnerReference {
-                api_version: API_VERSION.to_owned(),
-                kind: ClaimNetwork::kind(&()).into_owned(),
-                name: name.to_string(),
-                uid: uid.to_owned(),
-                controller: Some(true),
-                block_owner_deletion: None,
-            }),
+            owner: Some(owned_by(name, uid)),
             ..Pool::new(cluster_pool(name), placement(name), vec![network_device(name, spec)])
         }),
     }
@@ -65,6 +58,7 @@ fn network_device(name: &NetworkName, spec: &ClaimNetworkSpec) -> Device {
     };
     let amounts = Amounts {
         bandwidth: spec.capacity.bandwidth,
+        requires_bandwidth: spec.requires_bandwidth(),
         addresses: spec.capacity.addresses,
         reserved_addresses: false,
         interfaces: spec.capacity.interfaces,

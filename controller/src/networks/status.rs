@@ -7,32 +7,39 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ResourceExt as _};
+use netclaim_allocation::counted;
 use netclaim_api::addresses::AddressTotals;
 use netclaim_api::network::{
     ClaimNetwork, ClaimNetworkSpec, ClaimNetworkStatus, MAX_WARNINGS, NodeCounts, Warning,
 };
 use netclaim_api::reasons::{
-    AcceptedReason, AddressesReason, AvailableReason, ConditionReason as _, NETWORK_CONDITIONS,
-    NetworkCondition, PodsReason,
+    AcceptedReason, AddressesReason, AvailableReason, ClassReason, ConditionReason as _, DefaultReason,
+    NETWORK_CONDITIONS, NetworkCondition, PodsReason,
 };
 use netclaim_api::taints::Reason;
 use netclaim_api::{Invalid, NetworkName};
 use serde_json::Value;
 
 use crate::addresses::leasing::Supply;
+use crate::defaults::{Defaulted, DefaultsAreOff};
 use crate::networks::nodes::NetworkNodes;
 use crate::objects::catalog::Review;
 use crate::objects::conditions::{Finding, find, named, stored_status};
 
 const ADDRESSES_AVAILABLE: &str = AddressesReason::TYPE;
 
-/// The addresses of a ClaimNetwork, once they are known.
+/// A condition names this many namespaces without a template.
+const NAMED_NAMESPACES: usize = 5;
+
+/// What others have found of a ClaimNetwork, once it is known.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Addresses<'a> {
+pub(crate) struct Found<'a> {
     /// Totals of the pool that it draws from.
     pub(crate) totals: Option<AddressTotals>,
     /// Whether there are some for its nodes.
     pub(crate) supply: Option<&'a Supply>,
+    /// Who has it without asking.
+    pub(crate) defaulted: Option<Result<&'a Defaulted, DefaultsAreOff>>,
 }
 
 /// Whether one ClaimNetwork is accepted.
@@ -76,13 +83,14 @@ impl Acceptance {
     }
 
     /// Returns the status that the ClaimNetwork should have, or `None` if it has it. `nodes` publish the
-    /// ClaimNetwork. Unknown numbers of addresses stay as they were. `others` are the warnings that
-    /// follow from other objects.
+    /// ClaimNetwork. What is not found yet stays as it was. `others` are the warnings that follow from other
+    /// objects. `class` says whether it has its DeviceClasses, if it wants some.
     pub(crate) fn status(
         &self,
         nodes: &NetworkNodes,
-        addresses: Addresses<'_>,
+        found: Found<'_>,
         others: Vec<Invalid>,
+        class: Option<Finding<ClassReason>>,
         now: &Time,
     ) -> Option<ClaimNetworkStatus> {
         let mut warnings = self.warnings.clone();
@@ -107,17 +115,23 @@ impl Acceptance {
         let draws = self.result.as_ref().ok().and_then(|(_, spec)| spec.addresses.as_ref());
         if draws.is_some() {
             let before = find(&self.before.conditions, ADDRESSES_AVAILABLE).cloned();
-            let found = addresses
+            let supply = found
                 .supply
-                .map(|supply| self.condition(availability_of_addresses(supply, addresses.totals), now));
-            conditions.extend(found.or(before));
+                .map(|supply| self.condition(availability_of_addresses(supply, found.totals), now));
+            conditions.extend(supply.or(before));
+        }
+        if self.result.as_ref().is_ok_and(|(_, spec)| spec.default.is_some()) {
+            let before = find(&self.before.conditions, DefaultReason::TYPE).cloned();
+            let defaulted = found.defaulted.map(|defaulted| self.condition(of_default(defaulted), now));
+            conditions.extend(defaulted.or(before));
         }
         let had = find(&self.before.conditions, PodsReason::TYPE).is_some();
         if self.result.is_ok() && (had || !nodes.older().is_empty()) {
             conditions.push(self.condition(of_pods(nodes.older()), now));
         }
+        conditions.extend(class.map(|class| self.condition(class, now)));
         let of_own = draws.filter(|draws| draws.pool.is_none());
-        let totals = of_own.and_then(|_| addresses.totals.or(self.before.addresses));
+        let totals = of_own.and_then(|_| found.totals.or(self.before.addresses));
         let nodes = self.result.is_ok().then(|| nodes.counts());
         let known = |condition: &Condition| self.before.conditions.contains(condition);
         // The next write removes a condition of the controller's that does not apply any more.
@@ -199,6 +213,50 @@ fn of_pods(older: &BTreeMap<String, u32>) -> Finding<PodsReason> {
     Finding::new(if pods == 0 { PodsReason::UpToDate } else { PodsReason::OlderConfiguration }, message)
 }
 
+/// Says which pods have a default. It does not name those that lack it: who may read ClaimNetworks may not
+/// know the pods of all namespaces.
+fn of_default(defaulted: Result<&Defaulted, DefaultsAreOff>) -> Finding<DefaultReason> {
+    let Ok(Defaulted { namespaces, lacking, lacking_in, refused }) = defaulted else {
+        let message = "pods get the network by claims only: to give it to those of spec.default, set \
+                       defaultNetworks.enabled=true in the values of netclaim's chart";
+        return Finding::new(DefaultReason::Off, message);
+    };
+    if *namespaces == 0 {
+        return Finding::new(DefaultReason::NoNamespace, "no namespace has the labels of spec.default");
+    }
+    let older = (*lacking > 0).then(|| {
+        format!(
+            "older than the default and without it: {} in {lacking_in} of {}; to give it to them, recreate them, for example \
+             by kubectl -n NAMESPACE rollout restart deployments,statefulsets,daemonsets",
+            counted(*lacking, "pod"),
+            counted(*namespaces, "namespace"),
+        )
+    });
+    if !refused.is_empty() {
+        let shown =
+            refused.iter().take(NAMED_NAMESPACES).map(|(namespace, why)| format!("{namespace}: {why}"));
+        let shown = shown.collect::<Vec<_>>().join("; ");
+        let more = refused.len().saturating_sub(NAMED_NAMESPACES);
+        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        let message = format!(
+            "the claims have no template of netclaim in {} of {}: {shown}{more}",
+            refused.len(),
+            counted(*namespaces, "namespace")
+        );
+        return Finding::new(
+            DefaultReason::NoTemplate,
+            [Some(message), older].into_iter().flatten().collect::<Vec<_>>().join("; "),
+        );
+    }
+    match older {
+        Some(message) => Finding::new(DefaultReason::OlderPods, message),
+        None => Finding::new(
+            DefaultReason::AllPods,
+            format!("pods of {} have it", counted(*namespaces, "namespace")),
+        ),
+    }
+}
+
 /// Says whether nodes have addresses for an accepted ClaimNetwork, or can get them.
 fn availability_of_addresses(supply: &Supply, totals: Option<AddressTotals>) -> Finding<AddressesReason> {
     let AddressTotals { size, leased, used, free, .. } = totals.unwrap_or_default();
@@ -271,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_good_network_is_accepted() {
-        let status = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = network(|_| {}).status(&on(2), Found::default(), Vec::new(), None, &at(0)).unwrap();
         assert_eq!(accepted(&status), ("True", "Accepted", "pods can claim the network"));
         let counts = NodeCounts { selected: 2, publishing: 2, available: 2 };
         assert_eq!((status.nodes, status.observed_generation), (Some(counts), Some(3)));
@@ -284,7 +342,7 @@ mod tests {
             network["metadata"]["name"] = json!("a.b");
             network["spec"]["capacity"] = json!({"interfaces": 0});
         });
-        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Found::default(), Vec::new(), None, &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("False", "Invalid"));
         assert!(message.contains("metadata.name: \"a.b\" cannot name a ClaimNetwork"), "{message}");
@@ -300,7 +358,7 @@ mod tests {
                 {"type": "tuning", "mtu": "1400"},
             ]);
         });
-        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Found::default(), Vec::new(), None, &at(0)).unwrap();
         assert_eq!(
             accepted(&status),
             (
@@ -322,7 +380,7 @@ mod tests {
             network["spec"]["allow"] = json!({"mac": {}});
         });
         assert!(acceptance.result.is_ok());
-        let status = acceptance.status(&on(0), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = acceptance.status(&on(0), Found::default(), Vec::new(), None, &at(0)).unwrap();
         let (status, reason, message) = accepted(&status);
         assert_eq!((status, reason), ("True", "AcceptedWithWarnings"));
         let warning = "pods can claim the network, but look at spec.cni.plugins[0].mdoe: plugin `macvlan` has no key `mdoe`: it \
@@ -341,7 +399,7 @@ mod tests {
             (Value::Null, "spec: must be an object, not null"),
         ] {
             let status = network(|network| network["spec"] = spec)
-                .status(&on(0), Addresses::default(), Vec::new(), &at(0))
+                .status(&on(0), Found::default(), Vec::new(), None, &at(0))
                 .unwrap();
             let (status, reason, message) = accepted(&status);
             assert_eq!((status, reason), ("False", "Invalid"));
@@ -351,31 +409,35 @@ mod tests {
 
     #[test]
     fn a_correct_status_is_not_written_again() {
-        let written = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), Found::default(), Vec::new(), None, &at(0)).unwrap();
         let again = |status: Value| network(|network| network["status"] = status);
         let as_written = serde_json::to_value(&written).unwrap();
-        assert_eq!(again(as_written.clone()).status(&on(2), Addresses::default(), Vec::new(), &at(60)), None);
         assert_eq!(
-            again(as_written).status(&on(3), Addresses::default(), Vec::new(), &at(60)).unwrap().nodes,
+            again(as_written.clone()).status(&on(2), Found::default(), Vec::new(), None, &at(60)),
+            None
+        );
+        assert_eq!(
+            again(as_written).status(&on(3), Found::default(), Vec::new(), None, &at(60)).unwrap().nodes,
             Some(NodeCounts { selected: 3, publishing: 3, available: 3 })
         );
         assert_eq!(
-            again(json!({"nodes": "many"})).status(&on(2), Addresses::default(), Vec::new(), &at(0)),
+            again(json!({"nodes": "many"})).status(&on(2), Found::default(), Vec::new(), None, &at(0)),
             Some(written)
         );
     }
 
     #[test]
     fn conditions_of_others_do_not_matter() {
-        let written = network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let written = network(|_| {}).status(&on(2), Found::default(), Vec::new(), None, &at(0)).unwrap();
         let mut status = serde_json::to_value(&written).unwrap();
         let other = json!({"type": "Other", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         status["conditions"].as_array_mut().unwrap().insert(0, other);
         assert_eq!(
             network(|network| network["status"] = status).status(
                 &on(2),
-                Addresses::default(),
+                Found::default(),
                 Vec::new(),
+                None,
                 &at(60)
             ),
             None
@@ -385,7 +447,7 @@ mod tests {
     #[test]
     fn the_time_of_transition_changes_with_the_status_only() {
         let written = serde_json::to_value(
-            network(|_| {}).status(&on(2), Addresses::default(), Vec::new(), &at(0)).unwrap(),
+            network(|_| {}).status(&on(2), Found::default(), Vec::new(), None, &at(0)).unwrap(),
         )
         .unwrap();
         let newer = network(|network| {
@@ -393,7 +455,7 @@ mod tests {
             network["metadata"]["generation"] = json!(4);
         });
         assert_eq!(
-            newer.status(&on(2), Addresses::default(), Vec::new(), &at(60)).unwrap().conditions[0]
+            newer.status(&on(2), Found::default(), Vec::new(), None, &at(60)).unwrap().conditions[0]
                 .last_transition_time,
             at(0)
         );
@@ -402,7 +464,7 @@ mod tests {
             network["spec"]["cni"] = json!({});
         });
         assert_eq!(
-            invalid.status(&on(2), Addresses::default(), Vec::new(), &at(60)).unwrap().conditions[0]
+            invalid.status(&on(2), Found::default(), Vec::new(), None, &at(60)).unwrap().conditions[0]
                 .last_transition_time,
             at(60)
         );
@@ -411,7 +473,7 @@ mod tests {
     #[test]
     fn an_invalid_network_counts_no_nodes_and_warns_of_nothing() {
         let status = network(|network| network["spec"]["cni"] = json!({}))
-            .status(&on(1), Addresses::default(), vec![Invalid::new("spec.allow.mac", "is odd")], &at(0))
+            .status(&on(1), Found::default(), vec![Invalid::new("spec.allow.mac", "is odd")], None, &at(0))
             .unwrap();
         assert_eq!((status.nodes, status.warnings), (None, Vec::new()));
     }
@@ -419,7 +481,7 @@ mod tests {
     #[test]
     fn warnings_are_a_list_with_fields() {
         let status = network(|_| {})
-            .status(&on(1), Addresses::default(), vec![Invalid::new("spec.allow.mac", "is odd")], &at(0))
+            .status(&on(1), Found::default(), vec![Invalid::new("spec.allow.mac", "is odd")], None, &at(0))
             .unwrap();
         let warning = Warning { field: "spec.allow.mac".into(), message: "is odd".into() };
         assert_eq!(status.warnings, [warning]);
@@ -428,7 +490,7 @@ mod tests {
     #[test]
     fn the_available_condition_names_the_nodes_without_the_network() {
         let available = |nodes: &NetworkNodes| {
-            let status = network(|_| {}).status(nodes, Addresses::default(), Vec::new(), &at(0));
+            let status = network(|_| {}).status(nodes, Found::default(), Vec::new(), None, &at(0));
             let condition = status.unwrap().conditions.remove(1);
             assert_eq!(condition.type_, AvailableReason::TYPE);
             (condition.status, condition.reason, condition.message)
@@ -469,7 +531,7 @@ mod tests {
             Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
         };
         let mut nodes = on(3);
-        let status = network(|_| {}).status(&nodes, Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status = network(|_| {}).status(&nodes, Found::default(), Vec::new(), None, &at(0)).unwrap();
         assert_eq!(pods(&status), None, "nothing is written where nothing is old");
         let mut set = |node: &str, older| {
             let published = Some(OnNode { bandwidth: Some("10G".parse().unwrap()), ..OnNode::default() });
@@ -477,18 +539,55 @@ mod tests {
             nodes.clone()
         };
         set("n1", 1);
-        let status = network(|_| {}).status(&set("n2", 2), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let status =
+            network(|_| {}).status(&set("n2", 2), Found::default(), Vec::new(), None, &at(0)).unwrap();
         let (is, reason, message) = pods(&status).unwrap();
         assert_eq!((is.as_str(), reason.as_str()), ("False", "OlderConfiguration"));
         assert!(message.starts_with("3 pods run an older configuration, on 2 nodes: n1 n2. To"), "{message}");
         set("n1", 0);
         let gone = set("n2", 0);
         let later = network(|network| network["status"] = serde_json::to_value(&status).unwrap());
-        let status = later.status(&gone, Addresses::default(), Vec::new(), &at(60)).unwrap();
+        let status = later.status(&gone, Found::default(), Vec::new(), None, &at(60)).unwrap();
         let (is, reason, _) = pods(&status).unwrap();
         assert_eq!((is.as_str(), reason.as_str()), ("True", "UpToDate"), "so that kubectl wait ends");
-        let one = network(|_| {}).status(&set("n2", 1), Addresses::default(), Vec::new(), &at(0)).unwrap();
+        let one = network(|_| {}).status(&set("n2", 1), Found::default(), Vec::new(), None, &at(0)).unwrap();
         assert!(pods(&one).unwrap().2.starts_with("1 pod runs an older configuration, on 1 node: n2."));
+    }
+
+    #[test]
+    fn the_condition_of_a_default_says_who_lacks_it_and_why() {
+        let wanted = |network: &mut Value| {
+            network["spec"]["default"] = json!({"namespaceSelector": {"matchLabels": {"storage": "yes"}}});
+        };
+        let says = |defaulted: Option<Result<&Defaulted, DefaultsAreOff>>| {
+            let found = Found { defaulted, ..Found::default() };
+            let status = network(wanted).status(&on(1), found, Vec::new(), None, &at(0)).unwrap();
+            let condition = find(&status.conditions, DefaultReason::TYPE)?.clone();
+            Some((condition.reason, condition.message))
+        };
+        let reason = |defaulted: &Defaulted| says(Some(Ok(defaulted))).unwrap();
+        assert_eq!(says(None), None, "it is not known yet");
+        assert_eq!(says(Some(Err(DefaultsAreOff))).unwrap().0, "Off");
+        assert_eq!(reason(&Defaulted::default()).0, "NoNamespace");
+        let mut some = Defaulted { namespaces: 9, ..Defaulted::default() };
+        assert_eq!(reason(&some), ("AllPods".to_owned(), "pods of 9 namespaces have it".to_owned()));
+        (some.lacking, some.lacking_in) = (3, 2);
+        let (older, message) = reason(&some);
+        assert_eq!(older, "OlderPods");
+        assert!(
+            message
+                .starts_with("older than the default and without it: 3 pods in 2 of 9 namespaces; to give")
+        );
+        some.refused = (0..7).map(|n| (format!("n{n}"), "quota".to_owned())).collect();
+        let (none, message) = reason(&some);
+        assert_eq!(none, "NoTemplate");
+        assert!(
+            message.starts_with(
+                "the claims have no template of netclaim in 7 of 9 namespaces: n0: quota; n1: quota;"
+            ),
+            "{message}"
+        );
+        assert!(message.contains("; and 2 more; older than"), "{message}");
     }
 
     #[test]
@@ -499,8 +598,8 @@ mod tests {
         let totals = Some(AddressTotals { size: 253, leased: 253, used: 9, ..AddressTotals::default() });
         let nodes = (0..7).map(|n| format!("n{n}")).collect();
         let supply = Supply::Exhausted(nodes);
-        let addresses = Addresses { totals, supply: Some(&supply) };
-        let status = network(drawing).status(&on(1), addresses, Vec::new(), &at(0)).unwrap();
+        let addresses = Found { totals, supply: Some(&supply), defaulted: None };
+        let status = network(drawing).status(&on(1), addresses, Vec::new(), None, &at(0)).unwrap();
         assert_eq!(status.addresses, totals);
         let Some(condition) = find(&status.conditions, ADDRESSES_AVAILABLE) else { panic!("{status:?}") };
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Exhausted"));
@@ -512,14 +611,14 @@ mod tests {
             drawing(network);
             network["status"] = written.clone();
         });
-        assert_eq!(again.status(&on(1), addresses, Vec::new(), &at(60)), None);
+        assert_eq!(again.status(&on(1), addresses, Vec::new(), None, &at(60)), None);
         assert_eq!(
-            again.status(&on(1), Addresses::default(), Vec::new(), &at(60)),
+            again.status(&on(1), Found::default(), Vec::new(), None, &at(60)),
             None,
             "a new leader does not know them yet"
         );
         let without = network(|network| network["status"] = written);
-        let status = without.status(&on(1), Addresses::default(), Vec::new(), &at(60)).unwrap();
+        let status = without.status(&on(1), Found::default(), Vec::new(), None, &at(60)).unwrap();
         assert_eq!((status.addresses, find(&status.conditions, ADDRESSES_AVAILABLE)), (None, None));
     }
 
@@ -527,8 +626,9 @@ mod tests {
     fn the_totals_of_an_address_pool_are_not_the_networks() {
         let acceptance = network(|network| network["spec"]["addresses"] = json!({"poolName": "lan"}));
         let supply = Supply::PoolMissing("lan".into());
-        let addresses = Addresses { totals: Some(AddressTotals::default()), supply: Some(&supply) };
-        let status = acceptance.status(&on(1), addresses, Vec::new(), &at(0)).unwrap();
+        let addresses =
+            Found { totals: Some(AddressTotals::default()), supply: Some(&supply), defaulted: None };
+        let status = acceptance.status(&on(1), addresses, Vec::new(), None, &at(0)).unwrap();
         assert_eq!(status.addresses, None);
         let reason = find(&status.conditions, ADDRESSES_AVAILABLE).map(|condition| condition.reason.as_str());
         assert_eq!(reason, Some("PoolMissing"));

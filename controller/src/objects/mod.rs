@@ -5,6 +5,8 @@ pub(crate) mod catalog;
 pub(crate) mod conditions;
 pub(crate) mod events;
 pub(crate) mod kind;
+pub(crate) mod listing;
 pub(crate) mod nodes;
+pub(crate) mod owner;
 pub(crate) mod schedule;
 pub(crate) mod watches;

@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, Taint};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use kube::api::{ApiResource, Object};
 use kube::runtime::watcher;
+use netclaim_allocation::is_extended;
 use serde::Deserialize;
 
 /// A Node with little of its spec and status, because kubelets write much into it.
@@ -41,6 +43,7 @@ pub(crate) struct Status {
     addresses: Vec<Address>,
     conditions: Vec<NodeCondition>,
     capacity: Capacity,
+    allocatable: BTreeMap<String, String>,
 }
 
 /// A condition of a Node, without the times that kubelets write all the time.
@@ -84,6 +87,8 @@ pub(crate) struct NodeFacts {
     pub(crate) taints: Vec<NodeTaint>,
     /// How many pods fit on it, if it says so.
     pub(crate) pods: Option<i64>,
+    /// Resources that device plugins have there, which a limit then gets instead of a class.
+    pub(crate) plugin_resources: BTreeSet<String>,
 }
 
 impl NodeFacts {
@@ -100,6 +105,7 @@ impl NodeFacts {
             effect: effect.clone(),
             time_added: None,
         };
+        let some = |resource: &String| (resource.clone(), Quantity("1".to_owned()));
         Node {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
@@ -111,7 +117,10 @@ impl NodeFacts {
                 taints: Some(self.taints.iter().map(taint).collect()),
                 ..NodeSpec::default()
             }),
-            status: None,
+            status: Some(NodeStatus {
+                allocatable: Some(self.plugin_resources.iter().map(some).collect()),
+                ..NodeStatus::default()
+            }),
         }
     }
 }
@@ -198,6 +207,9 @@ fn facts(node: &NodeObject) -> (String, NodeFacts) {
     pod_cidrs.dedup();
     let mut conditions = node.status.iter().flat_map(|status| &status.conditions);
     let ready = conditions.find(|condition| condition.kind == "Ready");
+    let allocatable = node.status.iter().flat_map(|status| &status.allocatable);
+    let plugin_resources =
+        allocatable.filter(|(resource, amount)| is_extended(resource) && amount.as_str() != "0");
     let facts = NodeFacts {
         labels: node.labels().clone(),
         addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
@@ -206,6 +218,7 @@ fn facts(node: &NodeObject) -> (String, NodeFacts) {
         is_unready: ready.is_some_and(|ready| ready.status != "True"),
         taints: node.spec.taints.clone(),
         pods: node.status.as_ref().and_then(|status| status.capacity.pods.as_ref()?.parse().ok()),
+        plugin_resources: plugin_resources.map(|(resource, _)| resource.clone()).collect(),
     };
     (node.name_any(), facts)
 }
@@ -224,7 +237,8 @@ mod tests {
                 "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"rack": rack}},
                 "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]},
                 "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}, {"type": "Hostname", "address": "n"}],
-                    "capacity": {"cpu": "4", "pods": "110"}},
+                    "capacity": {"cpu": "4", "pods": "110"},
+                    "allocatable": {"cpu": "4", "example.com/nic": "2", "example.com/gone": "0"}},
             }))
             .unwrap()
         };
@@ -246,6 +260,7 @@ mod tests {
         let facts = &nodes.all()["n2"];
         assert_eq!(facts.addresses, ["192.0.2.7".parse::<IpAddr>().unwrap()]);
         assert_eq!((facts.pods, facts.most_addresses()), (Some(110), Some(880)));
+        assert_eq!(facts.plugin_resources, ["example.com/nic".to_owned()].into());
         assert_eq!(facts.pod_cidrs, ["10.244.0.0/24".parse::<IpNet>().unwrap()]);
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceSelector, ResourceClaim};
+use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceClass, DeviceSelector, ResourceClaim};
 use kube::Client;
+use netclaim_allocation::serves;
 use netclaim_api::{NetworkName, attributes};
 use netclaim_kubernetes::quantity::billionths;
 use tokio::time::Instant;
@@ -28,8 +29,8 @@ impl Reader {
         Self { reader: read::Reader::new(client), classes: Classes::new(), since: Instant::now() }
     }
 
-    /// Returns the ClaimNetworks that the pod's claims ask for; `None` if a claim or class does not exist
-    /// yet, or if there are more than are read.
+    /// Returns the ClaimNetworks that the pod's claims and limits ask for; `None` if a claim or class does
+    /// not exist yet, or if there are more than are read.
     pub(super) async fn networks(
         &mut self,
         question: &ClaimsToRead,
@@ -39,20 +40,33 @@ impl Reader {
             classes.clear();
             *since = Instant::now();
         }
+        if !question.resources.is_empty() {
+            reader.all_classes(classes).await?;
+        }
         let names = question.claims.iter().map(|name| (name.clone(), name.clone()));
         let names: BTreeMap<String, String> = names.collect();
         let Some(claims) = reader.claims(&question.namespace, &names, classes).await? else {
             return Ok(None);
         };
         let mut networks = BTreeSet::new();
+        let resources: BTreeSet<&str> = question.resources.iter().map(String::as_str).collect();
+        let serving: Vec<&DeviceClass> =
+            classes.values().flatten().filter(|class| serves(class, &resources)).collect();
+        if serving.is_empty() && !resources.is_empty() {
+            return Ok(None);
+        }
+        networks.extend(serving.into_iter().flat_map(|class| named(selectors_of(class))));
         for (class, selectors) in claims.iter().flat_map(requests) {
             let Some(Some(class)) = classes.get(class) else { return Ok(None) };
             networks.extend(named(selectors));
-            let of_class = class.spec.as_ref().and_then(|spec| spec.selectors.as_deref());
-            networks.extend(named(of_class));
+            networks.extend(named(selectors_of(class)));
         }
         Ok(Some(networks))
     }
+}
+
+fn selectors_of(class: &DeviceClass) -> Option<&[DeviceSelector]> {
+    class.spec.as_ref().and_then(|spec| spec.selectors.as_deref())
 }
 
 /// Returns the DeviceClass and the selectors of each request, and of each alternative, that takes addresses
@@ -164,6 +178,33 @@ mod tests {
             "classes are read once"
         );
         assert!(seen[4].1 - seen[0].1 >= Duration::from_millis(200), "requests have a pace");
+    }
+
+    #[tokio::test]
+    async fn the_classes_that_serve_limits_ask_for_networks() {
+        let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
+        let class = |name: &str, resource: Option<&str>| {
+            json!({"metadata": {"name": name}, "spec": {"selectors": selectors(&format!("network == '{name}'")),
+                "extendedResourceName": resource}})
+        };
+        let items =
+            json!([class("red", None), class("blue", Some("example.com/blue")), class("green", None)]);
+        let list = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClassList", "metadata": {}, "items": items});
+        let server = tokio::spawn(async move {
+            while let Some((request, reply)) = requests.next_request().await {
+                assert_eq!(request.uri().path(), "/apis/resource.k8s.io/v1/deviceclasses");
+                reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
+            }
+        });
+        let mut reader = Reader::new(Client::new(service, "default"));
+        let mut question = ClaimsToRead::new("u1", "shop", []);
+        question.resources =
+            ["example.com/blue", "deviceclass.resource.kubernetes.io/red"].map(str::to_owned).into();
+        assert_eq!(text(reader.networks(&question).await.unwrap().unwrap()), ["blue", "red"]);
+        question.resources = ["deviceclass.resource.kubernetes.io/later".to_owned()].into();
+        assert_eq!(reader.networks(&question).await.unwrap(), None, "it may be made");
+        drop(reader);
+        server.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

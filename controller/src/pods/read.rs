@@ -2,16 +2,16 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use netclaim_allocation::{Holdings, Needed};
 use netclaim_api::DRIVER_NAME;
-use serde::de::DeserializeOwned;
 use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::objects::listing::each;
 
 /// Time between two reads of one object, at least.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -24,6 +24,9 @@ const SLICES: u32 = 100;
 
 /// Claims in one answer of the API server.
 const CLAIMS: u32 = 500;
+
+/// Classes in one answer of the API server.
+const CLASSES: u32 = 500;
 
 /// Classes by name; `None` if there is none of the name.
 pub(crate) type Classes = BTreeMap<String, Option<DeviceClass>>;
@@ -87,6 +90,15 @@ impl Reader {
         Ok(Some(claims))
     }
 
+    /// Adds all classes: limits do not say by which name a class serves them.
+    pub(crate) async fn all_classes(&self, classes: &mut Classes) -> kube::Result<()> {
+        let params = ListParams::default().limit(CLASSES);
+        each(Api::all(self.client.clone()), params, |class: DeviceClass| {
+            classes.insert(class.name_any(), Some(class));
+        })
+        .await
+    }
+
     /// Reads the slices and claims of all nodes and namespaces.
     pub(super) async fn offers(&self, needed: &Needed) -> kube::Result<Offers> {
         let mut slices = Vec::new();
@@ -108,22 +120,6 @@ impl Reader {
         )
         .await?;
         Ok(Offers { slices, holdings })
-    }
-}
-
-/// Lists objects in parts.
-async fn each<K: Clone + Debug + DeserializeOwned>(
-    api: Api<K>,
-    mut params: ListParams,
-    mut take: impl FnMut(K),
-) -> kube::Result<()> {
-    loop {
-        let part = api.list(&params).await?;
-        part.items.into_iter().for_each(&mut take);
-        match part.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
-        }
     }
 }
 

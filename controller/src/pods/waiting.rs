@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Toleration};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::{ApiResource, Object};
 use kube::runtime::watcher;
+use netclaim_allocation::is_extended;
 use netclaim_api::NetworkName;
 use netclaim_kubernetes::labels::{has_all, meets_node_requirement};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::Instant;
 
 use crate::demand::{Places, Waiting};
@@ -36,6 +38,10 @@ pub(crate) type PodObject = Object<Spec, Status>;
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Spec {
     resource_claims: Vec<ClaimOfPod>,
+    #[serde(deserialize_with = "with_limits", skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<Container>,
+    #[serde(deserialize_with = "with_limits", skip_serializing_if = "Vec::is_empty")]
+    init_containers: Vec<Container>,
     node_name: Option<String>,
     node_selector: BTreeMap<String, String>,
     affinity: Option<Affinity>,
@@ -48,6 +54,30 @@ pub(crate) struct Spec {
 pub(crate) struct Status {
     conditions: Vec<Condition>,
     resource_claim_statuses: Vec<ClaimOfPod>,
+    /// The claim that the scheduler has made of limits.
+    extended_resource_claim_status: Option<ClaimOfLimits>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimOfLimits {
+    resource_claim_name: String,
+}
+
+/// A container that asks for resources which DeviceClasses may serve.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restart_policy: Option<String>,
+    resources: Resources,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Resources {
+    limits: BTreeMap<String, Quantity>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -119,6 +149,8 @@ struct PendingPod {
     namespace: String,
     /// The names of its claims, those that exist.
     claims: BTreeSet<String>,
+    /// The resources that it asks for by limits, until it has a claim for them.
+    resources: BTreeSet<String>,
     stage: Stage,
 }
 
@@ -141,7 +173,8 @@ pub(crate) struct Unschedulable {
     pub(crate) name: String,
     /// The names of its claims, by the names that it has for them.
     pub(crate) claims: BTreeMap<String, String>,
-    /// Its claims and its requirements on nodes: a part of its spec, as JSON.
+    /// Its claims, the limits that classes may serve, and its requirements on nodes: a part of its spec, as
+    /// JSON.
     pub(crate) spec: String,
 }
 
@@ -175,6 +208,17 @@ pub(crate) struct ClaimsToRead {
     uid: String,
     pub(crate) namespace: String,
     pub(crate) claims: BTreeSet<String>,
+    pub(crate) resources: BTreeSet<String>,
+}
+
+/// Keeps the containers that ask for resources which DeviceClasses may serve, and these resources.
+fn with_limits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Container>, D::Error> {
+    let mut containers = Option::<Vec<Container>>::deserialize(deserializer)?.unwrap_or_default();
+    for container in &mut containers {
+        container.resources.limits.retain(|resource, amount| is_extended(resource) && amount.0 != "0");
+    }
+    containers.retain(|container| !container.resources.limits.is_empty());
+    Ok(containers)
 }
 
 /// Returns the API's name of [`PodObject`].
@@ -253,8 +297,12 @@ impl WaitingPods {
             at.is_none_or(|at| at <= now).then_some(((turn, at, uid), pod, wait))
         });
         let ((_, _, uid), pod, wait) = due.min_by_key(|(key, ..)| *key)?;
-        let question =
-            ClaimsToRead { uid: uid.clone(), namespace: pod.namespace.clone(), claims: pod.claims.clone() };
+        let question = ClaimsToRead {
+            uid: uid.clone(),
+            namespace: pod.namespace.clone(),
+            claims: pod.claims.clone(),
+            resources: pod.resources.clone(),
+        };
         let retry = RetryAt(now + wait, LATEST.min(wait * 2));
         self.asked.insert(
             question.uid.clone(),
@@ -299,30 +347,47 @@ impl WaitingPods {
 #[cfg(test)]
 impl ClaimsToRead {
     pub(crate) fn new<const N: usize>(uid: &str, namespace: &str, claims: [&str; N]) -> Self {
-        Self { uid: uid.into(), namespace: namespace.into(), claims: claims.map(String::from).into() }
+        let claims = claims.map(String::from).into();
+        Self { uid: uid.into(), namespace: namespace.into(), claims, resources: BTreeSet::new() }
     }
 }
 
-/// Returns the UID of a pod with claims, and the facts about the pod.
+impl Spec {
+    /// Returns the resources of limits that classes may serve.
+    fn resources(&self) -> impl Iterator<Item = &String> {
+        let containers = self.containers.iter().chain(&self.init_containers);
+        containers.flat_map(|container| container.resources.limits.keys())
+    }
+
+    /// Whether the pod asks for devices, of whatever driver.
+    fn asks_for_devices(&self) -> bool {
+        !self.resource_claims.is_empty() || self.resources().next().is_some()
+    }
+}
+
+/// Returns the UID of a pod that asks for devices, and the facts about the pod.
 fn read(pod: &PodObject) -> Option<(String, PendingPod)> {
     let spec = &pod.spec;
-    if spec.resource_claims.is_empty() || pod.metadata.deletion_timestamp.is_some() {
+    if !spec.asks_for_devices() || pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
+    let of_limits = pod.status.as_ref().and_then(|status| status.extended_resource_claim_status.as_ref());
+    let of_limits = of_limits.map(|claim| claim.resource_claim_name.clone());
+    let resources = spec.resources().filter(|_| of_limits.is_none()).cloned().collect();
     let made = pod.status.iter().flat_map(|status| &status.resource_claim_statuses);
     let made: BTreeMap<&String, &ClaimOfPod> = made.map(|claim| (&claim.name, claim)).collect();
     let name = |claim: &ClaimOfPod| {
         let made = || made.get(&claim.name)?.resource_claim_name.clone();
         claim.resource_claim_name.clone().or_else(made)
     };
-    let claims = spec.resource_claims.iter().filter_map(name).collect();
-    Some((pod.uid()?, PendingPod { namespace: pod.namespace()?, claims, stage: stage(pod) }))
+    let claims = spec.resource_claims.iter().filter_map(name).chain(of_limits).collect();
+    Some((pod.uid()?, PendingPod { namespace: pod.namespace()?, claims, resources, stage: stage(pod) }))
 }
 
 impl Unschedulable {
     /// Returns the facts about a pod, if it is such a pod.
     pub(crate) fn of(pod: &PodObject) -> Option<Self> {
-        let is_done = pod.spec.resource_claims.is_empty() || pod.metadata.deletion_timestamp.is_some();
+        let is_done = !pod.spec.asks_for_devices() || pod.metadata.deletion_timestamp.is_some();
         if is_done || !matches!(stage(pod), Stage::Unschedulable(_)) {
             return None;
         }
@@ -627,6 +692,39 @@ mod tests {
             |pod| pod["metadata"]["deletionTimestamp"] = json!("1970-01-01T00:00:00Z"),
         ];
         assert_eq!(none.map(known), [const { None }; 4]);
+    }
+
+    const RESOURCE: &str = "deviceclass.resource.kubernetes.io/storage";
+
+    /// Has the pod ask by limits instead of a claim.
+    fn by_limits(pod: &mut Value) {
+        let limits = json!({"cpu": "1", "nvidia.com/gpu": "0", RESOURCE: "2"});
+        let containers =
+            json!([{"name": "log"}, {"name": "web", "image": "x", "resources": {"limits": limits}}]);
+        pod["spec"] = json!({"containers": containers, "initContainers": null});
+    }
+
+    #[test]
+    fn a_pod_that_asks_by_limits_is_known_by_its_resources_and_then_by_the_schedulers_claim() {
+        let mut pods = WaitingPods::default();
+        pods.apply(watcher::Event::Apply(pod("u1", by_limits)));
+        let question = pods.next_question(TIME, Instant::now()).unwrap();
+        assert_eq!((question.claims.len(), &question.resources), (0, &BTreeSet::from([RESOURCE.to_owned()])));
+        pods.answer(question, BTreeSet::from([network("storage")]));
+        assert_eq!(pods.places(&nodes(), TIME).len(), 1);
+        pods.apply(watcher::Event::Apply(pod("u1", |pod| {
+            by_limits(pod);
+            pod["status"]["extendedResourceClaimStatus"] =
+                json!({"requestMappings": [], "resourceClaimName": "u1-extended-resources-x7"});
+        })));
+        let question = pods.next_question(TIME, Instant::now()).unwrap();
+        assert_eq!(question.claims, BTreeSet::from(["u1-extended-resources-x7".to_owned()]));
+        assert!(question.resources.is_empty());
+        let found = Unschedulable::of(&pod("u1", by_limits)).unwrap();
+        let spec: Value = serde_json::from_str(&found.spec).unwrap();
+        assert_eq!(spec["containers"], json!([{"name": "web", "resources": {"limits": {RESOURCE: "2"}}}]));
+        let plain = |pod: &mut Value| pod["spec"] = json!({"containers": [{"name": "web"}]});
+        assert_eq!(Unschedulable::of(&pod("u1", plain)), None);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use netclaim_api::addresses::{AddressPoolSpec, NetworkAddresses};
 use netclaim_api::merge::{Asked, Base, Layer, merge};
-use netclaim_api::network::ClaimNetworkSpec;
 use netclaim_api::network::overlap::overlaps;
+use netclaim_api::network::{ClaimNetworkSpec, NetworkClass};
 use netclaim_api::{API_VERSION, Invalid, NetworkName, Quantity};
 use serde_json::Value;
 
@@ -31,13 +31,23 @@ pub(crate) fn group(api_version: &str) -> &str {
 impl KnownObjects {
     pub(crate) fn of(objects: &[Value], driver: &str) -> Self {
         let mut known = Self::default();
+        let mut made = Vec::new();
         for object in objects {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             let spec = &object["spec"];
             let api_version = object["apiVersion"].as_str().unwrap_or_default();
             match object["kind"].as_str().unwrap_or_default() {
                 "ClaimNetwork" if api_version == API_VERSION => {
-                    known.networks.extend(ClaimNetworkSpec::read(name, spec));
+                    let network = ClaimNetworkSpec::read(name, spec).ok();
+                    made.extend(network.iter().flat_map(|(name, spec)| {
+                        let class = |class: &NetworkClass| Class {
+                            network: Some(name.to_string()),
+                            layers: Layer::of_class(class).into_iter().collect(),
+                        };
+                        let classes = spec.classes(name);
+                        classes.iter().map(|of| (of.name.as_str().to_owned(), class(of))).collect::<Vec<_>>()
+                    }));
+                    known.networks.extend(network);
                 }
                 "AddressPool" if api_version == API_VERSION => {
                     known.pools.extend(AddressPoolSpec::read(name, spec).map(|pool| (name.to_owned(), pool)));
@@ -47,6 +57,10 @@ impl KnownObjects {
                 }
                 _ => {}
             }
+        }
+        // The controller leaves a class alone that is there.
+        for (name, class) in made {
+            known.classes.entry(name).or_insert(class);
         }
         known
     }

@@ -2,9 +2,8 @@
 
 use serde::Deserialize;
 
+use netclaim_bandwidth::{Limit, Limits};
 use netclaim_plugin::{Config, Failure};
-
-use crate::limits::{Limit, Limits};
 
 /// The keys of rates and bursts.
 pub(crate) const KEYS: [&str; 4] = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];

@@ -9,7 +9,7 @@ use nix::libc::{RTM_DELLINK, RTM_DELQDISC, RTM_GETLINK, RTM_GETQDISC, RTM_GETTFI
 use nix::libc::{RTM_NEWQDISC, RTM_NEWTFILTER, RTM_SETLINK};
 
 use crate::limits::{Bucket, Limits};
-use crate::messages::{self, Link};
+use crate::messages::{self, Link, Owner};
 
 /// For requests that make something.
 const NEW: u16 = NLM_F_CREATE | NLM_F_EXCL;
@@ -19,9 +19,10 @@ const REMOVE: &str = "remove its limits";
 
 /// An interface in the calling thread's network namespace, which is the container's.
 #[derive(Debug)]
-pub(crate) struct Interface {
+pub struct Interface {
     kernel: Requests,
     link: Link,
+    owner: Owner,
 }
 
 fn find(kernel: &mut Requests, action: &'static str, name: &str) -> Result<Option<Link>, Failure> {
@@ -29,8 +30,11 @@ fn find(kernel: &mut Requests, action: &'static str, name: &str) -> Result<Optio
     Ok(found.iter().find_map(|message| Link::decode(message)))
 }
 
-/// Removes the plugin's limits from an interface, which may be gone.
-pub(crate) fn remove_limits(name: &str) -> Result<(), Failure> {
+/// Removes the limits of an interface of the calling thread's network namespace; it may be gone.
+///
+/// # Errors
+/// What the kernel refused.
+pub fn remove_limits(name: &str) -> Result<(), Failure> {
     remove_limits_by(&mut Requests::open(name, REMOVE)?)
 }
 
@@ -41,8 +45,10 @@ fn remove_limits_by(kernel: &mut Requests) -> Result<(), Failure> {
     let interface = find(kernel, REMOVE, &name)?;
     let ifb = find(kernel, REMOVE, &ifb_name(&name))?;
     if let Some(interface) = interface {
-        let qdisc = messages::own_root_qdisc(interface.index);
-        kernel.ask(REMOVE, None, (RTM_DELQDISC, 0), &qdisc, NOT_OURS)?;
+        for owner in Owner::ALL {
+            let qdisc = messages::own_root_qdisc(interface.index, owner);
+            kernel.ask(REMOVE, None, (RTM_DELQDISC, 0), &qdisc, NOT_OURS)?;
+        }
         if ifb.is_some() {
             // Before the device: a filter without its device drops all received packets.
             let qdisc = messages::ingress_qdisc(interface.index);
@@ -58,20 +64,43 @@ fn remove_limits_by(kernel: &mut Requests) -> Result<(), Failure> {
 
 impl Interface {
     /// Finds the interface of this name.
-    pub(crate) fn find(name: &str) -> Result<Option<Self>, Failure> {
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn find(name: &str) -> Result<Option<Self>, Failure> {
         const ACTION: &str = "look it up";
         let mut kernel = Requests::open(name, ACTION)?;
         let link = find(&mut kernel, ACTION, name)?;
-        Ok(link.map(|link| Self { kernel, link }))
+        Ok(link.map(|link| Self { kernel, link, owner: Owner::Plugin }))
     }
 
-    /// Replaces the plugin's limits by these.
-    pub(crate) fn limit(&mut self, limits: &Limits) -> Result<(), Failure> {
+    /// Replaces the limits by these, without a trace of the earlier ones.
+    ///
+    /// # Errors
+    /// What the kernel refused, and which module it may lack.
+    pub fn limit(&mut self, limits: &Limits) -> Result<(), Failure> {
         remove_limits_by(&mut self.kernel)?;
         if let Some(limit) = limits.ingress {
             let ifb = self.add_ifb()?;
             self.add_bucket(ifb, limit.bucket(self.link.mtu), "limit ingress")?;
             self.redirect(ifb)?;
+        }
+        if let Some(limit) = limits.egress {
+            self.add_bucket(self.link.index, limit.bucket(self.link.mtu), "limit egress")?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the limits by these. Those that are whole only get other rates: no packet is lost, and no
+    /// time passes without limits.
+    pub(crate) fn adjust(&mut self, limits: &Limits, owner: Owner) -> Result<(), Failure> {
+        self.owner = owner;
+        let (ifb, root) = (self.redirected_to()?, self.own_bucket()?);
+        if ifb.is_ok() != limits.ingress.is_some() || (root && limits.egress.is_none()) {
+            return self.limit(limits);
+        }
+        if let (Some(limit), Ok(ifb)) = (limits.ingress, ifb) {
+            self.add_bucket(ifb, limit.bucket(self.link.mtu), "limit ingress")?;
         }
         if let Some(limit) = limits.egress {
             self.add_bucket(self.link.index, limit.bucket(self.link.mtu), "limit egress")?;
@@ -101,7 +130,7 @@ impl Interface {
     /// Makes a token bucket the root qdisc of a link.
     fn add_bucket(&mut self, link: u32, bucket: Bucket, action: &'static str) -> Result<(), Failure> {
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        let qdisc = messages::token_bucket(link, bucket);
+        let qdisc = messages::token_bucket(link, self.owner, bucket);
         self.kernel.ask(action, Some("sch_tbf"), (RTM_NEWQDISC, flags), &qdisc, &[]).map(drop)
     }
 
@@ -115,8 +144,11 @@ impl Interface {
         self.kernel.ask(ACTION, modules, (RTM_NEWTFILTER, NEW), &filter, &[]).map(drop)
     }
 
-    /// Compares the interface's limits with these.
-    pub(crate) fn check(&mut self, limits: &Limits) -> Result<(), Failure> {
+    /// Compares the interface's limits with these. Stricter ones do not differ.
+    ///
+    /// # Errors
+    /// What differs, or why the kernel cannot be asked.
+    pub fn check(&mut self, limits: &Limits) -> Result<(), Failure> {
         if let Some(limit) = limits.egress {
             let difference = self.bucket_difference(self.link.index, limit.bucket(self.link.mtu))?;
             self.require_none("egress", difference)?;
@@ -143,12 +175,20 @@ impl Interface {
     }
 
     fn ingress_difference(&mut self, bucket: Bucket) -> Result<Option<String>, Failure> {
+        match self.redirected_to()? {
+            Ok(ifb) => self.bucket_difference(ifb, bucket),
+            Err(problem) => Ok(Some(problem)),
+        }
+    }
+
+    /// Returns the index of the device to which received packets are redirected, or why none is.
+    fn redirected_to(&mut self) -> Result<Result<u32, String>, Failure> {
         let name = ifb_name(self.kernel.interface());
         let Some(ifb) = find(&mut self.kernel, "look up the ifb device", &name)? else {
-            return Ok(Some(format!("the device {name} is gone")));
+            return Ok(Err(format!("the device {name} is gone")));
         };
         if !ifb.is_up {
-            return Ok(Some(format!("the device {name} is down")));
+            return Ok(Err(format!("the device {name} is down")));
         }
         let filters = messages::ingress_filters(self.link.index);
         // The kernel answers with these if the interface has no ingress qdisc.
@@ -156,18 +196,28 @@ impl Interface {
         let request = (RTM_GETTFILTER, NLM_F_DUMP);
         let filters = self.kernel.ask("read its filters", None, request, &filters, accepted)?;
         if !filters.iter().any(|filter| messages::redirect_target(filter) == Some(ifb.index)) {
-            return Ok(Some(format!("received packets are not redirected to the device {name}")));
+            return Ok(Err(format!("received packets are not redirected to the device {name}")));
         }
-        self.bucket_difference(ifb.index, bucket)
+        Ok(Ok(ifb.index))
+    }
+
+    /// Whether the root qdisc is of this library.
+    fn own_bucket(&mut self) -> Result<bool, Failure> {
+        let found = self.root_qdisc(self.link.index)?;
+        Ok(found.as_deref().is_some_and(messages::is_own))
     }
 
     /// How the root qdisc of a link differs from a bucket.
     fn bucket_difference(&mut self, link: u32, bucket: Bucket) -> Result<Option<String>, Failure> {
+        Ok(messages::difference(self.root_qdisc(link)?.as_deref(), bucket))
+    }
+
+    fn root_qdisc(&mut self, link: u32) -> Result<Option<Vec<u8>>, Failure> {
         let qdisc = messages::root_qdisc(link);
         // Without NLM_F_ECHO the kernel sends the answer to other sockets only.
         let request = (RTM_GETQDISC, NLM_F_ECHO);
         let found = self.kernel.ask("read its qdisc", None, request, &qdisc, &[Errno::ENOENT])?;
-        Ok(messages::difference(found.first().map(Vec::as_slice), bucket))
+        Ok(found.into_iter().next())
     }
 }
 

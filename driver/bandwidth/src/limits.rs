@@ -20,16 +20,17 @@ const OFFLOADED: u64 = 64 * 1024 + FRAME_HEADER;
 
 /// The limits of an interface. A direction without one stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// For received packets.
-    pub(crate) ingress: Option<Limit>,
+    pub ingress: Option<Limit>,
     /// For sent packets.
-    pub(crate) egress: Option<Limit>,
+    pub egress: Option<Limit>,
 }
 
-/// The limit of one direction.
+/// The limit of one direction: a rate, and a burst. A burst that is not given is what the rate yields in
+/// 4 ms, and at least a packet of 64 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limit {
+pub struct Limit {
     /// Bytes per second, not 0.
     rate: u64,
     /// Bytes.
@@ -49,11 +50,10 @@ pub(crate) struct Bucket {
 
 impl Limit {
     /// Converts bit/s and bits; 0 means none. `direction` is the prefix of the keys in errors.
-    pub(crate) fn new(
-        direction: &str,
-        rate: Option<u64>,
-        burst: Option<u64>,
-    ) -> Result<Option<Self>, Failure> {
+    ///
+    /// # Errors
+    /// A burst without a rate, a rate of less than a byte per second, or a burst of more than 32 bits.
+    pub fn new(direction: &str, rate: Option<u64>, burst: Option<u64>) -> Result<Option<Self>, Failure> {
         let set = |value: Option<u64>| value.filter(|value| *value > 0);
         let (rate, burst) = match (set(rate), set(burst)) {
             (Some(rate), burst) => (rate, burst),
@@ -74,6 +74,17 @@ impl Limit {
             })
         });
         Ok(Some(Self { rate: rate / 8, burst: burst.transpose()? }))
+    }
+
+    /// Returns the limit of this rate in bit/s, with a burst that fits it; at least a byte per second.
+    pub fn of_rate(rate: u64) -> Self {
+        Self { rate: (rate / 8).max(1), burst: None }
+    }
+
+    /// Returns the stricter one: of lower rate.
+    #[must_use]
+    pub fn stricter(self, other: Option<Self>) -> Self {
+        other.filter(|other| other.rate < self.rate).unwrap_or(self)
     }
 
     /// Returns the bucket for an interface with this MTU.
@@ -104,6 +115,13 @@ mod tests {
         let limit = |rate, burst| Limit::new("egress", Some(rate), burst).expect("is valid");
         assert_eq!(limit(80, None), Some(Limit { rate: 10, burst: None }));
         assert_eq!(limit(160, Some(8)), Some(Limit { rate: 20, burst: Some(1) }));
+    }
+
+    #[test]
+    fn the_stricter_limit_is_that_of_the_lower_rate() {
+        let (low, high) = (Limit::of_rate(80), Limit::of_rate(160));
+        assert_eq!([high.stricter(Some(low)), low.stricter(Some(high)), low.stricter(None)], [low; 3]);
+        assert_eq!(Limit::of_rate(0), Limit { rate: 1, burst: None });
     }
 
     #[test]

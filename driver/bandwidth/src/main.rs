@@ -11,9 +11,9 @@
 //!
 //! * Configuration: `ingressRate`, `egressRate` in bit/s, `ingressBurst`, `egressBurst` in bits, as for the
 //!   reference plugin. The runtime passes them as the capability `bandwidth`. The same keys of the plugin's
-//!   object count for a direction that the capability does not set. A burst is optional, see [`limits`].
+//!   object count for a direction that the capability does not set. A burst is optional, see
+//!   [`netclaim_bandwidth::Limit`].
 //!   Ingress is what the container receives. A direction without a rate stays as it is.
-//! * The name of the `ifb` device is derived from the interface's name; its alias names the interface.
 //! * The previous result is passed on unchanged; one without `cniVersion` gets the configuration's. The
 //!   plugin stores nothing outside the namespace: GC and STATUS have nothing to do, and DEL succeeds if the
 //!   namespace is gone.
@@ -22,26 +22,15 @@
 //! * CNI 0.3.0 to 1.1.0. The process needs CAP_SYS_ADMIN (setns) and CAP_NET_ADMIN; the kernel `sch_tbf`, and
 //!   for ingress `sch_ingress`, `cls_u32`, `act_mirred` and `ifb`.
 //!
-//! # Limitations
-//! * A container with CAP_NET_ADMIN can remove the qdiscs, or add an interface without limits. CHECK detects
-//!   the first, nothing prevents it. Containers do not have CAP_NET_ADMIN by default.
-//! * Received traffic has already crossed the wire when it waits or is dropped here: senders slow down only
-//!   if the protocol does (TCP, QUIC).
-//! * `ipvlan` in mode `l3s` passes received packets around the ingress hook: ingress is not limited there.
-//! * Sockets that bypass the kernel's network stack (AF_XDP without copying, DPDK, RDMA) bypass its qdiscs,
-//!   too.
+//! What it cannot do is with the library of the same name, which does the work.
 #![forbid(unsafe_code)]
 
 mod config;
-mod interface;
-mod limits;
-mod messages;
 
 use std::process::ExitCode;
 
+use netclaim_bandwidth::{Interface, remove_limits};
 use netclaim_plugin::{Config, Failure, Plugin, enter_if_there, enter_required};
-
-use interface::Interface;
 
 struct Bandwidth;
 
@@ -63,7 +52,7 @@ impl Plugin for Bandwidth {
     fn del(_: &Config) -> Result<(), Failure> {
         let name = netclaim_plugin::interface()?;
         // The limits end with the namespace.
-        if enter_if_there()? { interface::remove_limits(&name) } else { Ok(()) }
+        if enter_if_there()? { remove_limits(&name) } else { Ok(()) }
     }
 
     fn check(config: &Config) -> Result<(), Failure> {

@@ -11,8 +11,29 @@ use crate::limits::Bucket;
 const ROOT: u32 = 0xffff_ffff;
 const INGRESS: u32 = 0xffff_fff1;
 const INGRESS_HANDLE: u32 = 0xffff_0000;
-/// Marks a root qdisc as the plugin's.
-const OUR_HANDLE: u32 = 0x6e63_0000;
+
+/// For whom a root qdisc is, which its handle says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Owner {
+    /// The plugin's, as configured.
+    Plugin = 0x6e63_0000,
+    /// A program's that shares a link out.
+    Sharer = 0x6e73_0000,
+}
+
+impl Owner {
+    pub(crate) const ALL: [Self; 2] = [Self::Plugin, Self::Sharer];
+
+    const fn handle(self) -> u32 {
+        self as u32
+    }
+
+    /// Whether this is its qdisc.
+    fn has(self, qdisc: &[u8]) -> bool {
+        u32_at(qdisc, 8) == Some(self.handle())
+    }
+}
 
 // linux/pkt_cls.h, as far as the libc crate lacks them.
 const TCA_TBF_PARMS: u16 = 1;
@@ -60,7 +81,7 @@ pub(crate) fn up_with_alias(index: u32, alias: &str) -> Body {
 }
 
 /// A token bucket as the root qdisc of a link.
-pub(crate) fn token_bucket(link: u32, bucket: Bucket) -> Body {
+pub(crate) fn token_bucket(link: u32, owner: Owner, bucket: Bucket) -> Body {
     // struct tc_tbf_qopt: rate and peak rate (struct tc_ratespec), limit, buffer, mtu. Rate and buffer have
     // attributes of their own, which hold larger values.
     let mut parameters = [0; 36];
@@ -71,12 +92,12 @@ pub(crate) fn token_bucket(link: u32, bucket: Bucket) -> Body {
         .with(TCA_TBF_PARMS, &parameters)
         .with(TCA_TBF_RATE64, &bucket.rate.to_ne_bytes())
         .with(TCA_TBF_BURST, &bucket.burst.to_ne_bytes());
-    own_root_qdisc(link).with_nested(TCA_OPTIONS, options)
+    own_root_qdisc(link, owner).with_nested(TCA_OPTIONS, options)
 }
 
-/// The plugin's own root qdisc of a link, without options.
-pub(crate) fn own_root_qdisc(link: u32) -> Body {
-    tcmsg(link, OUR_HANDLE, ROOT, 0).with_name(TCA_KIND, "tbf")
+/// The owner's root qdisc of a link, without options.
+pub(crate) fn own_root_qdisc(link: u32, owner: Owner) -> Body {
+    tcmsg(link, owner.handle(), ROOT, 0).with_name(TCA_KIND, "tbf")
 }
 
 pub(crate) fn root_qdisc(link: u32) -> Body {
@@ -120,7 +141,13 @@ pub(crate) fn redirect_target(filter: &[u8]) -> Option<u32> {
     u32_at(attribute(attribute(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS)?, 24)
 }
 
-/// How a qdisc differs from a token bucket with these parameters.
+/// Whether a qdisc is one that [`token_bucket`] makes.
+pub(crate) fn is_own(qdisc: &[u8]) -> bool {
+    Owner::ALL.iter().any(|owner| owner.has(qdisc))
+}
+
+/// How a qdisc differs from a token bucket with these parameters. One of a lower rate does not if it is of
+/// whoever shares the link out, who is the only one to know how far it is limited further.
 pub(crate) fn difference(qdisc: Option<&[u8]>, bucket: Bucket) -> Option<String> {
     let Some(attributes) = qdisc.and_then(|qdisc| qdisc.get(TCMSG..)) else {
         return Some("there is no qdisc".to_owned());
@@ -129,13 +156,17 @@ pub(crate) fn difference(qdisc: Option<&[u8]>, bucket: Bucket) -> Option<String>
     if kind != "tbf" {
         return Some(format!("the qdisc is {kind:?} instead of tbf"));
     }
-    attribute(attributes, TCA_OPTIONS).and_then(|options| options_difference(options, bucket))
+    let is_shared = qdisc.is_some_and(|qdisc| Owner::Sharer.has(qdisc));
+    attribute(attributes, TCA_OPTIONS).and_then(|options| options_difference(options, bucket, is_shared))
 }
 
-fn options_difference(options: &[u8], bucket: Bucket) -> Option<String> {
+fn options_difference(options: &[u8], bucket: Bucket, is_shared: bool) -> Option<String> {
     let parameters = attribute(options, TCA_TBF_PARMS)?;
     let rate = attribute(options, TCA_TBF_RATE64).and_then(|rate| u64_at(rate, 0));
     let rate = rate.or_else(|| u32_at(parameters, 8).map(u64::from))?;
+    if is_shared && rate < bucket.rate {
+        return None;
+    }
     if rate != bucket.rate {
         return Some(format!("the rate is {rate} byte/s instead of {}", bucket.rate));
     }
@@ -182,8 +213,9 @@ mod tests {
     fn a_bucket_differs_from_another_by_rate_burst_and_queue() {
         let bucket = Bucket { rate: 12_500_000_000, burst: 50_000_000, limit: 362_500_000 };
         let ticks = 62_500;
-        let found =
-            |rate, limit, ticks| options_difference(&options(rate, limit, ticks), bucket).unwrap_or_default();
+        let found = |rate, limit, ticks| {
+            options_difference(&options(rate, limit, ticks), bucket, false).unwrap_or_default()
+        };
         assert_eq!(found(bucket.rate, bucket.limit, ticks), "");
         assert_eq!(found(bucket.rate, bucket.limit, ticks - 1), "", "rounded by the kernel");
         assert_eq!(
@@ -195,5 +227,8 @@ mod tests {
             found(bucket.rate, bucket.limit, ticks / 2),
             "the burst is 25000000 bytes instead of 50000000"
         );
+        let shared = |rate| options_difference(&options(rate, 1, 1), bucket, true);
+        assert_eq!(shared(12_500_000), None, "limited further by who shares the link out");
+        assert!(shared(bucket.rate + 1).is_some());
     }
 }

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use netclaim_bandwidth::{Failure, Limit, Limits, restore, share};
 use netclaim_cni::{Attachment, NetworkList, Runtime};
 use plugin_host::{Attached, Feature, Host, LONG, Netns, attachment, on_a_host, run};
 use serde_json::{Value, json};
@@ -280,6 +281,47 @@ fn the_next_add_repairs_an_incomplete_one() {
         attached.netns.inside(|| run(&command));
         assert!(!plugin("CHECK", &attached, new.clone()));
         assert!(plugin("DEL", &attached, new) && rates(&attached.netns).is_empty());
+    });
+}
+
+#[test]
+#[ignore = "needs root and NETCLAIM_CNI_BIN"]
+fn a_share_changes_under_traffic_and_what_the_plugin_made_comes_back() {
+    with_uplink(&[], async |host| {
+        let list = macvlan(&host);
+        let both = |rate| Limits { ingress: Some(Limit::of_rate(rate)), egress: Some(Limit::of_rate(rate)) };
+        let set = |of: &Attached, set: fn(&str, &Limits) -> Result<(), Failure>, limits: Limits| {
+            of.netns.inside(|| set("net1", &limits).unwrap());
+        };
+        let own = json!({"bandwidth": {"egressRate": 80_000_000}});
+        let only_egress = Limits { egress: Some(Limit::of_rate(80_000_000)), ..Limits::default() };
+        for (args, made) in [(json!({}), Limits::default()), (own, only_egress)] {
+            let attached = host.attach(&list, &args).await;
+            let before = rates(&attached.netns);
+            for rate in [40_000_000, 16_000_000, 24_000_000] {
+                set(&attached, share, both(rate));
+                assert_eq!(rates(&attached.netns), [rate / 8; 2]);
+                host.check(&list, &attached).await.unwrap();
+            }
+            let (free, outside) = neighbour(&host, &list).await;
+            thread::scope(|scope| {
+                let found = scope.spawn(|| measure(&attached.netns, &free, outside[0]));
+                thread::sleep(Duration::from_secs(1));
+                set(&attached, share, both(12_000_000));
+                // A second of each.
+                assert_limited("egress", found.join().unwrap(), 18e6);
+            });
+            attached.netns.inside(|| run("tc qdisc del dev net1 root"));
+            set(&attached, share, both(8_000_000));
+            assert_eq!(rates(&attached.netns), [1_000_000; 2], "it is whole again");
+            set(&attached, restore, made);
+            assert_eq!(rates(&attached.netns), before);
+            host.check(&list, &attached).await.unwrap();
+            set(&attached, share, both(8_000_000));
+            host.del(&list, &attached).await.unwrap();
+            host.runtime.del(&list, &attachment("neighbour", &free), None, LONG).await.unwrap();
+            attached.netns.inside(|| assert_eq!(share("gone", &both(8)).is_ok(), true));
+        }
     });
 }
 

@@ -1,5 +1,5 @@
-//! Fuzz targets: everything that tenants, plugins, other programs' files and the container runtime's socket
-//! make a node parse.
+//! Fuzz targets: everything that tenants, plugins, other programs' files, the container runtime's socket and
+//! the network make a node parse.
 //!
 //! A target takes any bytes and panics when something does not hold that the parsed module promises: not only
 //! that it survives, but that what it accepts reads back the same, and what it hands on is what it was given.
@@ -13,6 +13,7 @@
 
 mod cache;
 mod config;
+mod frames;
 mod host_local;
 mod journal;
 mod nri;
@@ -24,9 +25,10 @@ mod result;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target; its corpus is the directory of its name.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("cache", cache::cache),
     ("config", config::config),
+    ("frames", frames::frames),
     ("host_local", host_local::host_local),
     ("journal", journal::journal),
     ("nri", nri::nri),

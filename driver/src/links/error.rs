@@ -87,6 +87,14 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// No probes can be sent or heard.
+    #[error("link {link}: cannot send probes to other nodes")]
+    Ping {
+        /// Its name.
+        link: String,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The kernel does not ask for a neighbour.
     #[error("link {link}: cannot ask for the hardware address of {ip}")]
     Neighbour {

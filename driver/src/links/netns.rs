@@ -23,6 +23,7 @@ use super::error::Error;
 use super::link::Link;
 use super::netlink;
 use super::on_the_wire;
+use super::ping::{self, Ping, Pinged};
 use super::probe::{self, InUse};
 
 /// The namespace of the process: that of its first thread, which never leaves it.
@@ -167,6 +168,26 @@ impl Netns {
     pub async fn found_in_use(&self, name: &str) -> Result<Vec<InUse>, Error> {
         let name = name.to_owned();
         self.run(move || probe::found_by_kernel(&name)).await?
+    }
+
+    /// Returns those of the addresses of a link in the namespace that other hosts have besides, as
+    /// [`Netns::in_use`] does, and tells no neighbour.
+    ///
+    /// # Errors
+    /// As of [`Netns::in_use`].
+    pub async fn used_twice(&self, name: &str, ips: Vec<IpAddr>) -> Result<Vec<InUse>, Error> {
+        let name = name.to_owned();
+        self.run(move || probe::used_twice(&name, &ips)).await?
+    }
+
+    /// Sends probes by a link in the namespace, and returns which it has heard of others. Takes
+    /// [`Ping::WINDOW`].
+    ///
+    /// # Errors
+    /// As of [`Netns::in_use`].
+    pub async fn ping(&self, name: &str, ping: Ping) -> Result<Pinged, Error> {
+        let name = name.to_owned();
+        self.run(move || ping::ping(&name, ping)).await?
     }
 
     /// Announces addresses of a link in the namespace that [nobody else has](Netns::in_use), and has the

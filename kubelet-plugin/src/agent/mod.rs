@@ -41,6 +41,7 @@ use crate::devices::node_labels::NodeLabels;
 use crate::devices::publish::{Devices, Inputs};
 use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
+use crate::guarantee::Guarantee;
 use crate::history::{self, History};
 use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::facts::NodeFacts;
@@ -50,6 +51,7 @@ use crate::node_networks::{self, Keeper, NodeJournal, NodeNetworks, NodeSandbox}
 use crate::parent::agent_socket::{self, Health};
 use crate::parent::leftovers::Mark;
 use crate::parent::{IDENTITY, STARTS};
+use crate::ping;
 use crate::pods::owner::{Journal, ObjectRef, Plan};
 use crate::pods::{Change, KnownPods, KubeletPods, NodePods, SeenPod};
 use crate::prepare::call::{Calls, NodeAgent};
@@ -81,6 +83,8 @@ pub(crate) struct Agent {
     plugins: Arc<CniPlugins>,
     node_networks: Arc<NodeNetworks>,
     programs: (Programs, bool),
+    /// Why no container with a claim can be created on this node.
+    no_hook: watch::Sender<Option<String>>,
     journal: Journal,
     gate: Arc<GateKeeper>,
     history: Arc<History>,
@@ -90,6 +94,7 @@ pub(crate) struct Agent {
     plan_lock: Arc<PlanLock>,
     leases: Arc<Leases>,
     mender: Arc<Mender>,
+    guarantee: Option<Arc<Guarantee<CniPlugins, GateKeeper>>>,
     known_pods: Arc<KnownPods>,
     waker: Waker,
     waking: Option<waking::Events>,
@@ -111,7 +116,8 @@ impl Agent {
         reports: mpsc::UnboundedSender<Update>,
     ) -> Result<Self> {
         let programs = Programs::find(&args)?;
-        let all_current = programs.install()?;
+        let no_hook = watch::Sender::new(None);
+        let all_current = programs.install_or_say(&no_hook);
         let loaded = journal.load()?;
         for file in &loaded.unreadable {
             let (path, reason) = (file.path.display(), &file.reason);
@@ -136,10 +142,12 @@ impl Agent {
             pods: Arc::new(NodePods::new(client.clone(), &args.node_name, Arc::clone(&known_pods))),
             events: Events::new(client.clone(), &args.driver_name, &args.node_name),
             programs: (programs, all_current),
+            no_hook,
             blocks: watch::channel(OwnBlocks::default()).1,
             plan_lock: Arc::default(),
             leases: Arc::new(Leases::new(client.clone(), &args.node_name)),
             mender: Arc::default(),
+            guarantee: None,
             known_pods,
             waker,
             waking: Some(waking).filter(|_| args.wake_pods),
@@ -217,6 +225,14 @@ impl Agent {
         self.parts.start_until_cancelled("keeping leases of addresses", async move {
             leases.keep(&attacher).await;
         });
+    }
+
+    /// Starts to hold pods that were granted nothing to what is not granted.
+    pub(crate) fn guarantee_bandwidth(&mut self, inventory: watch::Receiver<Option<Arc<Inventory>>>) {
+        let guarantee = Guarantee::new(&self.attacher, inventory);
+        self.gate.limit_by(Arc::clone(&guarantee) as _);
+        self.guarantee = Some(Arc::clone(&guarantee));
+        self.parts.start_until_cancelled("guaranteeing bandwidth", guarantee.run());
     }
 
     /// Starts to set up on the node what pods' ClaimNetworks need there. Returns those that are not set up.
@@ -298,7 +314,9 @@ impl Agent {
             reservations: self.reservations.clone(),
             obstacle: self.obstacle.clone(),
         };
-        let (inputs, attacher) = (Inputs { inventory, unavailable, node_uid }, Arc::clone(&self.attacher));
+        let no_hook = self.no_hook.subscribe();
+        let (inputs, attacher) =
+            (Inputs { inventory, unavailable, node_uid, no_hook }, Arc::clone(&self.attacher));
         self.parts
             .start("publishing devices", |cancel| devices.publish(inputs, attacher, health_sender, cancel));
         Ok(health)
@@ -419,6 +437,7 @@ impl Agent {
         });
         let readiness = Readiness {
             journal: self.journal.health(),
+            no_hook: self.no_hook.subscribe(),
             obstacle: self.obstacle.subscribe(),
             connected,
             not_connected,
@@ -435,6 +454,7 @@ impl Agent {
         sandboxes: Arc<Sandboxes>,
         health: Health,
     ) -> Result<()> {
+        let known = inventory.clone();
         let node = Arc::new(NodeAgent {
             client: self.client.clone(),
             driver: self.args.driver_name.clone(),
@@ -457,6 +477,7 @@ impl Agent {
             reservations: self.reservations.clone(),
             waker: self.waker.clone(),
             mended: Default::default(),
+            no_hook: self.no_hook.subscribe(),
         });
         let mender: Arc<dyn Mend> = Arc::clone(&node) as _;
         let _ = self.mender.set(Arc::downgrade(&mender));
@@ -470,20 +491,29 @@ impl Agent {
         let (answering, readiness) = (Arc::clone(&node), self.node_networks.readiness());
         let (history, attached) = (self.history.files().clone(), Arc::clone(&self.attacher));
         let (events, may_capture) = (self.events.clone(), self.args.allow_capture);
+        let guarantee = self.guarantee.clone();
         self.parts.start_until_cancelled(
             "answering questions",
             questions::serve(asked, move |question| {
                 let (node, readiness, history) = (Arc::clone(&answering), readiness.clone(), history.clone());
                 let (attacher, events) = (Arc::clone(&attached), events.clone());
                 let tell = move |pod: &ObjectRef, reason, note| events.note_pod(pod, reason, "Capture", note);
+                let (known, guarantee) = (known.clone(), guarantee.clone());
                 async move {
                     match question {
                         Question::Network(name) => {
                             Answer::DryRun(Box::new(node.dry_run(&name, &readiness).await))
                         }
                         Question::Who(subject) => answer_of(history, subject).await,
-                        Question::Traffic(of) => Answer::Traffic(traffic::measure(&attacher, &of).await),
+                        Question::Traffic(of) => {
+                            let shares = guarantee.map(|guarantee| guarantee.shares()).unwrap_or_default();
+                            Answer::Traffic(traffic::measure(&attacher, &of, &shares).await)
+                        }
                         Question::Capture(of) => capture::permit(&*attacher, may_capture, &of, tell),
+                        Question::Ping(run) => {
+                            let known = known.borrow().clone();
+                            ping::probe(&run, &node.node_name, known.as_deref(), &attacher).await
+                        }
                     }
                 }
             }),
@@ -505,7 +535,8 @@ impl Agent {
         let (parts, metrics) = (&mut self.parts, &self.metrics);
         parts.start_until_cancelled("trimming memory", memory::trim_regularly());
         let (programs, all_current) = self.programs.clone();
-        let installing = programs.keep_installing(all_current, metrics.outdated.clone());
+        let installing =
+            programs.keep_installing(all_current, self.no_hook.clone(), metrics.outdated.clone());
         parts.start_until_cancelled("installing programs", installing);
         let journal = watch_journal(self.journal.clone(), metrics.attachments.clone());
         parts.start_until_cancelled("watching the journal", journal);

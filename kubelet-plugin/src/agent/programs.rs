@@ -6,16 +6,21 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use netclaim_cni::error_chain;
 use netclaim_cni::{BANDWIDTH_PLUGIN, ROUTE_PLUGIN};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::watch;
 
 use crate::args::Args;
+
+/// The setting that says where the hook is.
+const STATE_DIR: &str = "agent.stateDir of the chart (--state-dir)";
 
 /// From one try to install programs to the next.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Why the agent cannot run with the programs that are there.
+/// Why no container with a claim can be created with the programs that are there.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramsError {
     #[error("cannot find the agent's own executable")]
@@ -26,11 +31,15 @@ pub(crate) enum ProgramsError {
         #[source]
         source: io::Error,
     },
-    #[error("cannot install the hook {} as {}: see --hook", from.display(), to.display())]
-    NoHook { from: PathBuf, to: PathBuf },
+    #[error("cannot install the hook as {}: set {STATE_DIR} to a directory of the node that can be written", to.display())]
+    NoHook {
+        to: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error(
-        "the container runtime cannot run the hook {}: its file system is mounted noexec. Mount it without, or put --state-dir on another \
-         file system of the node",
+        "the container runtime cannot run the hook {}: its file system is mounted noexec. Set {STATE_DIR} to a directory of the node on \
+         another file system, or mount this one without",
         hook.display()
     )]
     NoExec { hook: PathBuf },
@@ -66,34 +75,54 @@ impl Programs {
     pub(crate) fn install(&self) -> Result<bool, ProgramsError> {
         let mut all_current = true;
         for (from, to) in std::iter::once(&self.hook).chain(&self.plugins) {
-            if let Err(error) = install(from, to) {
-                let (from, to) = (from.display(), to.display());
-                tracing::warn!(%from, %to, %error, "cannot install a program, using the one of an earlier agent");
-                all_current = false;
+            let Err(error) = install(from, to) else { continue };
+            let (from, path) = (from.display(), to.display());
+            tracing::warn!(%from, to = %path, %error, "cannot install a program, using the one of an earlier agent");
+            all_current = false;
+            if *to == self.hook.1 && !to.exists() {
+                return Err(ProgramsError::NoHook { to: to.clone(), source: error });
             }
         }
-        let (from, to) = &self.hook;
-        if !to.exists() {
-            return Err(ProgramsError::NoHook { from: from.clone(), to: to.clone() });
-        }
         // A host's mount options hold in the agent's mount of it, too.
-        if statvfs(to).is_ok_and(|found| found.flags().contains(FsFlags::ST_NOEXEC)) {
-            return Err(ProgramsError::NoExec { hook: to.clone() });
+        let hook = &self.hook.1;
+        if statvfs(hook).is_ok_and(|found| found.flags().contains(FsFlags::ST_NOEXEC)) {
+            return Err(ProgramsError::NoExec { hook: hook.clone() });
         }
         Ok(all_current)
     }
 
+    /// Installs the programs, and says in `reason` why no container with a claim can be created. Returns
+    /// whether all are current.
+    pub(crate) fn install_or_say(&self, reason: &watch::Sender<Option<String>>) -> bool {
+        let installed = self.install();
+        let found = installed.as_ref().err().map(|error| error_chain(error));
+        reason.send_if_modified(|before| {
+            let is_new = *before != found;
+            if let (true, Some(found)) = (is_new, &found) {
+                tracing::error!("no claim is prepared on this node: {found}");
+            }
+            *before = found;
+            is_new
+        });
+        matches!(installed, Ok(true))
+    }
+
     /// Retries until all programs are installed.
-    pub(crate) async fn keep_installing(self, mut all_current: bool, outdated: Gauge) {
+    pub(crate) async fn keep_installing(
+        self,
+        mut all_current: bool,
+        reason: watch::Sender<Option<String>>,
+        outdated: Gauge,
+    ) {
         loop {
             outdated.set(i64::from(!all_current));
             if all_current {
                 return std::future::pending().await;
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
-            let programs = self.clone();
-            let installed = tokio::task::spawn_blocking(move || programs.install()).await;
-            all_current = matches!(installed, Ok(Ok(true)));
+            let (programs, reason) = (self.clone(), reason.clone());
+            let installed = tokio::task::spawn_blocking(move || programs.install_or_say(&reason)).await;
+            all_current = matches!(installed, Ok(true));
         }
     }
 }
@@ -150,9 +179,13 @@ mod tests {
         assert!(!programs.install().unwrap());
         assert_eq!(fs::read_to_string(&to).unwrap(), "1");
         fs::remove_file(&to).unwrap();
-        programs.install().expect_err("no container could be created");
+        let reason = watch::Sender::new(None);
+        assert!(!programs.install_or_say(&reason), "no container could be created");
+        let why = reason.borrow().clone().unwrap();
+        assert!(why.contains("state/bin/hook: set agent.stateDir") && why.contains("directory"), "{why}");
         fs::remove_dir(&obstacle).unwrap();
-        assert!(programs.install().unwrap());
+        assert!(programs.install_or_say(&reason));
+        assert_eq!(*reason.borrow(), None);
         assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o755);
     }
     #[test]
@@ -171,9 +204,14 @@ mod tests {
             let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
             write(&from, "1");
             let programs = Programs { hook: (from, to), plugins: Vec::new() };
-            programs.install().expect_err("containers would fail for good").to_string()
+            let reason = watch::Sender::new(None);
+            assert!(!programs.install_or_say(&reason), "containers would fail for good");
+            reason.borrow().clone()
         });
-        let error = of_thread.join().unwrap();
-        assert!(error.contains("state/bin/hook: its file system is mounted noexec"), "{error}");
+        let reason = of_thread.join().unwrap().unwrap();
+        assert!(
+            reason.contains("state/bin/hook: its file system is mounted noexec. Set agent.stateDir"),
+            "{reason}"
+        );
     }
 }

@@ -22,6 +22,8 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) enum Missing {
     #[error("no pod can be attached: {0}")]
     Journal(String),
+    #[error("no claim is prepared: {0}")]
+    Hook(String),
     #[error(transparent)]
     Runtime(NotConnected),
     #[error("no device is published: {0}")]
@@ -52,6 +54,8 @@ impl fmt::Display for NotReady {
 pub(crate) struct Readiness {
     /// Why the journal refuses writes; `None` while it takes them.
     pub(crate) journal: watch::Receiver<Option<String>>,
+    /// Why no container with a claim can be created; `None` while one can.
+    pub(crate) no_hook: watch::Receiver<Option<String>>,
     /// Why nothing can be published on this API server; `None` while something can.
     pub(crate) obstacle: watch::Receiver<Option<String>>,
     /// Whether the runtime is connected by NRI.
@@ -70,11 +74,13 @@ impl Readiness {
     /// Everything that it lacks.
     pub(crate) fn check(&self) -> Result<(), NotReady> {
         let journal = self.journal.borrow().clone().map(Missing::Journal);
+        let hook = self.no_hook.borrow().clone().map(Missing::Hook);
         let runtime = (!*self.connected.borrow()).then(|| Missing::Runtime(self.not_connected.clone()));
         let registration = (!self.registered.exists())
             .then(|| Missing::Registration { kubelet_dir: self.kubelet_dir.clone() });
         let server = self.obstacle.borrow().clone().map(Missing::Server);
-        let missing: Vec<Missing> = [journal, runtime, registration, server].into_iter().flatten().collect();
+        let missing = [journal, hook, runtime, registration, server];
+        let missing: Vec<Missing> = missing.into_iter().flatten().collect();
         if missing.is_empty() { Ok(()) } else { Err(NotReady(missing)) }
     }
 }
@@ -123,12 +129,14 @@ mod tests {
     #[test]
     fn an_agent_is_ready_when_it_lacks_nothing() {
         let (journal, journal_seen) = watch::channel(None);
+        let (no_hook, no_hook_seen) = watch::channel(None);
         let (connected, connected_seen) = watch::channel(false);
         let (obstacle, obstacle_seen) = watch::channel(None);
         let dir = tempfile::tempdir().unwrap();
         let registered = dir.path().join("agent");
         let readiness = Readiness {
             journal: journal_seen,
+            no_hook: no_hook_seen,
             obstacle: obstacle_seen,
             connected: connected_seen,
             not_connected: NotConnected { socket: "/nri.sock".into() },
@@ -158,6 +166,9 @@ mod tests {
         journal.send_replace(Some("the disk is full".to_owned()));
         assert_eq!(reasons(), ["no pod can be attached: the disk is full"]);
         journal.send_replace(None);
+        no_hook.send_replace(Some("its file system is mounted noexec".to_owned()));
+        assert_eq!(reasons(), ["no claim is prepared: its file system is mounted noexec"]);
+        no_hook.send_replace(None);
         obstacle.send_replace(Some("the API server is too old".to_owned()));
         assert_eq!(reasons(), ["no device is published: the API server is too old"]);
     }

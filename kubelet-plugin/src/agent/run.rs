@@ -79,6 +79,7 @@ async fn run(args: Args, of_spans: Counters) -> Result<()> {
     let (inventory, node_uid) = agent.watch_node();
     let health = agent.publish_devices(inventory.clone(), node_uid.clone())?;
     agent.keep_addresses(inventory.clone());
+    agent.guarantee_bandwidth(inventory.clone());
     agent.write_statuses(reported, health.clone());
     agent.wake_pods();
     let (sandboxes, readiness) = agent.follow_runtime()?;

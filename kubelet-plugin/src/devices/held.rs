@@ -36,6 +36,8 @@ pub(crate) struct HeldDevice {
     pub(crate) list: Option<String>,
     /// The device's attributes when the claim was prepared.
     pub(crate) attributes: Map<String, Value>,
+    /// What the link's frames left the node by, where that was another link.
+    pub(super) port: Option<String>,
     /// How the link is used.
     pub(crate) link_use: Option<LinkUse>,
     /// Whether the link stays on the node, below the pod's interface, although the pod has all of it.
@@ -70,6 +72,7 @@ impl HeldDevice {
             network,
             list: Some(plan.spec.conflist.name().to_string()),
             attributes: plan.owner.attributes.clone(),
+            port: noted_port(plan).map(str::to_owned),
             link_use: own_use
                 .or_else(|| of_plan.map_or_else(|| link_use_of(plugins()), |link| link.link_use)),
             stays_on_node: stays_on_node(plan),
@@ -112,6 +115,11 @@ impl HeldDevice {
         link_of(&self.attributes, inventory)
     }
 
+    /// Returns the name of the port that it is on.
+    pub(super) fn port(&self, inventory: &Inventory) -> Option<String> {
+        port(&self.attributes, self.port.as_deref(), inventory)
+    }
+
     /// Returns its ClaimNetwork, where the device is in the node's pool, and its link.
     pub(super) fn on_link(&self, inventory: &Inventory) -> Option<(NetworkName, IfName)> {
         self.device.as_ref().and(Some((self.network.clone()?, self.link(inventory)?)))
@@ -135,6 +143,26 @@ pub(crate) fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) ->
     };
     let found = inventory.uplinks.iter().find(|uplink| is_it(&uplink.link));
     found.map(|uplink| uplink.name.clone()).or_else(|| text(attributes, attributes::UPLINK)?.parse().ok())
+}
+
+fn noted_port(plan: &Plan) -> Option<&str> {
+    plan.owner.link.as_ref()?.port.as_deref()
+}
+
+/// Returns the name of the port of a device with these attributes. That of a link that is in a pod is what
+/// was noted.
+fn port(attributes: &Map<String, Value>, noted: Option<&str>, inventory: &Inventory) -> Option<String> {
+    let link = link_of(attributes, inventory)?;
+    let uplink = inventory.uplinks.iter().find(|uplink| uplink.name == link);
+    let card = || text(attributes, attributes::PHYSICAL_FUNCTION).filter(|card| !card.is_empty());
+    let gone = || noted.or_else(card).unwrap_or(link.as_str()).to_owned();
+    Some(uplink.map_or_else(gone, |uplink| uplink.port.name.clone()))
+}
+
+/// Returns the link that a plan is on, and its port.
+pub(crate) fn link_and_port(plan: &Plan, inventory: &Inventory) -> Option<(IfName, String)> {
+    let of = &plan.owner.attributes;
+    Some((link_of(of, inventory)?, port(of, noted_port(plan), inventory)?))
 }
 
 /// Returns how many attachments hold these.
@@ -349,7 +377,12 @@ mod tests {
         let chain = json!([{"type": "macvlan", "master": "eth1.100"}, {"type": "vlan", "master": "eth1.100", "vlanId": 7}]);
         let list = json!({"cniVersion": "1.1.0", "name": "n", "plugins": chain}).to_string();
         plan.spec.conflist = NetworkList::parse(list.as_bytes()).expect("a list");
-        let link = OnLink { name: "eth1".parse().expect("a name"), physical_function: None, link_use: None };
+        let link = OnLink {
+            name: "eth1".parse().expect("a name"),
+            physical_function: None,
+            port: None,
+            link_use: None,
+        };
         plan.owner.link = Some(link);
         let uses = |plan: &Plan| {
             let held = HeldDevice::of(plan, "n");

@@ -40,7 +40,7 @@ mod settling;
 mod sharing;
 mod subscription;
 
-pub(crate) use held::{HeldDevice, id_of, on_links, settled, stays_on_node};
+pub(crate) use held::{HeldDevice, id_of, link_and_port, on_links, settled, stays_on_node};
 pub(crate) use pool::attributes;
 pub(crate) use pool::link_unhealthy;
 pub(crate) use sharing::{segments, space};

@@ -57,6 +57,7 @@ pub(super) fn pool(
     for (name, spec) in networks(inventory) {
         let mut amounts = Amounts {
             bandwidth: bandwidth.of_network(name).or(spec.capacity.bandwidth),
+            requires_bandwidth: spec.requires_bandwidth(),
             addresses: spec
                 .capacity
                 .addresses

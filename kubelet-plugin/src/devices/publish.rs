@@ -51,6 +51,8 @@ pub(crate) struct Inputs {
     pub(crate) unavailable: watch::Receiver<Arc<Unavailable>>,
     /// UID of the Node object, which owns the slices; `None` while there is no such object.
     pub(crate) node_uid: watch::Receiver<Option<String>>,
+    /// Why no container with a claim can be created here; `None` while one can.
+    pub(crate) no_hook: watch::Receiver<Option<String>>,
 }
 
 /// The devices of one node.
@@ -118,6 +120,7 @@ impl Devices {
             );
             let owner = inputs.node_uid.borrow_and_update().as_ref().map(|uid| self.owner(uid.clone()));
             attached.borrow_and_update();
+            let is_useless = inputs.no_hook.borrow_and_update().is_some() || self.obstacle.borrow().is_some();
             let mut look_again = None;
             if let (Some(now), Some(features)) = (now, &features) {
                 // Watched before the look, so that no later change is missed.
@@ -133,7 +136,7 @@ impl Devices {
                 let now_health: Report = now_health.into();
                 health.send_if_modified(|before| std::mem::replace(before, now_health.clone()) != now_health);
                 // The garbage collector would delete slices that no Node object owns.
-                if let Some(owner) = owner.filter(|_| self.obstacle.borrow().is_none()) {
+                if let Some(owner) = owner.filter(|_| !is_useless) {
                     let fitted = Pool { owner: Some(owner), ..server_features::fitted(pool, features) };
                     publisher.publish(vec![fitted]);
                 } else {
@@ -148,6 +151,9 @@ impl Devices {
                     return;
                 },
                 changed = inputs.node_uid.changed() => if changed.is_err() {
+                    return;
+                },
+                changed = inputs.no_hook.changed() => if changed.is_err() {
                     return;
                 },
                 // Changes with every pod, but what is published seldom does.

@@ -131,6 +131,12 @@ pub(crate) trait Revise: Send + Sync {
     fn is_repaired(&self, plan: &Plan) -> bool;
 }
 
+/// Limits the bandwidth of attachments.
+pub(crate) trait Limit: Send + Sync {
+    /// Limits the pod's attachments before its containers start.
+    fn limit<'a>(&'a self, state: &'a PodState) -> BoxFuture<'a, Result<(), Failure>>;
+}
+
 /// The observer of the attachments.
 pub(crate) struct GateKeeper {
     files: GateFiles,
@@ -140,6 +146,7 @@ pub(crate) struct GateKeeper {
     spans: Arc<Spans>,
     history: Option<Arc<History>>,
     reviser: OnceLock<Arc<dyn Revise>>,
+    limiter: OnceLock<Arc<dyn Limit>>,
     failed_adds: OnceLock<mpsc::UnboundedSender<FailedAdd>>,
 }
 
@@ -181,6 +188,7 @@ impl GateKeeper {
             spans: Arc::default(),
             history: None,
             reviser: OnceLock::new(),
+            limiter: OnceLock::new(),
             failed_adds: OnceLock::new(),
         };
         for (uid, desired) in pods {
@@ -212,6 +220,20 @@ impl GateKeeper {
     /// ADD.
     pub(crate) fn revise_by(&self, reviser: Arc<dyn Revise>) {
         let _ = self.reviser.set(reviser);
+    }
+
+    /// Has attachments limited before containers start, from now on. Those of an earlier agent are.
+    pub(crate) fn limit_by(&self, limiter: Arc<dyn Limit>) {
+        let _ = self.limiter.set(limiter);
+    }
+
+    /// Limits a pod whose containers may start by now.
+    async fn limit(&self, state: &PodState) -> Result<(), Failure> {
+        let Some(limiter) = self.limiter.get() else { return Ok(()) };
+        match &state.sandbox {
+            Some(sandbox) if state.gate(&sandbox.id) == Gate::Open => limiter.limit(state).await,
+            _ => Ok(()),
+        }
     }
 
     /// Names the ClaimNetwork of each ADD that fails, from now on.
@@ -319,6 +341,10 @@ impl Observer for GateKeeper {
     /// Writes a few small files, most of them in memory.
     async fn observe(&self, pod_uid: &str, state: &PodState) -> Result<(), Failure> {
         let _ = self.reports.send(Update::Attachments { pod_uid: pod_uid.to_owned(), state: state.clone() });
+        let limited = self.limit(state).await.inspect_err(|failure| {
+            tracing::error!(pod.uid = pod_uid, error = %failure, "the pod waits");
+        });
+        limited?;
         // Without its files a container does not start, which is safe.
         let updated = self.update_files(pod_uid, state);
         self.spans.observe(pod_uid, state, updated.is_ok());

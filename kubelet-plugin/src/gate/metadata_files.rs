@@ -18,6 +18,10 @@ use crate::pods::owner::{Plan, Record};
 use crate::gate::metadata::{self, RequestKey};
 use netclaim_process::files;
 
+/// The label of the calling thread, and the one of files that it makes.
+const OWN_LABEL: &str = "/proc/thread-self/attr/current";
+const LABEL_OF_FILES: &str = "/proc/thread-self/attr/fscreate";
+
 /// The directory of the files.
 #[derive(Debug)]
 pub(crate) struct MetadataFiles {
@@ -55,8 +59,8 @@ impl MetadataFiles {
     /// When it does not exist afterwards.
     pub(crate) fn provide(&self, plan: &Plan) -> io::Result<()> {
         let file = self.file(&RequestKey::of(plan));
-        let open = OpenOptions::new().create(true).write(true).truncate(false).mode(0o644).open(&file);
-        open.map(drop).map_err(|error| at(&file, &error))
+        let open = || OpenOptions::new().create(true).write(true).truncate(false).mode(0o644).open(&file);
+        readable_for_containers(open).map(drop).map_err(|error| at(&file, &error))
     }
 
     /// Writes the `records` of a pod into its files. A file that changes gets the next generation.
@@ -113,6 +117,27 @@ impl MetadataFiles {
     }
 }
 
+/// Makes a file that containers may read. Where SELinux is on, that takes a label; a policy without the label
+/// takes the one of the directory.
+fn readable_for_containers<T>(make: impl FnOnce() -> T) -> T {
+    let label = fs::read_to_string(OWN_LABEL).ok().as_deref().and_then(label_for_containers);
+    let is_set = label.is_some_and(|label| fs::write(LABEL_OF_FILES, label).is_ok());
+    let made = make();
+    // An empty line is the default again. The thread makes other files, too.
+    if is_set && let Err(error) = fs::write(LABEL_OF_FILES, "\n") {
+        tracing::error!(%error, "files that the agent makes may have the SELinux label of those for containers");
+    }
+    made
+}
+
+/// Returns the SELinux label of files that every container may read; `None` where a process has none. Other
+/// security modules have names in its place.
+fn label_for_containers(of_process: &str) -> Option<String> {
+    let mut parts = of_process.trim_end_matches(['\0', '\n']).split(':');
+    let (user, role, kind) = (parts.next()?, parts.next()?, parts.next()?);
+    (role.ends_with("_r") && kind.ends_with("_t")).then(|| format!("{user}:object_r:container_file_t:s0"))
+}
+
 /// Adds the file's path to an error.
 fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
@@ -137,6 +162,18 @@ mod tests {
             fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn files_have_the_selinux_label_of_those_for_containers_where_processes_have_one() {
+        let for_containers = Some("system_u:object_r:container_file_t:s0".to_owned());
+        for of_process in ["system_u:system_r:spc_t:s0\0", "system_u:system_r:spc_t:s0:c1,c2\n"] {
+            assert_eq!(label_for_containers(of_process), for_containers);
+        }
+        // AppArmor's names, and none.
+        for other in ["unconfined\n", "cri-containerd.apparmor.d (enforce)\n", "a:b:c", ""] {
+            assert_eq!(label_for_containers(other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use netclaim_api::addresses::{AddressBlockSpec, AddressBlockStatus};
 use netclaim_api::attribute::DeclaredAttributes;
 use netclaim_api::network::ClaimNetworkSpec;
-use netclaim_api::{LinkUse, NetworkName};
+use netclaim_api::{LinkUse, NetworkName, Quantity};
 use netclaim_driver::links::{Link, OperState};
 use serde_json::Value;
 
 use super::facts_dir::{Facts as _, Origin, Version};
-use super::{NetworkFacts, NodeAddresses, OwnBlock, Uplink};
+use super::{NetworkFacts, NodeAddresses, OwnBlock, Port, Uplink};
 
 /// A NIC that is up.
 pub(crate) fn link(name: &str) -> Link {
@@ -38,7 +38,9 @@ pub(crate) fn uplink(name: &str) -> Uplink {
         stacked: Vec::new(),
         bridge: None,
         declared: DeclaredAttributes::new(),
-        bandwidth: link.speed.map(netclaim_api::Quantity::new),
+        bandwidth: link.speed.map(Quantity::new),
+        states_bandwidth: false,
+        port: Port { name: name.to_owned(), bandwidth: link.speed.map(Quantity::new) },
         link,
     }
 }

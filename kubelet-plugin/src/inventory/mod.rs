@@ -40,6 +40,6 @@ pub(crate) use facts::NetworkFacts;
 pub(crate) use facts_dir::Version;
 pub(crate) use node_scope::node_scope;
 pub(crate) use selection::{Inventory, selects};
-#[cfg(test)]
-pub(crate) use uplink::Stacked;
 pub(crate) use uplink::Uplink;
+#[cfg(test)]
+pub(crate) use uplink::{Port, Stacked};

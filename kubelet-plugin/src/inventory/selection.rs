@@ -11,7 +11,7 @@ use super::addresses::NodeAddresses;
 use super::facts::NetworkFacts;
 use super::node_scope::lacks_value;
 use super::shared::Shared;
-use super::uplink::Uplink;
+use super::uplink::{Port, Uplink};
 use super::uplinks::PolicyLinks;
 
 /// Plugins, and the kind of link that each makes. Of `tap` the kernel does not say beforehand.
@@ -69,6 +69,11 @@ impl Inventory {
     /// Returns the uplink with this name, or with this alternative name.
     pub(super) fn uplink(&self, name: &IfName) -> Option<&Uplink> {
         self.uplinks.iter().find(|uplink| uplink.link.is_named(name.as_str()))
+    }
+
+    /// Whether several uplinks are on the port.
+    pub(crate) fn is_shared(&self, port: &Port) -> bool {
+        self.uplinks.iter().filter(|uplink| uplink.port.name == port.name).nth(1).is_some()
     }
 
     /// Returns what the node lacks for the ClaimNetwork's plugins: a kind of links in the kernel, a label, or

@@ -39,6 +39,20 @@ pub(crate) struct Uplink {
     pub(crate) declared: DeclaredAttributes,
     /// Bits per second, where known.
     pub(crate) bandwidth: Option<Quantity>,
+    /// Whether a policy or a provider states them.
+    pub(crate) states_bandwidth: bool,
+    /// What its frames leave the node by.
+    pub(crate) port: Port,
+}
+
+/// The physical link that uplinks share: VLAN links, virtual functions and bridges are on the port of the
+/// link below.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Port {
+    /// Name of the lowest link, or the PCI address of a physical function that is in a pod.
+    pub(crate) name: String,
+    /// Bits per second, where known.
+    pub(crate) bandwidth: Option<Quantity>,
 }
 
 /// A link of another program that is stacked on one of the node's.

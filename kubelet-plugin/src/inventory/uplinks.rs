@@ -23,7 +23,7 @@ use netclaim_api::uplink_policy::{LinkFacts, NodeLinks, Publish, UplinkPolicySpe
 use netclaim_api::{IfName, LinkUse, Quantity};
 use netclaim_driver::links::{Link, LinkAddress, NodeTraffic, NotUplink, Snapshot, classify, leads_out};
 
-use super::uplink::{Provided, Stacked, Uplink};
+use super::uplink::{Port, Provided, Stacked, Uplink};
 
 /// The names of the links that follow each UplinkPolicy: the uplinks that it selects, and those that would be
 /// some, had a policy not withheld them.
@@ -89,11 +89,52 @@ pub(crate) fn uplinks(
             bridge,
             declared,
             bandwidth,
+            states_bandwidth: configured.is_some(),
+            port: Port::default(),
         })
     };
     let others = classify(snapshot, node_addresses).filter(|(link, _)| !made_here.contains(&link.name));
-    let uplinks = others.filter_map(uplink).collect();
+    let mut uplinks: Vec<Uplink> = others.filter_map(uplink).collect();
+    let ports: Vec<Port> = uplinks.iter().map(|uplink| port_of(&uplink.link, snapshot, &uplinks)).collect();
+    uplinks.iter_mut().zip(ports).for_each(|(uplink, port)| uplink.port = port);
     (uplinks, followers)
+}
+
+/// More links than are stacked on one another.
+const MAX_STACK: usize = 16;
+
+/// Returns what the frames of a link leave the node by. What its lowest link has is what a policy says of
+/// that one, or its speed.
+fn port_of(link: &Link, snapshot: &Snapshot, uplinks: &[Uplink]) -> Port {
+    let by_index = |index: u32| snapshot.links.iter().find(|link| link.index == index);
+    let below = |link: &Link| {
+        let group = link.master.and_then(by_index);
+        let group = group.filter(|group| matches!(group.kind.as_deref(), Some("bond" | "team")));
+        group.or_else(|| match link.kind.as_deref() {
+            Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap") => link.parent.and_then(by_index),
+            Some("bridge") => {
+                let is_port = |port: &&Link| port.master == Some(link.index) && leads_out(port).is_ok();
+                let mut ports = snapshot.links.iter().filter(is_port);
+                // Through which of several ports frames leave is not known.
+                ports.next().filter(|_| ports.next().is_none())
+            }
+            _ => {
+                let card = link.physical_function.as_ref()?;
+                snapshot.links.iter().find(|link| link.name == *card)
+            }
+        })
+    };
+    let lowest = std::iter::successors(Some(link), |link| below(link)).take(MAX_STACK).last().unwrap_or(link);
+    let uplink = uplinks.iter().find(|uplink| uplink.link.index == lowest.index);
+    let bandwidth = match uplink {
+        Some(uplink) => uplink.bandwidth,
+        None => lowest.speed.map(Quantity::new),
+    };
+    match &lowest.physical_function {
+        // Its card is in a pod.
+        Some(card) => Port { name: card.clone(), bandwidth: lowest.speed.map(Quantity::new) },
+        None => Port { name: lowest.name.clone(), bandwidth },
+    }
 }
 
 /// Returns why links that ClaimNetworks name are not among the `uplinks`, by name. The text follows the
@@ -438,6 +479,59 @@ mod tests {
         ] {
             assert_eq!(left(own), ["eth1"]);
         }
+    }
+
+    #[test]
+    fn links_are_on_the_port_of_the_link_below() {
+        let numbered = |index, name: &str| Link { index, ..link(name) };
+        let kind = |kind: &str| Some(kind.to_owned());
+        let function = |index, name: &str, card: &str| Link {
+            physical_function: Some(card.into()),
+            speed: Some(25_000_000_000),
+            ..numbered(index, name)
+        };
+        let links = vec![
+            Link { virtual_functions: 2, ..numbered(2, "eth1") },
+            Link { kind: kind("vlan"), parent: Some(2), ..numbered(3, "eth1.100") },
+            Link { kind: kind("vlan"), parent: Some(3), ..numbered(4, "eth1.100.7") },
+            function(5, "eth1v0", "eth1"),
+            Link { kind: kind("vlan"), parent: Some(5), ..numbered(6, "eth1v0.9") },
+            function(7, "lost", "0000:3b:00.0"),
+            Link { kind: kind("bond"), ..numbered(8, "bond0") },
+            Link { master: Some(8), ..numbered(9, "eth2") },
+            function(10, "eth2v0", "eth2"),
+            Link { kind: kind("bridge"), ..numbered(11, "br0") },
+            Link { master: Some(11), ..numbered(12, "eth3") },
+            Link { kind: kind("bridge"), ..numbered(13, "br1") },
+            Link { master: Some(13), ..numbered(14, "eth4") },
+            Link { master: Some(13), ..numbered(15, "eth5") },
+        ];
+        let snapshot = Snapshot { links, ..Snapshot::default() };
+        let policies = policies(json!([{"links": {"names": ["eth1"]}, "capacity": {"bandwidth": "40G"}},
+            {"links": {"names": ["br*"]}, "publish": "Always"}]));
+        let found = uplinks(&snapshot, &BTreeSet::new(), &policies, &BTreeMap::new(), &BTreeSet::new());
+        let shown = |uplink: &Uplink| {
+            let Port { name, bandwidth } = &uplink.port;
+            let gigabits = bandwidth.map(|bandwidth| bandwidth.value() / 1_000_000_000);
+            format!("{} {name} {}", uplink.name, gigabits.unwrap_or_default())
+        };
+        let shown: Vec<String> = found.iter().map(shown).collect();
+        let expected = [
+            "eth1 eth1 40",
+            "eth1.100 eth1 40",
+            "eth1.100.7 eth1 40",
+            "eth1v0 eth1 40",
+            "eth1v0.9 eth1 40",
+            "lost 0000:3b:00.0 25",
+            "bond0 bond0 10",
+            "eth2v0 bond0 10",
+            "br0 eth3 10",
+            "eth3 eth3 10",
+            "br1 br1 10",
+            "eth4 eth4 10",
+            "eth5 eth5 10",
+        ];
+        assert_eq!(shown, expected);
     }
 
     #[test]

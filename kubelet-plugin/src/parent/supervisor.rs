@@ -83,7 +83,9 @@ async fn run(args: &Args) -> Result<ExitCode> {
 
 fn open_journal(args: &Args) -> Result<Journal> {
     let boot_id = boot_id().context("cannot read the boot id")?;
-    Ok(Journal::open(args.journal_dir(), args.boot_journal_dir(&boot_id))?)
+    Journal::open(args.journal_dir(), args.boot_journal_dir(&boot_id)).context(
+        "cannot use the directories of agent.stateDir (--state-dir) and agent.runDir (--run-dir) of the chart",
+    )
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {

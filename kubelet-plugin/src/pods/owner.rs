@@ -76,6 +76,9 @@ pub struct OnLink {
     /// The physical function, where the link is a virtual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_function: Option<IfName>,
+    /// What its frames leave the node by, where that is another link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
     /// How it is used; `None` for what is stacked on it or passes through it as a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_use: Option<LinkUse>,

@@ -103,6 +103,9 @@ pub(crate) enum PrepareError {
     /// The kubelet has unprepared it since.
     #[error("ResourceClaim {0} was unprepared meanwhile: try again")]
     Unprepared(ObjectRef),
+    /// Its containers could not be created.
+    #[error("node {node}: {reason}")]
+    NoHook { node: String, reason: String },
     /// The agent ends.
     #[error("the agent is stopping: try again")]
     Stopping,
@@ -174,6 +177,8 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) waker: Waker,
     /// The ClaimNetworks by which attachments were planned again, by claim and index.
     pub(crate) mended: Mutex<HashMap<(String, u32), ClaimNetworkSpec>>,
+    /// Why no container with a claim can be created; `None` while one can.
+    pub(crate) no_hook: watch::Receiver<Option<String>>,
 }
 
 /// A plan of another pod that excludes a plan, and the refusal if it stays.
@@ -328,6 +333,9 @@ impl<N: Plugins> NodeAgent<N> {
         let call = self.calls.begin(&claim.uid);
         let known = self.attacher.plans_of(&claim.uid);
         if known.is_empty() {
+            if let Some(reason) = self.no_hook.borrow().clone() {
+                return Err(PrepareError::NoHook { node: self.node_name.clone(), reason });
+            }
             // Before the plans are journalled: the pod's task reports them at once.
             self.spans.prepared(claim);
         }
@@ -437,7 +445,10 @@ impl<N: Plugins> NodeAgent<N> {
             let made = match self.plan(&claim, None, &inventory, &facts, (&foreign, &book)) {
                 Ok(made) => made,
                 // The controller may be about to lease another block, or an attachment to end.
-                Err(error) if error.is_for_lack_of_addresses() && Instant::now() < deadline => {
+                Err(error)
+                    if (error.is_for_lack_of_addresses() || error.is_for_lack_of_bandwidth())
+                        && Instant::now() < deadline =>
+                {
                     tokio::select! {
                         changed = self.changed_inventory(&inventory, deadline) => inventory = changed?,
                         _ = changes.changed() => {}
@@ -825,13 +836,19 @@ impl<N: Plugins> NodeAgent<N> {
         };
         let mut default_routes = DefaultRoutes::default();
         others.iter().for_each(|plan| default_routes.add(plan));
-        let taken = Taken {
+        let mut taken = Taken {
             addresses,
+            bandwidth: BTreeMap::new(),
             default_routes,
             own: own.into_iter().filter(|plan| Some(plan.index) != anew).map(Arc::unwrap_or_clone).collect(),
             names: others.iter().map(|plan| plan.spec.if_name.clone()).collect(),
             segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
         };
+        self.attacher.for_each_pod(|state| {
+            let others = state.attachments().map(|record| &*record.plan);
+            let others = others.filter(|plan| plan.owner.claim.uid != claim.object.uid);
+            others.for_each(|plan| taken.grant(plan, inventory));
+        });
         plans(claim, self.node(inventory, facts), &taken)
     }
 
@@ -1095,6 +1112,7 @@ mod tests {
         reported: mpsc::UnboundedReceiver<Update>,
         inventory: watch::Sender<Option<Arc<Inventory>>>,
         woken: crate::waking::Events,
+        no_hook: watch::Sender<Option<String>>,
         _blocks: watch::Sender<OwnBlocks>,
         _dir: tempfile::TempDir,
     }
@@ -1129,6 +1147,7 @@ mod tests {
             let own = OwnBlocks { known: Some(BTreeMap::new()), is_stale: false };
             let (blocks, own) = watch::channel(own);
             let (claims, (waker, woken)) = (Claims::default(), crate::waking::channel());
+            let (no_hook_sender, no_hook) = watch::channel(None);
             let node = NodeAgent {
                 client: api_server(Arc::clone(&claims)),
                 driver: "netclaim.dev".into(),
@@ -1151,6 +1170,7 @@ mod tests {
                 spans: Arc::default(),
                 waker,
                 mended: Default::default(),
+                no_hook,
             };
             let mender = Arc::<Mender>::default();
             let reviser = Reviser {
@@ -1168,7 +1188,8 @@ mod tests {
             let node = Arc::new(node);
             let weak: std::sync::Weak<NodeAgent<Fake>> = Arc::downgrade(&node);
             mender.set(weak).ok().unwrap();
-            Self { node, claims, reported, inventory, woken, _blocks: blocks, _dir: dir }
+            let no_hook = no_hook_sender;
+            Self { node, claims, reported, inventory, woken, no_hook, _blocks: blocks, _dir: dir }
         }
 
         /// Has the node serve the ClaimNetwork `storage` from these addresses of one block.
@@ -1246,6 +1267,21 @@ mod tests {
                 network: SandboxNetwork::Unknown,
             });
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_claim_is_refused_while_no_container_of_its_pod_could_be_created() {
+        let agent = Agent::new();
+        let old = agent.claim("old", "macvlan-eth1", &["pod"]);
+        agent.prepare(&old).await.unwrap();
+        agent.no_hook.send_replace(Some("its file system is mounted noexec".to_owned()));
+        agent.prepare(&old).await.unwrap();
+        let new = agent.claim("new", "macvlan-eth1", &["other"]);
+        let refusal = agent.prepare(&new).await.unwrap_err();
+        assert!(refusal.contains("node node0: its file system is mounted noexec"), "{refusal}");
+        assert!(agent.pods(&new).is_empty());
+        agent.no_hook.send_replace(None);
+        agent.prepare(&new).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::dry_run::{Addresses, DryRun, FoundPlugin, FoundUplink, SetUp, Status};
-use netclaim_api::network::ClaimNetworkSpec;
+use netclaim_api::network::{ClaimNetworkSpec, LEAST_BANDWIDTH};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::{NetworkName, ParameterRule, ParameterType};
 use netclaim_cni::{NetworkList, PluginType, error_chain};
@@ -41,6 +41,7 @@ fn without_a_pod(
     taken: &BTreeSet<Segment>,
 ) -> (Claim, Inventory) {
     let (mut inventory, mut chosen, mut pool) = (inventory.clone(), BTreeSet::new(), node.to_owned());
+    let mut bandwidth = None;
     if let Some(mut spec) = inventory.networks.get(name).cloned() {
         pool = device::pool(name, spec.scope, node);
         if is_id_chosen(&spec) {
@@ -49,6 +50,7 @@ fn without_a_pod(
             let ids = ids.unwrap_or_default();
             chosen.extend(ids.iter().find(|id| is_free(id)).or_else(|| ids.first()));
         }
+        bandwidth = spec.requires_bandwidth().then_some(LEAST_BANDWIDTH);
         spec.namespaces = Default::default();
         for (parameter, rule) in &mut spec.allow.parameters {
             rule.default = rule.default.take().or_else(|| Some(stand_in(parameter, rule)));
@@ -58,7 +60,7 @@ fn without_a_pod(
     let device = DeviceName::Network(name.clone()).to_string();
     let device = AllocatedDevice {
         device: DeviceRef { request: "network".to_owned(), pool, device, share_id: None },
-        bandwidth: None,
+        bandwidth,
         segments: chosen,
         takes_no_address: false,
         layers: Vec::new(),
@@ -99,6 +101,9 @@ fn notes(spec: &ClaimNetworkSpec) -> Vec<String> {
     }));
     if is_id_chosen(spec) {
         notes.push("a claim has to choose a segmentation id: here it is the first that is free".to_owned());
+    }
+    if spec.requires_bandwidth() {
+        notes.push(format!("a claim has to ask for bandwidth: here it has {LEAST_BANDWIDTH}"));
     }
     if !spec.namespaces.is_all() {
         notes.push("spec.namespaces says of which namespaces pods may have it".to_owned());

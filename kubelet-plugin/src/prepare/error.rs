@@ -1,6 +1,6 @@
 //! Why a claim, or a device of it, cannot be planned.
 
-use netclaim_api::Invalid;
+use netclaim_api::{Invalid, Quantity};
 
 use crate::addresses::error::AddressError;
 use crate::pods::owner::ObjectRef;
@@ -89,6 +89,11 @@ pub(crate) enum DeviceError {
          example segment{example}: 1"
     )]
     NoSegmentChosen { network: String, ids: String, example: u32 },
+    #[error(
+        "capacity.requests.bandwidth: port {port} has {has}, pods were granted {taken} of it, and {asked} more is too much: delete \
+         pods that have it, or this one, for its claim to be allocated again"
+    )]
+    Bandwidth { asked: Quantity, taken: Quantity, port: String, has: Quantity },
     #[error("segmentation id {id} is taken on {space}: choose another one")]
     SegmentTaken { id: u32, space: String },
     #[error(
@@ -104,6 +109,11 @@ impl PlanError {
         let lacks =
             |error: &DeviceError| matches!(error, DeviceError::Gone { .. } | DeviceError::NoUplink { .. });
         matches!(self, Self::Device { source, .. } if lacks(source))
+    }
+
+    /// Whether pods have the bandwidth of one of the devices now.
+    pub(crate) fn is_for_lack_of_bandwidth(&self) -> bool {
+        matches!(self, Self::Device { source, .. } if matches!(**source, DeviceError::Bandwidth { .. }))
     }
 
     /// Whether the node has no address for one of the devices now.

@@ -138,8 +138,12 @@ mod tests {
         plan.spec.conflist = conflist(json!([{"type": plugin}, {"type": "tuning"}]));
         let link_use =
             if mode == "nic" { Some(LinkUse::Nic) } else { link_use_of(plan.spec.conflist.plugins()) };
-        plan.owner.link =
-            Some(OnLink { name: link.parse().expect("a name"), physical_function: None, link_use });
+        plan.owner.link = Some(OnLink {
+            name: link.parse().expect("a name"),
+            physical_function: None,
+            port: None,
+            link_use,
+        });
         plan
     }
 

@@ -1,6 +1,6 @@
 //! Plans the attachments of a claim. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netclaim_api::configuration::Fingerprint;
 use netclaim_api::conflist::link_use_of;
@@ -8,9 +8,8 @@ use netclaim_api::device::DeviceName;
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
 use netclaim_api::network::{ClaimNetworkSpec, Conflicts, Gateway, POD_LABELS, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
-use netclaim_api::{IfName, LinkUse, NetworkName};
+use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 use netclaim_driver::attach::{self, Spec, Wire};
-use netclaim_driver::links::Link;
 use serde_json::json;
 
 use super::claim::{AllocatedDevice, Claim};
@@ -21,7 +20,7 @@ use super::node_selector;
 use super::offered::{Node, in_request, offer, scope};
 use crate::addresses::plan::{self as addresses, TakenAddresses};
 use crate::devices;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, Uplink};
 use crate::pods::owner::{OnLink, Owner, Plan, Segment};
 
 /// Names, ids, links and plans that are journalled already.
@@ -33,10 +32,23 @@ pub(crate) struct Taken {
     pub(crate) names: BTreeSet<IfName>,
     /// Segmentation ids on the node.
     pub(crate) segments: BTreeSet<Segment>,
+    /// Bits per second that were granted, by port.
+    pub(crate) bandwidth: BTreeMap<String, u64>,
     /// Addresses of the node's blocks.
     pub(crate) addresses: TakenAddresses,
     /// Default routes of the claim's pod.
     pub(crate) default_routes: DefaultRoutes,
+}
+
+impl Taken {
+    /// Adds what was granted to a plan.
+    pub(crate) fn grant(&mut self, plan: &Plan, inventory: &Inventory) {
+        let Some(granted) = plan.owner.bandwidth.filter(|granted| granted.value() > 0) else { return };
+        if let Some((_, port)) = devices::link_and_port(plan, inventory) {
+            let of_port = self.bandwidth.entry(port).or_default();
+            *of_port = of_port.saturating_add(granted.value());
+        }
+    }
 }
 
 /// Whether the labels of the claim's namespace decide whether it may use its ClaimNetworks.
@@ -86,6 +98,7 @@ pub(crate) fn plans(claim: &Claim, node: Node<'_>, taken: &Taken) -> Result<Vec<
         taken.default_routes.add(&plan);
         taken.names.insert(plan.spec.if_name.clone());
         taken.segments.extend(plan.owner.segment.clone());
+        taken.grant(&plan, node.inventory);
         plans.push(plan);
     }
     plans.extend(finalizers(claim, &plans, node, &taken.own)?);
@@ -174,7 +187,7 @@ fn plan(
         pod: claim.pod.clone(),
         pod_claim_name: claim.pod_claim_name.clone(),
         device: allocated.device.clone(),
-        bandwidth: allocated.bandwidth,
+        bandwidth: granted(allocated, base, uplink, node.inventory, &taken.bandwidth)?,
         segment,
         addresses,
         takes_no_address: allocated.takes_no_address,
@@ -183,7 +196,7 @@ fn plan(
             Base::Network(_, spec) => Some(Fingerprint::of(spec)),
             Base::Uplink(_) => None,
         },
-        link: uplink.and_then(|uplink| on_link(&uplink.link, link_use)),
+        link: uplink.and_then(|uplink| on_link(uplink, link_use)),
         attributes: offered.attributes,
     };
     let mut capability_args = merged.capability_args;
@@ -212,9 +225,47 @@ fn wire(spec: &ClaimNetworkSpec) -> Wire {
     }
 }
 
-fn on_link(link: &Link, link_use: Option<LinkUse>) -> Option<OnLink> {
+/// Returns the bandwidth that the claim is granted. What the scheduler has charged is refused where the port
+/// does not have it: the scheduler knows a change of the node's links and ClaimNetworks later than the agent,
+/// and counts ClaimNetworks of the whole cluster on no node. The device of one pod is not charged: beside
+/// others on its port, it has what was stated for it, as far as that is left.
+fn granted(
+    allocated: &AllocatedDevice,
+    base: Base<'_>,
+    uplink: Option<&Uplink>,
+    inventory: &Inventory,
+    taken: &BTreeMap<String, u64>,
+) -> Result<Option<Quantity>, DeviceError> {
+    let Some(Uplink { name, port, bandwidth, states_bandwidth, .. }) = uplink else {
+        return Ok(allocated.bandwidth);
+    };
+    let taken = taken.get(&port.name).copied().unwrap_or_default();
+    let left = |has: Quantity| Quantity::new(has.value().saturating_sub(taken));
+    match (allocated.bandwidth, port.bandwidth) {
+        (Some(asked), Some(has)) if asked > left(has) => {
+            let (taken, port) = (Quantity::new(taken), port.name.clone());
+            Err(DeviceError::Bandwidth { asked, taken, port, has })
+        }
+        (Some(asked), _) => Ok(Some(asked)),
+        (None, has) => {
+            let stated = bandwidth.filter(|_| *states_bandwidth);
+            let is_alone = port.name == name.as_str() && !inventory.is_shared(port);
+            let of_one_pod = match base {
+                _ if is_alone => None,
+                Base::Network(_, spec) if spec.is_exclusive() => spec.capacity.bandwidth.or(stated),
+                Base::Uplink(LinkUse::Nic) => stated,
+                _ => None,
+            };
+            Ok(of_one_pod.map(|of_one_pod| has.map_or(of_one_pod, |has| of_one_pod.min(left(has)))))
+        }
+    }
+}
+
+fn on_link(uplink: &Uplink, link_use: Option<LinkUse>) -> Option<OnLink> {
+    let link = &uplink.link;
+    let port = Some(uplink.port.name.clone()).filter(|port| *port != link.name);
     let physical_function = link.physical_function.as_ref().and_then(|name| name.parse().ok());
-    Some(OnLink { name: link.name.parse().ok()?, physical_function, link_use })
+    Some(OnLink { name: link.name.parse().ok()?, physical_function, port, link_use })
 }
 
 /// The segmentation id of an attachment, where its ClaimNetwork has any: the one that the claim chose, or the
@@ -298,9 +349,9 @@ fn free_name(taken: &BTreeSet<IfName>) -> Result<IfName, DeviceError> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use netclaim_api::AttachmentConfig;
     use netclaim_api::merge::{Author, Layer};
     use netclaim_api::opaque::Opaque;
-    use netclaim_api::{AttachmentConfig, LinkUse, Quantity};
     use netclaim_cni::error_chain;
     use serde_json::{Map, Value};
 
@@ -364,6 +415,45 @@ mod tests {
             (&conflist["plugins"][0]["zone"], &conflist["plugins"][0]["vlan"]),
             (&json!("z-eu-1a"), &json!(7))
         );
+    }
+
+    #[test]
+    fn a_claim_is_not_granted_what_pods_on_other_links_of_the_port_have() {
+        let mut inventory = inventory();
+        let vlan = Uplink { port: uplink("eth1").port, ..uplink("eth1.100") };
+        inventory.uplinks.push(vlan);
+        let claim = claim(&[("net-storage", None)]);
+        let mut taken = Taken::default();
+        let mut other = plans(&claim, node(&inventory), &taken).expect("plans").remove(0);
+        other.owner.attributes.insert("uplink".into(), json!({"string": "eth1.100"}));
+        other.owner.bandwidth = Some(Quantity::new(9_500_000_000));
+        taken.grant(&other, &inventory);
+        let error = plans(&claim, node(&inventory), &taken).expect_err("the port has 10G");
+        assert!(error.is_for_lack_of_bandwidth());
+        let expected = "port eth1 has 10G, pods were granted 9500M of it, and 1G more is too much";
+        assert!(error_chain(&error).contains(expected), "{}", error_chain(&error));
+        inventory.uplinks[1].port.name = "eth1.100".into();
+        assert!(plans(&claim, node(&inventory), &Taken::default()).is_ok());
+    }
+
+    #[test]
+    fn a_function_has_what_a_policy_states_as_far_as_its_port_has_it() {
+        let mut inventory = inventory();
+        let stated = Some(Quantity::new(6_000_000_000));
+        let port = uplink("eth1").port;
+        let function = Uplink { bandwidth: stated, states_bandwidth: true, port, ..uplink("eth1v0") };
+        inventory.uplinks.push(function);
+        let mut claim = claim(&[("nic-eth1v0", None)]);
+        claim.devices[0].bandwidth = None;
+        let granted = |inventory: &Inventory, taken: &Taken| {
+            let plans = plans(&claim, node(inventory), taken).expect("plans");
+            (plans[0].owner.bandwidth, plans[0].owner.link.clone().and_then(|link| link.port))
+        };
+        assert_eq!(granted(&inventory, &Taken::default()), (stated, Some("eth1".to_owned())));
+        let taken = Taken { bandwidth: [("eth1".to_owned(), 7_000_000_000)].into(), ..Taken::default() };
+        assert_eq!(granted(&inventory, &taken).0, Some(Quantity::new(3_000_000_000)));
+        inventory.uplinks[1].states_bandwidth = false;
+        assert_eq!(granted(&inventory, &taken).0, None);
     }
 
     #[test]

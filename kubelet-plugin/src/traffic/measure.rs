@@ -1,5 +1,6 @@
 //! Measures what attachments receive and send, when asked.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use netclaim_api::traffic::{Flow, Selection, Traffic};
@@ -12,10 +13,12 @@ use crate::pods::owner::{Owner, Plan};
 /// Between the two looks.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// Returns what the selected attachments receive and send. One whose interface is gone is left out.
+/// Returns what the selected attachments receive and send. One whose interface is gone is left out. `shares`
+/// are what attachments have of what is not granted, by the pod's UID and their key.
 pub(crate) async fn measure<A: Attach, O: Observer<Owner = Owner>>(
     attacher: &Attacher<A, O>,
     selection: &Selection,
+    shares: &HashMap<(String, String), u64>,
 ) -> Vec<Traffic> {
     let of_pod = |plan: &Plan| selection.selects(&plan.owner.pod.namespace, &plan.owner.pod.name);
     let pods = attached(attacher, of_pod);
@@ -33,7 +36,8 @@ pub(crate) async fn measure<A: Attach, O: Observer<Owner = Owner>>(
             namespace: plan.owner.pod.namespace.clone(),
             pod: plan.owner.pod.name.clone(),
             interface: plan.spec.if_name.to_string(),
-            granted: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()),
+            granted: plan.owner.bandwidth.map(|bandwidth| bandwidth.value()).filter(|granted| *granted > 0),
+            share: shares.get(&(plan.owner.pod.uid.clone(), plan.key())).copied(),
             received: flow(first.received, second.received),
             sent: flow(first.sent, second.sent),
         })

@@ -136,7 +136,7 @@ impl TrafficMetrics {
             uplink: owner.link.as_ref().map(|link| link.name.to_string()).unwrap_or_default(),
         };
         self.info.get_or_create(&info).set(1);
-        if let Some(bandwidth) = owner.bandwidth {
+        if let Some(bandwidth) = owner.bandwidth.filter(|bandwidth| bandwidth.value() > 0) {
             let bytes = i64::try_from(bandwidth.value() / 8).unwrap_or(i64::MAX);
             self.granted.get_or_create(&attachment).set(bytes);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use netclaim_tests::{Plugged, Test, eventually};
+use netclaim_tests::{Plugged, Test, eventually, objects};
 use serde_json::{Value, json};
 
 /// Adds netclaim's bandwidth plugin to a ClaimNetwork, which limits pods to their claims' bandwidth.
@@ -146,6 +146,148 @@ pub fn traffic_is_in_the_metrics_where_a_network_asks_for_it(test: &Test<'_>) ->
     eventually(10, "the metrics forget the pod", || {
         let left = series(test, "seen")?;
         ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
+}
+
+/// What the link of two senders has, in bit/s.
+const WIRE: u64 = 40_000_000;
+
+/// Has a pod send as fast as it can until it is deleted, to a machine that takes everything.
+fn send(test: &Test<'_>, pod: &str, to: &str) -> Result<()> {
+    let netns = test.sandbox(pod)?.netns;
+    let far =
+        ["ip", "neigh", "replace", to, "lladdr", "02:00:00:00:00:fe", "dev", "net1", "nud", "permanent"];
+    test.cluster.node().in_network(&netns, &far)?;
+    let script = format!("nohup sh -c 'while :; do nc -u {to} 9 </dev/zero; done' >/dev/null 2>&1 &");
+    test.kubectl(&["exec", pod, "--", "sh", "-c", &script]).map(drop)
+}
+
+/// What the pods send, and what they are granted or share, in bit/s: the middle one of three measurements.
+fn rates(test: &Test<'_>, pods: &[&str]) -> Result<Vec<(f64, Value, Value)>> {
+    let all = ["attachments", "-n", test.namespace(), "--traffic", "--output=json"];
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.push(test.netclaimctl(&all)?["attachments"].clone());
+    }
+    let of = |seen: &Value, pod: &str| {
+        let mut all = seen.as_array().into_iter().flatten();
+        all.find(|one| one["pod"] == pod).map(|one| one["traffic"].clone()).unwrap_or_default()
+    };
+    let rate = |pod: &&str| {
+        let mut sent: Vec<f64> = seen
+            .iter()
+            .map(|seen| of(seen, pod)["sent"]["rate"].as_f64().unwrap_or_default() / 1e6)
+            .collect();
+        sent.sort_by(f64::total_cmp);
+        let last = seen.last().map(|seen| of(seen, pod)).unwrap_or_default();
+        (sent[1], last["granted"].clone(), last["share"].clone())
+    };
+    let rates: Vec<_> = pods.iter().map(rate).collect();
+    eprintln!("{pods:?} send, in Mbit/s, and have: {rates:?}");
+    Ok(rates)
+}
+
+/// Waits until the pod with a grant sends what it was granted, and the other one what is left.
+fn divided(test: &Test<'_>, pods: [&str; 2], expected: [f64; 2]) -> Result<()> {
+    let near = |found: f64, expected: f64| (expected * 0.9..=expected * 1.06).contains(&found);
+    eventually(30, &format!("{pods:?} send {expected:?} Mbit/s"), || {
+        let rates = rates(test, &pods)?;
+        ensure!(
+            rates.iter().zip(expected).all(|((found, ..), expected)| near(*found, expected)),
+            "{rates:?}"
+        );
+        Ok(())
+    })
+}
+
+pub fn of_two_senders_the_one_with_a_grant_gets_it_and_the_other_the_rest(test: &Test<'_>) -> Result<()> {
+    let _link = Plugged::new(test, "eth92")?;
+    // A wire that really has no more.
+    let wire = [
+        "tc", "qdisc", "add", "dev", "eth92", "root", "tbf", "rate", "40mbit", "burst", "64k", "latency",
+        "25ms",
+    ];
+    test.cluster.on_node(&wire)?;
+    let policy = json!({"links": {"names": ["eth92"]}, "capacity": {"bandwidth": "40M"}});
+    test.create([objects::policy(&test.name("wire"), policy)])?;
+    let network = test.network_on("eth92", "a", |network| {
+        limited(network);
+        network["spec"]["capacity"] = json!({"bandwidth": "40M"});
+    })?;
+    let change = |unrequested: &str| {
+        let patch = json!({"spec": {"bandwidth": {"unrequested": unrequested}}}).to_string();
+        test.kubectl(&["patch", "claimnetwork", &network, "--type=merge", "-p", &patch])
+    };
+    test.pod_with_capacity("granted", &network, "bandwidth", "25M")?;
+    test.pod("free", &network)?;
+    let nobody = test.ip("free", "net1").or_else(|_| {
+        test.runs_with("free", &["net1"])?;
+        test.ip("free", "net1")
+    })?;
+    let nobody = format!("{}.250", nobody.rsplit_once('.').map_or("", |(net, _)| net));
+    for pod in ["granted", "free"] {
+        test.runs_with(pod, &["net1"])?;
+        send(test, pod, &nobody)?;
+    }
+    // Without a guarantee the one that asked for nothing takes what it can.
+    eventually(30, "the sender without a grant takes from the other", || {
+        let rates = rates(test, &["granted", "free"])?;
+        ensure!(rates[1].0 > 17.0 && rates[0].0 < 24.0, "{rates:?}");
+        Ok(())
+    })?;
+    // With one, both run on, and the one that was granted 25 of 40 has them.
+    change("Share")?;
+    divided(test, ["granted", "free"], [25.0, 15.0])?;
+    let of_pods = rates(test, &["granted", "free"])?;
+    ensure!(of_pods[0].1 == 25_000_000 && of_pods[1].2 == WIRE - 25_000_000, "{of_pods:?}");
+    let shown = test.run_netclaimctl(&["attachments", "-n", test.namespace(), "--traffic"])?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    ensure!(shown.contains("25.0M") && shown.contains("share 15.0M"), "{shown}");
+    // A grant that comes takes from the share before its pod starts, and one that ends gives back.
+    test.pod_with_capacity("more", &network, "bandwidth", "10M")?;
+    test.runs_with("more", &["net1"])?;
+    ensure!(buckets(test, "free")? == [5_000_000 / 8; 2], "{:?}", buckets(test, "free")?);
+    divided(test, ["granted", "free"], [25.0, 5.0])?;
+    test.pod("freer", &network)?;
+    test.runs_with("freer", &["net1"])?;
+    for pod in ["free", "freer"] {
+        ensure!(buckets(test, pod)? == [2_500_000 / 8; 2], "{pod}: {:?}", buckets(test, pod)?);
+    }
+    test.delete_pod("more")?;
+    eventually(10, "the share grows", || {
+        ensure!(buckets(test, "free")? == [7_500_000 / 8; 2], "{:?}", buckets(test, "free")?);
+        Ok(())
+    })?;
+    test.delete_pod("freer")?;
+    test.delete_pod("granted")?;
+    // The next agent knows the shares by the plans, and what a container has changed is set again.
+    let netns = test.sandbox("free")?.netns;
+    test.cluster.node().in_network(&netns, &["tc", "qdisc", "del", "dev", "net1", "root"])?;
+    test.cluster.replace_agent()?;
+    eventually(30, "the next agent limits the pod again", || {
+        ensure!(buckets(test, "free")? == [WIRE / 8; 2], "{:?}", buckets(test, "free")?);
+        Ok(())
+    })?;
+    // What asks for nothing can be kept off, too.
+    change("Refuse")?;
+    eventually(20, "the device is for claims that ask", || {
+        let slices = test.kubectl(&["get", "resourceslices", "-o", "json"])?;
+        ensure!(slices.contains("\"1E\""), "no default is 1E");
+        Ok(())
+    })?;
+    test.pod("refused", &network)?;
+    test.is_unschedulable("refused")?;
+    let explained = test.run_netclaimctl(&["explain", "pod", "refused", "-n", test.namespace()])?;
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    ensure!(explained.contains("asks for no bandwidth"), "{explained}");
+    test.pod_with_capacity("asking", &network, "bandwidth", "30M")?;
+    test.runs_with("asking", &["net1"])?;
+    ensure!(buckets(test, "free")? == [10_000_000 / 8; 2], "{:?}", buckets(test, "free")?);
+    // Without the guarantee nothing limits the pod that runs.
+    change("Unlimited")?;
+    eventually(20, "the pod is not limited", || {
+        ensure!(buckets(test, "free")?.is_empty(), "{:?}", buckets(test, "free")?);
         Ok(())
     })
 }

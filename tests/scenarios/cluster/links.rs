@@ -45,22 +45,22 @@ pub fn a_pod_waits_while_the_link_of_its_network_is_down(test: &Test<'_>) -> Res
 }
 
 pub fn a_pod_leaves_its_services_while_its_link_is_down(test: &Test<'_>) -> Result<()> {
-    let link = Plugged::new(test, "eth92")?;
-    let network = test.network_on("eth92", "a", |_| {})?;
+    let link = Plugged::new(test, "eth93")?;
+    let network = test.network_on("eth93", "a", |_| {})?;
     test.pod_with("p", &network, |_, pod| {
         pod["spec"]["readinessGates"] = json!([{"conditionType": "netclaim.dev/networks"}]);
     })?;
     test.runs_with("p", &["net1"])?;
-    link.set(&["far-eth92", "down"])?;
+    link.set(&["far-eth93", "down"])?;
     test.pod_condition("p", "netclaim.dev/networks", |condition| {
         condition["status"] == "False"
             && condition["reason"] == "DeviceUnhealthy"
-            && text(&condition["message"]).contains("eth92")
+            && text(&condition["message"]).contains("eth93")
     })?;
     test.pod_condition("p", "Ready", |condition| condition["status"] == "False")?;
     // The pod keeps running.
     test.container("p", "shell").context("it was stopped")?;
-    link.set(&["far-eth92", "up"])?;
+    link.set(&["far-eth93", "up"])?;
     test.pod_condition("p", "Ready", |condition| condition["status"] == "True")?;
     test.delete_pod("p")
 }

@@ -14,10 +14,12 @@ mod availability;
 mod bandwidth;
 mod capture;
 mod churn;
+mod classes;
 mod collector;
 mod columns;
 mod command_line;
 mod default_route;
+mod defaults;
 mod dry_run;
 mod endpoints;
 mod facts;
@@ -50,9 +52,11 @@ use availability::*;
 use bandwidth::*;
 use capture::*;
 use churn::*;
+use classes::*;
 use columns::*;
 use command_line::*;
 use default_route::*;
+use defaults::*;
 use dry_run::*;
 use endpoints::*;
 use facts::*;
@@ -138,6 +142,12 @@ fn main() -> ExitCode {
             a_network_serves_only_the_namespaces_that_it_selects,
             networks_of_one_uplink_share_its_bandwidth,
             a_pod_gets_a_network_as_an_extended_resource,
+            a_pod_asks_for_a_network_with_one_line,
+            each_container_with_the_line_gets_its_pod_one_more_interface,
+            a_pod_that_asks_by_limits_for_too_much_is_told_so,
+            a_container_with_the_line_does_not_start_before_its_network,
+            a_limit_in_a_namespace_that_the_network_is_not_for_is_refused,
+            a_class_follows_its_network_and_no_other_class_is_touched,
             a_claim_gets_the_first_alternative_that_is_available,
             admin_access_to_a_device_disturbs_no_pod,
             a_link_is_allocated_near_another_drivers_device,
@@ -196,11 +206,16 @@ fn main() -> ExitCode {
             a_stolen_token_of_the_controller_writes_no_pod_claim_network_or_node,
             the_controller_writes_events_only_in_its_own_name,
             the_controller_only_removes_labels_of_networks_from_nodes,
+            the_controller_writes_only_classes_of_networks,
             the_agent_changes_one_annotation_of_its_own_nodes_pods,
             a_stolen_token_reads_only_pods_of_its_own_node,
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
+            every_kind_of_pod_gets_the_defaults_of_its_namespace,
+            a_pod_waits_for_what_its_default_lacks_and_says_so,
+            every_container_waits_for_the_networks_of_its_pod_where_the_namespace_says_so,
+            the_controller_writes_only_templates_of_defaults,
             a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is,
             a_link_that_another_program_uses_is_tainted_as_a_nic,
             a_burst_of_pods_has_no_claim_refused,
@@ -272,6 +287,7 @@ fn main() -> ExitCode {
             a_device_follows_the_file_of_a_program_within_a_second,
             a_hostile_file_of_facts_changes_nothing_and_is_logged_once,
             granted_bandwidth_limits_a_pod_in_both_directions,
+            of_two_senders_the_one_with_a_grant_gets_it_and_the_other_the_rest,
             a_pod_that_is_never_restarted_starts_as_soon_as_its_network_is_there,
             a_pod_starts_as_soon_as_its_agent_and_parent_are_back,
             the_runtime_is_answered_at_once_while_an_add_takes_long,

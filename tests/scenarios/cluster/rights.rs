@@ -1,7 +1,7 @@
 //! What the agent, a stolen token and a kubelet may do.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netclaim_tests::objects::{claim, pod, request, text};
+use netclaim_tests::objects::{attachment, claim, class_of_network, pod, request, text};
 use netclaim_tests::{AGENT, AGENT_PODS, AuditLog, SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
@@ -253,6 +253,45 @@ pub fn the_controller_writes_events_only_in_its_own_name(test: &Test<'_>) -> Res
     Ok(())
 }
 
+pub fn the_controller_writes_only_classes_of_networks(test: &Test<'_>) -> Result<()> {
+    let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;
+    let controller = Writer { test, token: token.trim().to_owned() };
+    let class = |change: &dyn Fn(&mut Value)| {
+        let owner = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "name": "any", "uid": "any"});
+        let mut class = class_of_network(&test.name("class"), "any");
+        class["metadata"]["ownerReferences"] = json!([owner]);
+        class["spec"]["config"] = json!([attachment(json!({"interfaceName": "data0"}))]);
+        change(&mut class);
+        controller.create(&class)
+    };
+    class(&|_| ())?;
+    let nobodys = class(&|class| class["metadata"]["ownerReferences"] = json!([]));
+    refused("a class of nobody", nobodys, &["may only write DeviceClasses that belong to a ClaimNetwork"])?;
+    let others = class(&|class| {
+        class["spec"]["selectors"][0]["cel"]["expression"] = json!("device.driver == \"gpu.example.com\"");
+    });
+    let words =
+        "may only write DeviceClasses that select the devices of the ClaimNetwork that they belong to";
+    refused("a class of another driver", others, &[words])?;
+    let wide = class(&|class| {
+        class["spec"]["selectors"][0]["cel"]["expression"] = json!("device.driver == \"netclaim.dev\"");
+    });
+    refused("a class of all devices", wide, &[words])?;
+    let words = "may only write DeviceClasses with an AttachmentConfig of netclaim.dev";
+    for (field, value) in [("driver", json!("gpu.example.com")), ("parameters", json!({"kind": "CNIConfig"}))]
+    {
+        let config = class(&|class| class["spec"]["config"][0]["opaque"][field] = value.clone());
+        refused(&format!("a class with {field} {value}"), config, &[words])?;
+    }
+    // That of an admin.
+    let foreign = test.name("foreign");
+    test.create([class_of_network(&foreign, "any")])?;
+    let words = "may only write DeviceClasses that belong to a ClaimNetwork";
+    let delete = ["delete", "deviceclass", &foreign, "--dry-run=server", "--wait=false"];
+    refused("the end of a class", test.cluster.kubectl_as(token.trim(), &delete, ""), &[words])?;
+    test.cluster.kubectl(&["delete", "deviceclass", &foreign]).map(drop)
+}
+
 pub fn the_controller_only_removes_labels_of_networks_from_nodes(test: &Test<'_>) -> Result<()> {
     let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;
     let patch = |change: Value| {
@@ -334,7 +373,7 @@ fn addresses_are_of_its_own_node(test: &Test<'_>, bound: &Writer<'_>) -> Result<
 }
 
 /// What the account of the controller may not do, beside what the policies refuse.
-const NOT_THE_CONTROLLERS: [&[&str]; 18] = [
+const NOT_THE_CONTROLLERS: [&[&str]; 17] = [
     &["create", "pods"],
     &["patch", "pods"],
     &["delete", "pods"],
@@ -346,7 +385,6 @@ const NOT_THE_CONTROLLERS: [&[&str]; 18] = [
     &["create", "resourceclaims.resource.k8s.io"],
     &["patch", "resourceclaims.resource.k8s.io", "--subresource=status"],
     &["delete", "resourceclaims.resource.k8s.io"],
-    &["create", "deviceclasses.resource.k8s.io"],
     &["create", "claimnetworks.netclaim.dev"],
     &["patch", "claimnetworks.netclaim.dev"],
     &["delete", "claimnetworks"],

@@ -8,6 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::helm::{Helm, chart, program};
 use netclaim_tests::{Test, output, project};
 
+use super::values::{CERT_MANAGER, MONITORING, VALUES};
+
 pub fn the_chart_has_no_mistakes(test: &Test<'_>) -> Result<()> {
     let (helm, chart) = (Helm::new(test.cluster)?, chart());
     helm.run(&["lint", "--strict", &chart.to_string_lossy()])?;
@@ -78,6 +80,24 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ("agent.clusterCIDRs={10.244.0.0}", &[], "/agent/clusterCIDRs/0"),
         ("agent.podLabels.app\\.kubernetes\\.io/name=mine", &[], "app.kubernetes.io/name"),
         ("agent.extraEnv[0].name=NETCLAIM_LOG", &[], "/agent/extraEnv/0/name"),
+        ("agent.extraEnv[0].name=NETCLAIM_STATE_DIR", &[], "set agent.stateDir, which changes both"),
+        ("agent.extraEnv[0].name=NETCLAIM_REGISTRY_DIR", &[], "set agent.kubeletDir, which changes both"),
+        ("agent.extraEnv[0].name=NETCLAIM_CNI_SOCKETS", &[], "set agent.runDir, which changes both"),
+        ("agent.nriSocket=/run/nri.sock", &[], "/agent/nriSocket"),
+        (
+            "agent.cniStateDir=/x,agent.hostMounts=true",
+            &[],
+            "agent.cniStateDir and agent.hostMounts exclude each",
+        ),
+        ("agent.seLinuxOptions.typ=spc_t", &[], "'typ' not allowed"),
+        ("agent.maxSurge=0", &[], "/agent/maxSurge"),
+        ("agent.maxSurge=0%", &[], "/agent/maxSurge"),
+        ("commonLabels.app\\.kubernetes\\.io/name=mine", &[], "app.kubernetes.io/name"),
+        (
+            "controller.hostNetwork=true,controller.networkPolicy.enabled=true",
+            &[],
+            "controller.networkPolicy and controller.hostNetwork exclude each other",
+        ),
         ("agent.extraEnv[0].name=OTEL_TRACES_SAMPLER", &[], "/agent/extraEnv/0/name"),
         ("agent.tracing.endpoint=collector:4317", &[], "/agent/tracing/endpoint"),
         ("agent.tracing.samplingRatio=10", &[], "/agent/tracing/samplingRatio"),
@@ -98,6 +118,8 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ),
         ("webhook.enabled=true,webhook.certManager.enabled=true", &[], "issuerRef.name is empty"),
         ("webhook.address=9443", &[], "/webhook/address"),
+        ("defaultNetworks.exceptNamespaces=kube-system", &[], "/defaultNetworks/exceptNamespaces"),
+        ("gate.allContainers=all", &[], "/gate/allContainers"),
         ("agent.logLevel=debug", &["--kube-version", "1.35.9"], "1.36.0"),
     ] {
         let refused = helm
@@ -108,98 +130,6 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
     }
     Ok(())
 }
-
-/// Values that are not the default, and what has to be in the objects for it.
-const VALUES: &[(&str, &str)] = &[
-    (
-        "agent.image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
-        "image: localhost/netclaim-agent@sha256:00",
-    ),
-    (
-        "controller.image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000001",
-        "image: localhost/netclaim-controller@sha256:00",
-    ),
-    ("image.registry=example.com:5000/team/", "image: example.com:5000/team/netclaim-agent:"),
-    ("agent.image.repository=mirror/agent,image.tag=v1", "image: localhost/mirror/agent:v1"),
-    ("controller.image.repository=mirror/controller,image.tag=v1", "image: localhost/mirror/controller:v1"),
-    ("image.pullPolicy=Always", "imagePullPolicy: Always"),
-    ("imagePullSecrets[0].name=mine", "name: mine"),
-    ("agent.kubeletDir=/var/lib/k0s/kubelet", "path: /var/lib/k0s/kubelet/plugins_registry"),
-    ("agent.cniBinDir=/usr/lib/cni", "{name: NETCLAIM_CNI_BIN_DIR, value: \"/usr/lib/cni\"}"),
-    ("agent.hostMounts=true", "SYS_PTRACE"),
-    ("agent.cniDaemons={portmap,firewall}", "{name: NETCLAIM_CNI_DAEMONS, value: \"portmap,firewall\"}"),
-    ("agent.metricsAddress=127.0.0.1:9177", "value: \"127.0.0.1:9177\""),
-    ("agent.logJSON=true", "NETCLAIM_LOG_JSON"),
-    (
-        "agent.clusterCIDRs={10.244.0.0/16,fd00:244::/56}",
-        "{name: NETCLAIM_CLUSTER_CIDRS, value: \"10.244.0.0/16,fd00:244::/56\"}",
-    ),
-    ("agent.extraEnv[0].name=NETCLAIM_GC_PERIOD,agent.extraEnv[0].value=60s", "NETCLAIM_GC_PERIOD"),
-    (
-        "agent.networkStatusAnnotation=true",
-        "key in [\"netclaim.dev/retry\",\"k8s.v1.cni.cncf.io/network-status\"]",
-    ),
-    (
-        "agent.tracing.endpoint=http://10.0.0.9:4317",
-        "{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: \"http://10.0.0.9:4317\"}",
-    ),
-    (
-        "agent.tracing.endpoint=https://otel.example.com:4317,agent.tracing.samplingRatio=0.05",
-        "{name: OTEL_TRACES_SAMPLER_ARG, value: \"0.05\"}",
-    ),
-    (
-        "agent.tracing.endpoint=https://otel.example.com:4317,agent.tracing.caConfigMap=otel-ca",
-        "{name: tracing-ca, configMap: {name: otel-ca}}",
-    ),
-    ("agent.allowCapture=true", "{name: NETCLAIM_ALLOW_CAPTURE, value: \"true\"}"),
-    ("agent.podAnnotations.a=b", "a: b"),
-    ("agent.podLabels.team=net", "team: net"),
-    (
-        "plugins.image=example.com/cni:1,plugins.path=bin",
-        "value: \"/usr/libexec/netclaim/plugins/bin:/opt/cni/bin\"",
-    ),
-    (
-        "plugins.image=example.com/cni:1,plugins.mount=initContainer,plugins.resources.limits.cpu=1",
-        "args: [/., /netclaim-plugins]",
-    ),
-    (
-        "plugins.image=x,plugins.path=/opt/bin/,plugins.mount=initContainer,plugins.copyCommand={cp,-r}",
-        "args: [/opt/bin/., /netclaim-plugins]",
-    ),
-    ("controller.replicas=2,controller.podDisruptionBudget.enabled=true", "kind: PodDisruptionBudget"),
-    ("controller.networkPolicy.enabled=true", "kind: NetworkPolicy"),
-    ("controller.replicas=2", "topologyKey: kubernetes.io/hostname"),
-    ("controller.metricsAddress=[::]:9999", "{name: metrics, containerPort: 9999}"),
-    ("controller.autoscalerNamespace=kube-public", "namespace: kube-public"),
-    (
-        "controller.autoscalerNamespace=kube-public",
-        "{name: NETCLAIM_AUTOSCALER_NAMESPACE, value: \"kube-public\"}",
-    ),
-    ("enabled=true", "kind: DaemonSet"),
-    ("controller.logLevel=debug", "{name: NETCLAIM_LOG, value: \"debug\"}"),
-    ("controller.tolerations[0].operator=Exists", "- operator: Exists"),
-    ("rbac.everybodyReadsClaimNetworks=true", "name: system:authenticated"),
-    ("rbac.everybodyReadsClaimNetworks=true", "resources: [deviceclasses]"),
-    ("rbac.aggregate=true", "rbac.authorization.k8s.io/aggregate-to-view: \"true\""),
-    ("crds.keep=true", "helm.sh/resource-policy: keep"),
-    ("rbac.kubeletsReadClaims=true", "name: system:nodes"),
-    ("webhook.enabled=true", "- name: parameters.netclaim.dev"),
-    ("webhook.enabled=true,webhook.address=[::]:9444", "{name: webhook, containerPort: 9444}"),
-    ("webhook.enabled=true,webhook.namespaceSelector.matchLabels.team=net", "team: net"),
-    (
-        "webhook.enabled=true,controller.networkPolicy.enabled=true",
-        "ports: [{port: metrics}, {port: webhook}]",
-    ),
-];
-
-/// What Prometheus' operator would find.
-const MONITORING: &str = "monitoring.podMonitors.enabled=true,monitoring.podMonitors.labels.release=prometheus,\
-                          monitoring.alerts.enabled=true,monitoring.alerts.labels.role=alerts,\
-                          agent.metricsAddress=0.0.0.0:9999";
-
-/// Has cert-manager make the webhook's certificate.
-const CERT_MANAGER: &str =
-    "webhook.enabled=true,webhook.certManager.enabled=true,webhook.certManager.issuerRef.name=mine";
 
 pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
     let helm = Helm::new(test.cluster)?;
@@ -236,6 +166,9 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
         "kind: PrometheusRule",
         "role: alerts",
         "The agent of node {{ $labels.node }} does not answer",
+        "grafana_dashboard: \"1\"",
+        "netclaim.json: \"{",
+        "folder: net",
     ] {
         ensure!(objects.contains(present), "{MONITORING}: no {present:?} in the objects");
     }
@@ -243,6 +176,7 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
     for present in [
         "cert-manager.io/inject-ca-from: netclaim-system/netclaim-webhook",
         "kind: Certificate",
+        "kind: ClusterIssuer",
         "{name: webhook, mountPath: /etc/netclaim/webhook, readOnly: true}",
     ] {
         ensure!(objects.contains(present), "{CERT_MANAGER}: no {present:?} in the objects");

@@ -14,7 +14,9 @@ use serde_json::{Map, Value, json};
 /// As many of the chart's objects as there are at once, but for cert-manager's, which the cluster does not
 /// know.
 const EVERYTHING: &str = "enabled=true,webhook.enabled=true,controller.replicas=2,controller.podDisruptionBudget.enabled=true,\
-                          controller.networkPolicy.enabled=true,rbac.everybodyReadsClaimNetworks=true,plugins.image=x";
+                          controller.networkPolicy.enabled=true,rbac.everybodyReadsClaimNetworks=true,plugins.image=x,\
+                          monitoring.dashboard.enabled=true,commonLabels.team=net,\
+                          defaultNetworks.enabled=true,gate.allContainers=Labelled";
 
 /// Kustomizations in `deploy`.
 const KUSTOMIZATIONS: [&str; 5] = ["crds", "examples", "host-mounts", "manifests", "whereabouts-stopped"];

@@ -13,6 +13,7 @@ mod cert_manager;
 mod chart;
 mod daemons;
 mod explain;
+mod folders;
 mod helm;
 mod images;
 mod kubeconform;
@@ -24,11 +25,13 @@ mod released;
 mod status;
 mod tenants;
 mod upgrade;
+mod values;
 mod webhook;
 
 use chart::*;
 use daemons::*;
 use explain::*;
+use folders::*;
 use helm::*;
 use images::*;
 use kubeconform::*;
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
                 the_quick_start_works_as_it_is_written,
                 the_files_of_a_release_install_netclaim,
                 plugins_come_from_an_image,
+                an_agent_whose_state_directory_is_not_executable_says_which_value_to_set,
                 plugins_that_call_iptables_are_served_by_a_daemon_set,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
                 the_webhook_refuses_what_netclaim_could_not_serve,

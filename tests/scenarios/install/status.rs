@@ -64,7 +64,7 @@ pub fn netclaimctl_shows_what_is_used_and_what_is_wrong(test: &Test<'_>) -> Resu
 }
 
 /// Waits until `netclaimctl status ARGS` fails and its text has all of these words.
-fn says(test: &Test<'_>, args: &[&str], words: &[&str]) -> Result<()> {
+pub(crate) fn says(test: &Test<'_>, args: &[&str], words: &[&str]) -> Result<()> {
     eventually(60, "netclaimctl status says what is missing", || {
         let shown = status(test, args)?;
         let text = String::from_utf8_lossy(&shown.stdout);

@@ -10,9 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use ipnet::IpNet;
-use netclaim_tests::objects::{
-    attachment, claim_template, class_of_network, list, pod, pod_of_template, text,
-};
+use netclaim_tests::objects::{attachment, claim_template, list, pod, pod_of_template, text};
 use netclaim_tests::{Plugged, Test, eventually};
 use serde_json::{Value, json};
 
@@ -121,19 +119,16 @@ pub fn addresses_for_the_whole_cluster_work_as_their_page_shows(test: &Test<'_>)
     let [blocks, network] = page.checks()?;
     // The page about VLANs has a ClaimNetwork on such a link, too. A veth pair of the name does where the
     // kernel has no VLANs.
-    let vlans = Page::of(test, "vlan.md")?.objects()?.into_iter().take(2);
+    let vlans = Page::of(test, "vlan.md")?.objects()?.into_iter().take(1);
     let _links = ["eth1.60", "eth1.61", "eth1.100"]
         .map(|link| Plugged::on(test, "node1", link))
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
-    let classes = ["dual", "plant-a", "plant-b"].map(|network| class_of_network(network, network));
     let templates = ["dual", "plant-a", "plant-b", "vlan100"].map(|class| claim_template(class, class));
     let dual = ["node0", "node1"].map(|node| on(node, pod_of_template(node, "dual")));
     // Only node1 offers these.
     let others = ["plant-a", "plant-b", "vlan100"].map(|template| pod_of_template(template, template));
-    test.create(
-        page.objects()?.into_iter().chain(vlans).chain(classes).chain(templates).chain(dual).chain(others),
-    )?;
+    test.create(page.objects()?.into_iter().chain(vlans).chain(templates).chain(dual).chain(others))?;
     all_run(test)?;
 
     let dual = ["node0", "node1"].map(str::to_owned);
@@ -238,9 +233,7 @@ pub fn claims_set_parameters_as_their_page_shows(test: &Test<'_>) -> Result<()> 
     wrong["spec"]["spec"]["devices"]["config"] =
         json!([attachment(json!({"parameters": {"nameservers": ["10.40.0.53", "10.40.0"]}}))]);
     let pods = ["office", "wrong"].map(|template| pod_of_template(template, template));
-    test.create(
-        page.objects()?.into_iter().chain([class_of_network("office", "office"), wrong]).chain(pods),
-    )?;
+    test.create(page.objects()?.into_iter().chain([wrong]).chain(pods))?;
     test.runs_with("office", &["net1"])?;
     let interface = test.interface("office", "net1")?;
     ensure!(interface.mtu == 1500, "{interface:?}");
@@ -356,5 +349,38 @@ pub fn links_are_described_and_given_away_whole_as_their_pages_show(test: &Test<
         let shown = there()?;
         ensure!(shown.contains("mtu 1500"), "{shown}");
         Ok(())
+    })
+}
+
+pub fn pods_get_a_network_without_asking_as_the_page_about_it_shows(test: &Test<'_>) -> Result<()> {
+    test.cluster.with_default_networks(|| {
+        let page = Page::of(test, "default-networks.md")?;
+        let [condition, restart, explain] = page.checks()?;
+        let mut web = pod("web", &[]);
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": web["spec"].take()}});
+        let web =
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec});
+        test.create([web])?;
+        test.kubectl(&["wait", "--for=condition=Available", "deployment/web", "--timeout=60s"])?;
+        test.create(page.objects()?)?;
+        test.cluster.kubectl(&["label", "namespace", test.namespace(), "net-storage=yes"])?;
+        let says = |words: &str| {
+            eventually(90, &format!("the condition says {words}"), || {
+                let said = page.run(&condition)?;
+                ensure!(said.contains(words), "it says {said}");
+                Ok(())
+            })
+        };
+        says("older than the default and without it: 1 pod in 1 of 1 namespace")?;
+        page.run(&restart.replace("NAMESPACE", test.namespace()))?;
+        says("pods of 1 namespace have it")?;
+        test.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"])?;
+        let pods = test.cluster.get(&["-n", test.namespace(), "pods", "-l", "app=web"])?;
+        let name = list(&pods["items"]).map(|pod| text(&pod["metadata"]["name"])).next().context("no pod")?;
+        test.runs_with(&name, &["storage0"])?;
+        let explain = explain.replace("pod web -n shop", &format!("pod {name} -n {}", test.namespace()));
+        ensure!(page.run(&explain)?.contains("with 1 network"), "{explain}");
+        test.kubectl(&["delete", "deployment", "web", "--cascade=foreground", "--timeout=60s"]).map(drop)
     })
 }

@@ -17,6 +17,7 @@ mod explaining;
 mod load;
 mod lost_nodes;
 mod page;
+mod pinging;
 mod placement;
 mod segments;
 mod views;
@@ -30,6 +31,7 @@ use documented::*;
 use explaining::*;
 use load::*;
 use lost_nodes::*;
+use pinging::*;
 use placement::*;
 use segments::*;
 use views::*;
@@ -85,8 +87,11 @@ fn main() -> ExitCode {
                 a_changed_name_of_the_cni_network_gives_no_address_twice,
                 a_pod_keeps_its_address_in_a_new_sandbox_unless_that_is_excluded,
                 a_network_with_the_same_range_on_each_node_gets_a_warning,
-                pods_of_whereabouts_keep_their_addresses_when_its_pool_is_taken_over;
+                pods_of_whereabouts_keep_their_addresses_when_its_pool_is_taken_over,
+                what_a_switch_does_not_pass_is_found_before_the_first_pod,
+                what_a_network_does_not_pass_between_pods_is_found;
             alone:
+                pods_get_a_network_without_asking_as_the_page_about_it_shows,
                 links_are_described_and_given_away_whole_as_their_pages_show,
                 pods_that_start_at_once_on_three_nodes_have_different_addresses_and_reach_each_other,
                 an_empty_block_is_given_back_after_the_idle_time_and_another_node_gets_it,

@@ -15,6 +15,7 @@ use netclaim_tests::objects::{list, text};
 use netclaim_tests::{Access, helm, output, project};
 use serde_json::Value;
 
+const MORE_VALUES: &str = "image.registry=any,webhook.enabled=true,defaultNetworks.enabled=true";
 const LANES: [&str; 3] = ["cluster", "install", "nodes"];
 /// The parts that `tests/lanes.sh` makes of a lane.
 const PARTS: [[&str; 2]; 3] = [["alone", "beside"], ["faults", "not-faults"], ["disasters", "not-disasters"]];
@@ -42,11 +43,13 @@ fn manifest(name: &str) -> String {
     fs::read_to_string(project("deploy").join(name)).unwrap()
 }
 
-/// The roles that the chart adds with the webhook, which the manifests do not have.
-fn of_the_webhook() -> String {
+/// The roles that the chart adds with the webhook and default networks, which the manifests do not have.
+fn of_more_values() -> String {
     let mut render = Command::new(helm::program().unwrap());
-    render.arg("template").arg(helm::chart()).args(["--set", "image.registry=any,webhook.enabled=true"]);
-    output(render.args(["--kube-version", "1.37.0", "--show-only", "templates/webhook-rbac.yaml"])).unwrap()
+    render.arg("template").arg(helm::chart()).args(["--set", MORE_VALUES]);
+    let shown = ["templates/webhook-rbac.yaml", "templates/default-networks.yaml"];
+    output(render.args(["--kube-version", "1.37.0"]).args(shown.map(|file| ["--show-only", file]).concat()))
+        .unwrap()
 }
 
 /// What the roles in `yaml` grant to an account.
@@ -75,7 +78,7 @@ fn all_granted() -> BTreeSet<Access> {
     [
         granted("netclaim-agent", &manifest("manifests/agent-rbac.yaml")),
         granted("netclaim-controller", &manifest("manifests/controller-rbac.yaml")),
-        granted("netclaim-controller", &of_the_webhook()),
+        granted("netclaim-controller", &of_more_values()),
     ]
     .into_iter()
     .flatten()

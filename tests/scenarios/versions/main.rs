@@ -15,6 +15,10 @@ use netclaim_tests::objects::{list, text};
 use netclaim_tests::{AGENT_USER, AuditLog, Cluster, Test, eventually, scenarios, suite};
 use serde_json::{Value, json};
 
+#[path = "../cluster/classes.rs"]
+mod classes;
+#[path = "../cluster/defaults.rs"]
+mod defaults;
 #[path = "../cluster/endpoints.rs"]
 mod endpoints;
 // Each API server must support the manifests' policies and rights, too.
@@ -22,6 +26,8 @@ mod endpoints;
 mod rights;
 mod upgrade;
 
+use classes::*;
+use defaults::*;
 use endpoints::*;
 use rights::*;
 use upgrade::*;
@@ -36,6 +42,12 @@ fn main() -> ExitCode {
             event_and_metric_report_a_scheduler_that_cannot_count,
             a_pod_gets_its_network_and_its_claim_reports_it,
             pods_share_a_network,
+            a_pod_asks_for_a_network_with_one_line,
+            each_container_with_the_line_gets_its_pod_one_more_interface,
+            a_pod_that_asks_by_limits_for_too_much_is_told_so,
+            a_container_with_the_line_does_not_start_before_its_network,
+            a_limit_in_a_namespace_that_the_network_is_not_for_is_refused,
+            a_class_follows_its_network_and_no_other_class_is_touched,
             a_nic_and_macvlan_on_it_are_never_in_use_together,
             a_cluster_wide_network_serves_a_pod,
             the_node_refuses_a_conflicting_use_that_the_scheduler_cannot_count,
@@ -43,6 +55,7 @@ fn main() -> ExitCode {
             agent_and_controller_take_another_log_filter_without_a_restart,
             the_agent_has_only_the_documented_rights,
             the_controller_only_removes_labels_of_networks_from_nodes,
+            the_controller_writes_only_classes_of_networks,
             a_stolen_token_of_the_controller_writes_no_pod_claim_network_or_node,
             the_agent_writes_only_slices_of_its_own_node,
             a_stolen_token_writes_only_objects_of_its_own_node,
@@ -53,6 +66,10 @@ fn main() -> ExitCode {
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes,
             a_burst_of_pods_has_no_claim_refused,
+            every_kind_of_pod_gets_the_defaults_of_its_namespace,
+            a_pod_waits_for_what_its_default_lacks_and_says_so,
+            every_container_waits_for_the_networks_of_its_pod_where_the_namespace_says_so,
+            the_controller_writes_only_templates_of_defaults,
             kubernetes_is_upgraded_and_goes_back_under_running_pods;
     ])
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt as _;
 use kube::runtime::watcher;
 use tokio::time::Instant;
@@ -42,6 +43,14 @@ pub(super) struct PodGroup {
     pub(super) namespace: String,
     /// The part of their spec that says what they ask for, as JSON.
     pub(super) spec: Arc<str>,
+}
+
+impl PodGroup {
+    /// Returns the part of its pods' spec that is known.
+    pub(super) fn pod(&self) -> PodSpec {
+        // It was written from what the API server sent.
+        serde_json::from_str(&self.spec).unwrap_or_default()
+    }
 }
 
 /// The state of a group.

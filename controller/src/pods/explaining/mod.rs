@@ -9,6 +9,8 @@
 //! What a pod waits for may be addresses that its node could lease: who leases them is told how many
 //! ([`needs`]).
 //!
+//! What a pod asks for by limits is judged as the claim that the scheduler would make of them.
+//!
 //! The scheduler says only "cannot allocate all claims". Nothing is read while no pod waits that asks for
 //! netclaim's devices, and nothing of what is read is kept. Reading and judging take at most a part of the
 //! time, and end however many claims, classes and selectors a tenant writes.
@@ -27,8 +29,9 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference, PodSpec};
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule};
 use kube::Client;
 use kube::runtime::watcher;
-use netclaim_allocation::{Effort, Judgement, Needed, Outlook, Question, World};
+use netclaim_allocation::{Effort, Judgement, Limits, Needed, Outlook, Question, World, extended_resources};
 use netclaim_api::NetworkName;
+use netclaim_api::network::opt_out;
 use netclaim_api::reasons::{PodEvent, Reason as _};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
@@ -174,6 +177,15 @@ impl Explainer {
     async fn round(&mut self, now: Instant) {
         let due = self.unscheduled.pods().take_due(now, GROUPS);
         let mut classes = BTreeMap::new();
+        let (by_limits, by_claims): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|(group, _)| asks_by_limits(group));
+        let mut due = by_claims;
+        if !by_limits.is_empty() {
+            match self.reader.all_classes(&mut classes).await {
+                Ok(()) => due.extend(by_limits),
+                Err(error) => self.failed(by_limits.iter().map(|(group, _)| group), &error),
+            }
+        }
         // The claims have the names that the pods have for them.
         let mut asking = Vec::new();
         for (group, claims) in due {
@@ -188,8 +200,15 @@ impl Explainer {
         let mut time_left = TimeLeft(ROUND_TIME);
         let mut ours = Vec::new();
         for (group, claims) in asking {
-            let classes = classes.clone();
-            let question = time_left.spend(move |deadline| Question::by(deadline, &claims, &classes)).await;
+            let (classes, pod) = (classes.clone(), group.pod());
+            let question = time_left.spend(move |deadline| {
+                let question = Question::by(deadline, &claims, &classes);
+                match Limits::of(&pod, &classes) {
+                    Some(limits) => question.with_limits(&limits, &classes, Some(deadline)),
+                    None => question,
+                }
+            });
+            let question = question.await;
             match question {
                 // No request names the driver.
                 Some(question) if question.of_driver().is_empty() => {
@@ -295,9 +314,7 @@ impl Snapshot {
             holdings: &self.offers.holdings,
             refusal: &refusal,
         };
-        // It was written from what the API server sent.
-        let pod: PodSpec = serde_json::from_str(&group.spec).unwrap_or_default();
-        Judgement::of(question, Some(&pod), &world, Effort::Until(deadline))
+        Judgement::of(question, Some(&group.pod()), &world, Effort::Until(deadline))
     }
 
     /// Why a ClaimNetwork cannot be used. What is wrong with its configuration is for those who may read it.
@@ -315,11 +332,24 @@ impl Snapshot {
     }
 }
 
+fn asks_by_limits(group: &PodGroup) -> bool {
+    !extended_resources(&group.pod()).is_empty()
+}
+
+/// Says how pods do without the networks that they have not asked for.
+fn hint(pod: &PodSpec) -> String {
+    let claims = pod.resource_claims.iter().flatten();
+    opt_out(claims.filter_map(|claim| claim.resource_claim_template_name.as_deref()))
+}
+
 /// Returns what to report on a group.
 fn finding(judgement: &Judgement, group: &PodGroup) -> Finding {
+    let hint = || hint(&group.pod());
     match judgement.outlook() {
-        Outlook::Refused(why) => Finding::Cause(note::of_all(&why)),
-        Outlook::Unserved(why) => Finding::Cause(note::of_groups(&why, &judgement.causes, &group.namespace)),
+        Outlook::Refused(why) => Finding::Cause(note::of_all(&why, &hint())),
+        Outlook::Unserved(why) => {
+            Finding::Cause(note::of_groups(&why, &hint(), &judgement.causes, &group.namespace))
+        }
         Outlook::NotTaken(_) => Finding::Other(Outcome::NotTaken),
         Outlook::Unknown(_) => Finding::Other(Outcome::Unknown),
         Outlook::Served(_) => Finding::Other(Outcome::Served),

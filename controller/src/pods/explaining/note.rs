@@ -19,15 +19,24 @@ const MAX_SENTENCE: usize = 400;
 /// Bytes for `. And 4999 more causes`.
 const MORE_CAUSES: usize = 32;
 
-/// Returns the text where the nodes do not matter.
-pub(super) fn of_all(why: &str) -> String {
-    shorten(one_line(why), MAX_NOTE)
+/// Returns the text where the nodes do not matter. `hint` is a sentence for the end, or empty.
+pub(super) fn of_all(why: &str, hint: &str) -> String {
+    with_hint(why, hint, MAX_NOTE)
 }
 
-/// Returns the text with a sentence for each group of nodes, as many as there is room for.
-pub(super) fn of_groups(why: &str, groups: &[Group], namespace: &str) -> String {
+/// Returns both sentences, in so many bytes.
+fn with_hint(why: &str, hint: &str, max: usize) -> String {
+    if hint.is_empty() {
+        return shorten(one_line(why), max);
+    }
+    let hint = shorten(one_line(hint), max / 2);
+    format!("{}. {hint}", shorten(one_line(why), max - hint.len() - 2))
+}
+
+/// Returns the text with `hint`, and a sentence for each group of nodes, as many as there is room for.
+pub(super) fn of_groups(why: &str, hint: &str, groups: &[Group], namespace: &str) -> String {
     let requests: BTreeSet<&Option<String>> = groups.iter().map(|group| &group.request).collect();
-    let mut note = shorten(one_line(why), MAX_NOTE / 2);
+    let mut note = with_hint(why, hint, MAX_NOTE / 2);
     for (index, group) in groups.iter().enumerate() {
         let request = group.request.as_deref().filter(|_| requests.len() > 1);
         let request = request.map(|request| format!("{request}: ")).unwrap_or_default();
@@ -80,7 +89,7 @@ mod tests {
             group(NET, "the node does not offer ClaimNetwork storage", &["c"], &[]),
         ];
         assert_eq!(
-            of_groups("no node can serve request net of claim net", &groups, "shop"),
+            of_groups("no node can serve request net of claim net", "", &groups, "shop"),
             "no node can serve request net of claim net. \
              2 nodes (a, b): ClaimNetwork storage: 0 of 254 addresses free; held by claim shop/x (pod shop/x). \
              1 node (c): the node does not offer ClaimNetwork storage"
@@ -93,7 +102,7 @@ mod tests {
             group(Some("request one of claim net"), "it is held", &["a"], &[]),
             group(Some("request two of claim net"), "it is held", &["a"], &[]),
         ];
-        let note = of_groups("no node can serve all of its requests", &groups, "shop");
+        let note = of_groups("no node can serve all of its requests", "", &groups, "shop");
         assert!(note.ends_with(
             ". request one of claim net: 1 node (a): it is held. request two of claim net: 1 node (a): it is held"
         ));
@@ -118,17 +127,31 @@ mod tests {
     fn a_text_fits_into_an_event_and_says_how_much_is_left_out() {
         let texts: Vec<String> = (0..40).map(|n| format!("cause {n} {}", "x".repeat(n))).collect();
         let groups: Vec<Group> = texts.iter().map(|text| group(NET, text, &["a"], &[])).collect();
-        let note = of_groups("no node can serve request net of claim net", &groups, "shop");
+        let note = of_groups("no node can serve request net of claim net", "", &groups, "shop");
         assert!(note.len() <= MAX_NOTE && note.len() > MAX_NOTE - 100, "{note}");
         assert!(note.ends_with(" more causes"), "{note}");
-        let long = of_groups(&"w".repeat(2000), &[group(NET, &"ä".repeat(2000), &["a"], &[])], "shop");
+        let long = of_groups(
+            &"w".repeat(2000),
+            &"h".repeat(2000),
+            &[group(NET, &"ä".repeat(2000), &["a"], &[])],
+            "shop",
+        );
         assert!(long.len() <= MAX_NOTE, "{}", long.len());
-        assert!(of_all(&"w\n".repeat(2000)).len() <= MAX_NOTE);
+        for hint in [String::new(), "h\n".repeat(2000)] {
+            assert!(of_all(&"w\n".repeat(2000), &hint).len() <= MAX_NOTE);
+        }
+    }
+
+    #[test]
+    fn a_hint_comes_before_the_causes() {
+        let groups = [group(NET, "0 of 9 addresses free", &["a"], &[])];
+        let note = of_groups("no node can serve it", "leave it out", &groups, "shop");
+        assert_eq!(note, "no node can serve it. leave it out. 1 node (a): 0 of 9 addresses free");
     }
 
     #[test]
     fn texts_of_tenants_stay_on_one_line() {
-        let note = of_groups("no", &[group(NET, "not known:\n\u{1b}[2J", &["a"], &[])], "shop");
+        let note = of_groups("no", "", &[group(NET, "not known:\n\u{1b}[2J", &["a"], &[])], "shop");
         assert!(!note.contains(char::is_control), "{note:?}");
     }
 }

@@ -143,6 +143,29 @@ async fn pods_that_no_node_can_serve_get_one_event_each_with_the_cause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_asks_by_limits_gets_an_event_that_names_its_limit() {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-1", "uid": "web-1", "namespace": "shop"},
+        "spec": {"containers": [{"name": "web",
+            "resources": {"limits": {"deviceclass.resource.kubernetes.io/storage": "1"}}}]},
+        "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+    });
+    let mut objects = objects(OF_STORAGE);
+    let classes = json!({"apiVersion": "resource.k8s.io/v1", "kind": "List", "metadata": {}, "items": [class(OF_STORAGE)]});
+    objects.insert("resource.k8s.io/v1/deviceclasses", classes);
+    let asking = serde_json::from_value(pod.clone()).unwrap();
+    let (_, events, _) = explain(&[asking], objects.clone(), 60).await;
+    let note = "no node can serve limit deviceclass.resource.kubernetes.io/storage of container web. 2 nodes (a, b): \
+        ClaimNetwork storage: 0 of 1 interfaces free; held by claim shop/db, and claims of other namespaces";
+    assert_eq!(events.iter().map(|event| &event["note"]).collect::<Vec<_>>(), [note]);
+
+    pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": "1"});
+    let (seen, events, metrics) = explain(&[serde_json::from_value(pod).unwrap()], objects, 60).await;
+    assert_eq!(seen, ["resource.k8s.io/v1/deviceclasses"], "a device plugin's");
+    assert_eq!((events.len(), count(&metrics, Outcome::Foreign)), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_leases_addresses_is_told_how_many_a_pod_needs_that_waits_for_nothing_else() {
     let mut objects = objects(OF_STORAGE);
     let slice = |node: &str| {

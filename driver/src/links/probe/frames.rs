@@ -8,8 +8,7 @@ use etherparse::{
     TransportSlice,
 };
 
-/// A hardware address.
-pub(super) type Mac = [u8; 6];
+use crate::links::packets::Mac;
 
 const NO_MAC: Mac = [0; 6];
 const EVERYBODY: Mac = [0xff; 6];
@@ -88,11 +87,6 @@ pub(super) fn read(frame: &[u8]) -> Option<Says> {
         }
         _ => None,
     }
-}
-
-/// Returns how a hardware address is written.
-pub(super) fn written(mac: Mac) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 fn arp(own: Mac, sender_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Option<Vec<u8>> {

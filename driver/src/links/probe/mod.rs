@@ -9,7 +9,6 @@
 //! only what they say of the addresses in question counts.
 
 mod frames;
-mod packets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,10 +17,10 @@ use std::{fs, io, thread};
 
 use nix::libc;
 
-use self::frames::{Mac, Says, announcement, read, written};
-use self::packets::Packets;
+use self::frames::{Says, announcement, read};
 use super::error::Error;
 use super::netlink::Socket;
+use super::packets::{Mac, Packets, written};
 
 /// How often an address is asked for. RFC 5227 has 3 (section 1.1, `PROBE_NUM`).
 const PROBES: u32 = 3;
@@ -90,9 +89,30 @@ impl Kernels {
     }
 }
 
-/// Returns those of the addresses of a link of the calling thread's network namespace that other hosts have.
-/// Blocks for up to [`PROBES`] times [`INTERVAL`], longer only where the kernel is still looking itself.
+/// Returns those of the addresses of a link of the calling thread's network namespace that other hosts have,
+/// and tells the neighbours again of these hosts. Blocks for up to [`PROBES`] times [`INTERVAL`], longer only
+/// where the kernel is still looking itself.
 pub(super) fn in_use(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
+    let (packets, found) = ask(name, ips)?;
+    if let Some(packets) = &packets {
+        let corrected = correct_neighbours(packets, &found);
+        corrected.map_err(|source| Error::Probe { link: name.to_owned(), source })?;
+    }
+    Ok(in_order(found))
+}
+
+/// The same of addresses that the link's pod uses already. Nobody is told anything: who talks to the pod goes
+/// on to do so.
+pub(super) fn used_twice(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
+    Ok(in_order(ask(name, ips)?.1))
+}
+
+fn in_order(found: BTreeMap<IpAddr, Found>) -> Vec<InUse> {
+    found.into_iter().map(|(ip, found)| InUse { ip, by: found.by.map(written) }).collect()
+}
+
+/// Returns which other hosts have the addresses, and the socket by which they were asked.
+fn ask(name: &str, ips: &[IpAddr]) -> Result<(Option<Packets>, BTreeMap<IpAddr, Found>), Error> {
     let failed = |source| Error::Probe { link: name.to_owned(), source };
     let mut netlink = Socket::open()?;
     let links = netlink.links()?;
@@ -134,10 +154,7 @@ pub(super) fn in_use(name: &str, ips: &[IpAddr]) -> Result<Vec<InUse>, Error> {
             None => thread::sleep(LOOK_INTERVAL),
         }
     }
-    if let Some(packets) = &packets {
-        correct_neighbours(packets, &found).map_err(failed)?;
-    }
-    Ok(found.into_iter().map(|(ip, found)| InUse { ip, by: found.by.map(written) }).collect())
+    Ok((packets, found))
 }
 
 /// Returns the addresses of a link that other hosts have by what the kernel has found, with who has them. A
@@ -203,6 +220,12 @@ fn note_failed(kernels: &Kernels, ips: &[IpAddr], found: &mut BTreeMap<IpAddr, F
     for ip in kernels.failed.iter().filter(|ip| ips.contains(ip)) {
         found.entry(*ip).or_default();
     }
+}
+
+/// Reads of which address a frame says something.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn neighbour_in(frame: &[u8]) -> Option<IpAddr> {
+    Some(read(frame)?.ip)
 }
 
 #[cfg(test)]

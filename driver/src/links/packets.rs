@@ -14,11 +14,23 @@ use nix::sys::socket::{
     socket,
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
+use nix::{setsockopt_impl, sockopt_impl};
+use socket2::{SockFilter, SockRef};
 
-use super::frames::Mac;
+/// A hardware address.
+pub(super) type Mac = [u8; 6];
 
-/// Frames that say who has an address are shorter. What is longer is cut, and says nothing.
+/// What is received is shorter, or matters only at its beginning. What is longer is cut.
 const FRAME: usize = 512;
+
+sockopt_impl!(
+    /// What the link receives while the socket is open. The kernel reads the type that is declared here.
+    Membership,
+    SetOnly,
+    libc::SOL_PACKET,
+    libc::PACKET_ADD_MEMBERSHIP,
+    libc::packet_mreq
+);
 
 /// A packet socket on an Ethernet link of the network namespace in which it was opened (`CAP_NET_RAW`).
 #[derive(Debug)]
@@ -44,6 +56,23 @@ impl Packets {
         // The address says no protocol, and the socket keeps its own.
         bind(socket.as_raw_fd(), &address)?;
         Ok(Some(Self { socket, index: address.ifindex(), own }))
+    }
+
+    /// Has the kernel pass on what this filter (classic BPF) accepts, in the length that it returns.
+    pub(super) fn filter(&self, filter: &[SockFilter]) -> io::Result<()> {
+        SockRef::from(&self.socket).attach_filter(filter)
+    }
+
+    /// Has the link receive all frames while the socket is open, whatever becomes of this process: also those
+    /// to other hardware addresses, and of VLANs that no link of the node has, which cards drop otherwise.
+    pub(super) fn hear_all(&self) -> io::Result<()> {
+        let all = libc::packet_mreq {
+            mr_ifindex: i32::try_from(self.index).map_err(io::Error::other)?,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        Ok(setsockopt(&self.socket, Membership, &all)?)
     }
 
     /// Sends a frame. What a link that is down would lose is lost.
@@ -73,6 +102,11 @@ impl Packets {
             }
         }
     }
+}
+
+/// Returns how a hardware address is written.
+pub(super) fn written(mac: Mac) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 /// Returns a timeout that is not 0, which would be none.

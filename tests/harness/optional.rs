@@ -1,0 +1,34 @@
+//! What the chart has off by default and the manifests do not have.
+
+use anyhow::Result;
+
+use crate::agent::CONTROLLER;
+use crate::cluster::{Cluster, SYSTEM};
+use crate::helm::{Helm, chart};
+
+/// The templates of default networks and of the gate for all containers.
+const TEMPLATES: [&str; 2] = ["templates/default-networks.yaml", "templates/gate-policy.yaml"];
+
+impl Cluster {
+    /// Switches default networks and the gate for all containers (in labelled namespaces) on, runs a
+    /// scenario, and switches them off again. The controller restarts.
+    pub fn with_default_networks(&self, scenario: impl FnOnce() -> Result<()>) -> Result<()> {
+        let values = "defaultNetworks.enabled=true,gate.allContainers=Labelled";
+        let args = ["--kube-version", "1.37.0", "--set", values];
+        let args = [args.as_slice(), &TEMPLATES.map(|file| ["--show-only", file]).concat()].concat();
+        let policies = Helm::new(self)?.template(&chart(), &args)?;
+        self.kubectl_with(&["apply", "-f", "-"], &policies)?;
+        let except =
+            format!("NETCLAIM_DEFAULT_NETWORKS_EXCEPT=kube-system,kube-public,kube-node-lease,{SYSTEM}");
+        let result =
+            self.set_controller(&["NETCLAIM_DEFAULT_NETWORKS=true", &except]).and_then(|()| scenario());
+        self.kubectl_with(&["delete", "-f", "-"], &policies)?;
+        self.set_controller(&["NETCLAIM_DEFAULT_NETWORKS-", "NETCLAIM_DEFAULT_NETWORKS_EXCEPT-"])?;
+        result
+    }
+
+    fn set_controller(&self, settings: &[&str]) -> Result<()> {
+        self.kubectl(&[["set", "env", "-n", SYSTEM, CONTROLLER].as_slice(), settings].concat())?;
+        self.controller_ready()
+    }
+}
