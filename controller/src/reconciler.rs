@@ -485,8 +485,8 @@ impl Reconciler {
             return Some(Instant::now() + RETRY_DELAY);
         }
         let ClusterView { networks, address_pools, policies, .. } = &self.known;
-        let next = [networks.next(), address_pools.next(), policies.next(), self.abandoned.next()];
-        next.into_iter().flatten().min()
+        let of_statuses = [networks.next(), address_pools.next(), policies.next()];
+        of_statuses.into_iter().chain([self.abandoned.next(), self.classes.next()]).flatten().min()
     }
 
     /// Takes in what has changed, hands on what the publisher and the blocks need, and marks each status that

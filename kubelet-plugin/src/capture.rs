@@ -8,7 +8,7 @@
 //! The agent only says whether it may be done, and writes an event on the pod. The frames pass through a
 //! process of their own, which ends with the connection of whoever runs the command.
 
-use std::io::{Read as _, stdin, stdout};
+use std::io::{copy, sink, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,7 @@ pub async fn capture(run_dir: &Path, of: CaptureOf, what: Capture) -> Result<u64
     let ended = Arc::clone(&has_ended);
     // Nothing ends the process when the connection ends, but this.
     std::thread::spawn(move || {
-        let _ = stdin().read_to_end(&mut Vec::new());
+        let _ = copy(&mut stdin(), &mut sink());
         ended.store(true, Ordering::Relaxed);
     });
     Ok(netns.capture(interface, what, stdout(), move || !has_ended.load(Ordering::Relaxed)).await?)

@@ -178,6 +178,14 @@ async fn take_part(ping: &Ping, place: usize, netns: &Netns, means: Means) -> Re
         async { if ips.is_empty() { Ok(Vec::new()) } else { netns.used_twice(&link, ips).await } };
     let (pinged, used_twice) = tokio::join!(netns.ping(&link, run), used_twice);
     let pinged = pinged?;
+    let used_twice = used_twice.unwrap_or_else(|error: links::Error| {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            link,
+            "cannot find out whether addresses are used twice"
+        );
+        Vec::new()
+    });
     let heard = pinged.heard.into_iter().map(|heard| {
         let links::Heard { untagged, broadcast, second_mac, unicast, to_second_mac, longest, lost_tag } =
             heard;
@@ -195,7 +203,7 @@ async fn take_part(ping: &Ping, place: usize, netns: &Netns, means: Means) -> Re
         hears_unicast,
         listened: milliseconds(links::Ping::WINDOW),
         heard: heard.collect(),
-        used_twice: used_twice?.into_iter().map(|used| UsedTwice { ip: used.ip, mac: used.by }).collect(),
+        used_twice: used_twice.into_iter().map(|used| UsedTwice { ip: used.ip, mac: used.by }).collect(),
         link,
     })
 }

@@ -12,18 +12,11 @@ use super::ClaimNetworkSpec;
 use crate::{API_VERSION, AttachmentConfig, Invalid, NetworkName, ObjectName};
 
 /// Whether a ClaimNetwork has a DeviceClass of its own name.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "described at the field")]
 pub enum OwnClass {
-    #[default]
     Own,
     None,
-}
-
-impl OwnClass {
-    pub(super) fn is_own(&self) -> bool {
-        *self == Self::Own
-    }
 }
 
 /// A DeviceClass that the controller makes.
@@ -31,6 +24,7 @@ impl OwnClass {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkClass {
     /// Name of the DeviceClass. That of the ClaimNetwork stands for the class that it has anyway.
+    #[schemars(length(max = MAX_NAME))]
     pub name: ObjectName,
     /// Another name by which pods ask for the class in their `limits`, such as `example.com/storage`. They
     /// can always ask by `deviceclass.resource.kubernetes.io/NAME`.
@@ -43,6 +37,9 @@ pub struct NetworkClass {
     #[schemars(schema_with = "defaults_schema")]
     pub defaults: Option<AttachmentConfig>,
 }
+
+/// The longest name of a class: the resource by which pods ask for it has no more bytes behind the slash.
+const MAX_NAME: usize = 63;
 
 /// The longest `extendedResourceName`: with `requests.` before it, it names a quota.
 const MAX_RESOURCE: usize = 307;
@@ -81,7 +78,7 @@ impl NetworkClass {
         let of_resource = resource.map(|resource| {
             let problem = format!(
                 "{resource:?} cannot be an extended resource: write a domain, a slash and a name, such as example.com/storage; \
-                 the domain must not be of kubernetes.io"
+                 the domain must not end with kubernetes.io"
             );
             Invalid::new("extendedResourceName", problem)
         });
@@ -95,10 +92,9 @@ pub fn class_expression(driver: &str, network: &NetworkName) -> String {
     format!("device.driver == {driver:?} && device.attributes[{driver:?}].network == {network:?}")
 }
 
-/// Whether a DeviceClass can have the `extendedResourceName`.
+/// Whether a DeviceClass can have the `extendedResourceName` (`IsExtendedResourceName` of Kubernetes).
 fn is_extended_resource(name: &str) -> bool {
-    let domain = name.split_once('/').map(|(domain, _)| domain);
-    let is_foreign = domain.is_some_and(|domain| !format!(".{domain}").ends_with(".kubernetes.io"));
+    let is_foreign = name.contains('/') && !name.contains("kubernetes.io/");
     is_foreign && is_label_key(name) && !name.starts_with("requests.") && name.len() <= MAX_RESOURCE
 }
 
@@ -106,8 +102,17 @@ impl ClaimNetworkSpec {
     /// Returns the DeviceClasses that the controller makes for the ClaimNetwork of this name.
     pub fn classes(&self, name: &NetworkName) -> Vec<NetworkClass> {
         let is_listed = self.device_classes.iter().any(|class| class.name.as_str() == name.as_str());
-        let own = (self.device_class.is_own() && !is_listed).then(|| NetworkClass::plain(name));
+        let own = (self.has_own_class() && !is_listed).then(|| NetworkClass::plain(name));
         own.into_iter().chain(self.device_classes.iter().cloned()).collect()
+    }
+
+    /// Whether there is a DeviceClass of the ClaimNetwork's name without being listed. Who lists classes that
+    /// he has written may have them for what they limit.
+    fn has_own_class(&self) -> bool {
+        match self.device_class {
+            Some(class) => class == OwnClass::Own,
+            None => self.device_class_names.is_empty(),
+        }
     }
 
     /// Returns every problem of the DeviceClasses; paths are relative to the spec.
@@ -123,14 +128,19 @@ impl ClaimNetworkSpec {
                     format!("{class_name:?} is there before: each class needs a name of its own"),
                 )
             });
-            let is_none = class_name == name && !self.device_class.is_own();
+            let long = (class_name.len() > MAX_NAME).then(|| {
+                let problem =
+                    format!("is longer than {MAX_NAME} bytes: pods could not ask for the class by limits");
+                Invalid::new("name", problem)
+            });
+            let is_none = class_name == name && self.device_class == Some(OwnClass::None);
             let none = is_none.then(|| {
                 Invalid::new(
                     "name",
                     "spec.deviceClass is None, so that there is no class of this name: remove one of them",
                 )
             });
-            let problems = repeated.into_iter().chain(none).chain(class.problems());
+            let problems = repeated.into_iter().chain(long).chain(none).chain(class.problems());
             problems.map(|problem| problem.within(&format!("deviceClasses[{i}]"))).collect::<Vec<_>>()
         });
         many.into_iter().chain(of_classes).collect()
@@ -169,6 +179,27 @@ mod tests {
     }
 
     #[test]
+    fn who_lists_classes_that_he_has_written_gets_none_of_the_networks_name_without_asking() {
+        assert_eq!(names(json!({"deviceClassNames": ["lan-private"]})), [""; 0]);
+        assert_eq!(names(json!({"deviceClassNames": ["lan-private"], "deviceClass": "Own"})), ["storage"]);
+        let listed = json!({"deviceClassNames": ["lan-private"], "deviceClasses": [{"name": "storage"}]});
+        assert_eq!(names(listed.clone()), ["storage"]);
+        assert_eq!(problems(listed), [""; 0]);
+        let written = serde_json::to_value(spec(json!({}))).unwrap();
+        assert!(written.get("deviceClass").is_none(), "{written}");
+    }
+
+    #[test]
+    fn the_name_of_a_class_fits_into_a_resource() {
+        let of = |length: usize| problems(json!({"deviceClasses": [{"name": "a".repeat(length)}]}));
+        assert_eq!(of(63), [""; 0]);
+        assert_eq!(
+            of(64),
+            ["deviceClasses[0].name: is longer than 63 bytes: pods could not ask for the class by limits"]
+        );
+    }
+
+    #[test]
     fn a_class_selects_the_network_and_has_its_defaults() {
         let network: NetworkName = "storage".parse().unwrap();
         let plain = NetworkClass::plain(&network).device_class_spec(&network, "netclaim.dev");
@@ -199,12 +230,13 @@ mod tests {
 
     #[test]
     fn an_extended_resource_is_of_a_domain_that_is_not_of_kubernetes() {
-        for good in ["example.com/storage", "netclaim.dev/Lab_1", "notkubernetes.io/a"] {
+        for good in ["example.com/storage", "netclaim.dev/Lab_1", "kubernetes.io.example.com/a"] {
             assert!(is_extended_resource(good), "{good}");
         }
         let bad = [
             "storage",
             "kubernetes.io/a",
+            "notkubernetes.io/a",
             "deviceclass.resource.kubernetes.io/a",
             "requests.example.com/a",
             "example.com/",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{ClaimNetworkSpec, NodeNetwork};
 use crate::LinkUse;
@@ -41,9 +41,10 @@ impl ClaimNetworkSpec {
 
     /// Returns the MTU that pods have, in bytes, on an uplink of this one.
     pub fn mtu_on(&self, uplink: u32) -> u32 {
-        let written = self.plugins().find_map(|plugin| u32::try_from(plugin.get("mtu")?.as_u64()?).ok());
         let by_default = if self.is_bridge() { DEFAULT_MTU } else { uplink };
-        written.filter(|mtu| *mtu > 0).unwrap_or(by_default).min(uplink)
+        let of_pods = mtu_of(self.plugins()).unwrap_or(by_default);
+        let on_node = mtu_of(self.node.iter().flat_map(NodeNetwork::plugins)).unwrap_or(uplink);
+        of_pods.min(on_node).min(uplink)
     }
 
     /// Whether pods have MAC addresses of their own on the uplink, beside that of the uplink.
@@ -55,6 +56,12 @@ impl ClaimNetworkSpec {
     fn is_bridge(&self) -> bool {
         self.link_types().contains(&"bridge")
     }
+}
+
+/// Returns the least MTU that plugins have written.
+fn mtu_of<'a>(plugins: impl Iterator<Item = &'a Map<String, Value>>) -> Option<u32> {
+    let written = plugins.filter_map(|plugin| u32::try_from(plugin.get("mtu")?.as_u64()?).ok());
+    written.filter(|mtu| *mtu > 0).min()
 }
 
 #[cfg(test)]
@@ -102,6 +109,13 @@ mod tests {
         assert_eq!(mtu(json!({"type": "macvlan", "mtu": 9216})), 9000);
         assert_eq!(mtu(json!({"type": "bridge"})), 1500);
         assert_eq!(mtu(json!({"type": "bridge", "mtu": 8900})), 8900);
+        let on_node = |plugin: Value| {
+            let node = json!({"node": {"interfaceName": "v", "cni": {"cniVersion": "1.0.0", "plugins": [
+                {"type": "netclaim-link", "kind": "vlan", "master": "${uplink.name}", "id": 60, "mtu": 1400}]}}});
+            network(plugin, node).mtu_on(9000)
+        };
+        assert_eq!(on_node(json!({"type": "macvlan", "master": "${node.interfaceName}"})), 1400);
+        assert_eq!(on_node(json!({"type": "macvlan", "master": "${node.interfaceName}", "mtu": 1300})), 1300);
     }
 
     #[test]

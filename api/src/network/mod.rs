@@ -93,10 +93,11 @@ pub struct ClaimNetworkSpec {
     #[serde(default, skip_serializing_if = "Namespaces::is_all")]
     pub namespaces: Namespaces,
     /// Whether the controller makes a DeviceClass of the ClaimNetwork's name, by which pods ask for the
-    /// network: `Own` or `None`. It is deleted with the ClaimNetwork. A DeviceClass of this name that the
-    /// controller has not made is left alone.
-    #[serde(default, skip_serializing_if = "OwnClass::is_own")]
-    pub device_class: OwnClass,
+    /// network: `Own` or `None`. By default, it makes one unless `deviceClassNames` lists some. It is deleted
+    /// with the ClaimNetwork. A DeviceClass of this name that the controller has not made is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OwnClass")]
+    pub device_class: Option<OwnClass>,
     /// More DeviceClasses that the controller makes, each with its own settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_CLASSES), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]

@@ -93,7 +93,9 @@ impl ClaimNetworkSpec {
     fn refused_defaults(&self, name: &str) -> Vec<Invalid> {
         let Ok(name) = name.parse::<NetworkName>() else { return Vec::new() };
         let refused = self.device_classes.iter().enumerate().filter_map(|(i, class)| {
-            let problem = merge(Base::Network(&name, self), &[Layer::of_class(class)?], None).err()?;
+            // A claim that asks for what it must.
+            let granted = self.capacity.bandwidth.filter(|_| self.requires_bandwidth());
+            let problem = merge(Base::Network(&name, self), &[Layer::of_class(class)?], granted).err()?;
             Some(problem.within(&format!("spec.deviceClasses[{i}].defaults")))
         });
         refused.collect()

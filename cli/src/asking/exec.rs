@@ -4,7 +4,7 @@
 //! may run programs in the agent's pod could read it on the node anyway.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -38,6 +38,8 @@ pub(crate) enum NotAsked {
     Late,
     #[error("its agent gives no answer: {0}")]
     NoAnswer(String),
+    #[error("what its agent prints cannot be written: {0}")]
+    NotWritten(io::Error),
     #[error("its agent was not asked: {MAX_ASKED} are, or as many as answer within {} s; use --node", ALL_TIMEOUT.as_secs())]
     TooMany,
 }
@@ -125,8 +127,10 @@ pub(crate) async fn exec_into(
     // The program ends when its input does, and that ends with the connection.
     let _input = process.stdin();
     let (printed, err, status) = (process.stdout(), process.stderr(), process.take_status());
-    if !pass_on(printed, out).await {
-        return Ok(String::new());
+    match pass_on(printed, out).await {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(String::new()),
+        Err(error) => return Err(NotAsked::NotWritten(error)),
+        Ok(()) => {}
     }
     let said = read(err).await.trim().to_owned();
     let status = match status {
@@ -134,20 +138,22 @@ pub(crate) async fn exec_into(
         None => None,
     };
     let has_failed = status.is_none_or(|status| status.status.as_deref() != Some("Success"));
-    if has_failed { Err(NotAsked::NoAnswer(said)) } else { Ok(said) }
+    match has_failed {
+        true if said.is_empty() => Err(NotAsked::NoAnswer("the connection has ended".to_owned())),
+        true => Err(NotAsked::NoAnswer(said)),
+        false => Ok(said),
+    }
 }
 
-/// Passes on what comes until its end; returns false if `out` takes no more before that.
-async fn pass_on(from: Option<impl AsyncRead + Unpin>, out: &mut (dyn Write + Send)) -> bool {
-    let Some(mut from) = from else { return true };
+/// Passes on what comes until its end. Fails if `out` takes no more before that.
+async fn pass_on(from: Option<impl AsyncRead + Unpin>, out: &mut (dyn Write + Send)) -> io::Result<()> {
+    let Some(mut from) = from else { return Ok(()) };
     let mut buffer = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        let passed = out.write_all(buffer.get(..length).unwrap_or_default()).and_then(|()| out.flush());
-        if passed.is_err() {
-            return false;
-        }
+        out.write_all(buffer.get(..length).unwrap_or_default())?;
+        out.flush()?;
     }
-    true
+    Ok(())
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>) -> String {

@@ -109,7 +109,7 @@ pub(super) fn translate(
         node_selector: None,
         namespaces: Namespaces::with(existing::selector([of.namespace.clone()].into())),
         // The class has an annotation of the migration.
-        device_class: OwnClass::None,
+        device_class: Some(OwnClass::None),
         device_classes: Vec::new(),
         device_class_names: Vec::new(),
         default: None,

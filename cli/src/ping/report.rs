@@ -135,7 +135,7 @@ fn pairs(parts: &[(&Endpoint, &Listened)], are_all: bool) -> Vec<Pair> {
                 },
                 verdict: words(&judged, &from, &[&to], Way::There, is_of_pods),
                 advice: match &judged {
-                    Verdict::Fails(causes) => causes.iter().map(advice).collect(),
+                    Verdict::Fails(causes) => causes.iter().map(|cause| advice(cause, is_of_pods)).collect(),
                     _ => Vec::new(),
                 },
                 heard: receiver.probed.heard.get(sender.probed.place).copied().unwrap_or_default(),
@@ -271,18 +271,20 @@ fn sentence(cause: &Cause, from: &str, to: &[&str], way: Way, is_of_pods: bool) 
         }
         Cause::Vlan(vlan) => format!("VLAN {vlan} does not pass {ends}, frames without a tag do"),
         Cause::LostTag(vlan) => format!("VLAN {vlan} loses its tag {ends}"),
+        Cause::ToAll => format!("frames to all do not pass {ends}, others do"),
         Cause::SameMac(mac) => format!("address used twice: MAC {mac} is that of both"),
         Cause::SecondMac(mac) => {
             format!("{from}'s {port} drops second MAC addresses: frames from {mac} do not pass")
         }
         Cause::ToSecondMac(mac) => format!("frames to a second MAC address, {mac}, do not pass {ends}"),
         Cause::Unicast(mac) => format!("frames to MAC {mac} alone do not pass {ends}, frames to all do"),
+        Cause::Mtu { mtu, passes: 0 } => format!("MTU {mtu} does not pass {ends}, nor does any usual one"),
         Cause::Mtu { mtu, passes } => format!("MTU {mtu} passes only to {passes} {ends}"),
     }
 }
 
 /// What to do.
-fn advice(cause: &Cause) -> String {
+fn advice(cause: &Cause, is_of_pods: bool) -> String {
     match cause {
         Cause::Nothing { .. } => {
             "put both ports into one network, and look for filters between them and, on virtual machines, in the hypervisor"
@@ -292,6 +294,9 @@ fn advice(cause: &Cause) -> String {
         Cause::LostTag(vlan) => {
             format!("make the ports trunks that carry VLAN {vlan} with its tag: they have it as their own")
         }
+        Cause::ToAll => {
+            "look for storm control and filters of broadcast on the switch and, on virtual machines, in the hypervisor".to_owned()
+        }
         Cause::SameMac(_) => "give one of the two another MAC address".to_owned(),
         Cause::SecondMac(_) | Cause::ToSecondMac(_) => {
             "allow more MAC addresses on the port (port security of the switch; promiscuous mode and forged transmits of the \
@@ -299,9 +304,15 @@ fn advice(cause: &Cause) -> String {
                 .to_owned()
         }
         Cause::Unicast(mac) => format!("look for another host or a filter with MAC {mac}"),
-        Cause::Mtu { passes, .. } => format!(
-            "raise the MTU of all links and ports on the way, or write \"mtu\": {passes} into the plugin of the ClaimNetwork"
-        ),
+        Cause::Mtu { passes: 0, .. } => "raise the MTU of all links and ports on the way".to_owned(),
+        Cause::Mtu { passes, .. } => {
+            let limit = "; a limit on the bandwidth of a pod looks the same";
+            format!(
+                "raise the MTU of all links and ports on the way, or write \"mtu\": {passes} into the plugin of the \
+                 ClaimNetwork{}",
+                if is_of_pods { limit } else { "" }
+            )
+        }
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) enum Cause {
     Vlan(u16),
     /// The VLAN comes without its tag.
     LostTag(u16),
+    /// Frames to all do not, others do.
+    ToAll,
     /// Both have this MAC address.
     SameMac(String),
     /// Frames from this second MAC address of the sender do not.
@@ -53,7 +55,7 @@ pub(super) enum Cause {
     Unicast(String),
     /// Frames to this second MAC address of the receiver do not.
     ToSecondMac(String),
-    /// Long frames do not, up to what.
+    /// Long frames do not, up to what; 0 if none of those that were tried does.
     Mtu { mtu: u32, passes: u16 },
 }
 
@@ -78,12 +80,16 @@ pub(super) fn judge(from: &Listened, to: &Listened, are_apart: bool) -> Verdict 
         causes.push(Cause::SameMac(sent.mac.clone()));
     }
     let Heard { untagged, broadcast, second_mac, unicast, to_second_mac, longest, lost_tag } = heard;
-    if broadcast == 0 && second_mac == 0 && unicast == 0 && longest == 0 {
+    let to_all = broadcast > 0 || longest > 0;
+    if !to_all && second_mac == 0 && unicast == 0 && to_second_mac == 0 {
         causes.push(match sent.vlan {
             Some(vlan) if lost_tag > 0 => Cause::LostTag(vlan),
             Some(vlan) if untagged > 0 => Cause::Vlan(vlan),
             vlan => Cause::Nothing { vlan },
         });
+    } else if !to_all {
+        // Long frames go to all, as do those from the second address.
+        causes.push(Cause::ToAll);
     } else {
         if let (Some(mac), 0) = (&sent.second_mac, second_mac) {
             causes.push(Cause::SecondMac(mac.clone()));
@@ -199,6 +205,16 @@ pub(super) mod tests {
         };
         assert_eq!(of(1500), Verdict::Fails(vec![Cause::Mtu { mtu: 9000, passes: 1500 }]));
         assert_eq!(of(9000), Verdict::Passes { vlan: None, mtu: 9000 });
+    }
+
+    #[test]
+    fn frames_to_all_that_do_not_pass_say_nothing_of_the_mtu() {
+        let of = |heard: Heard| verdict(|_, to| to.probed.heard[0] = heard);
+        let unicast = Heard { broadcast: 0, second_mac: 0, longest: 0, ..all(1500) };
+        assert_eq!(of(unicast), Verdict::Fails(vec![Cause::ToAll]));
+        let from_second = Heard { second_mac: 8, ..Heard::default() };
+        assert_eq!(of(from_second), Verdict::Fails(vec![Cause::ToAll]));
+        assert_eq!(of(Heard { broadcast: 0, ..all(1500) }), Verdict::Passes { vlan: None, mtu: 1500 });
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub use cause::{Amount, Brief, Cause, HeldBy, Lack, Origin, Use};
 pub use holdings::{DeviceId, Holder, Holdings};
 pub use judge::{Answer, DeviceVerdict, NodeVerdict, Question, Reason, RequestVerdict};
 pub use judgement::{Effort, Group, JudgedNode, Judgement, Needed, Outlook, World, counted, nodes_in_words};
-pub use limits::{Limits, extended_resources, is_extended, serves};
+pub use limits::{Limits, class_named_by, extended_resources, is_extended, serves};
 pub use node_selector::{KnownNode, Unfit, unfit};
 pub use request::RequestName;
 

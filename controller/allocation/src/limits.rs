@@ -42,6 +42,11 @@ pub fn extended_resources(pod: &PodSpec) -> BTreeSet<&str> {
     limits.map(|(resource, _)| resource.as_str()).collect()
 }
 
+/// Returns the class by whose name a resource is called, whether it exists or not.
+pub fn class_named_by(resource: &str) -> Option<&str> {
+    resource.strip_prefix(OF_CLASS)
+}
+
 /// Whether a class serves one of the resources.
 pub fn serves(class: &DeviceClass, resources: &BTreeSet<&str>) -> bool {
     let of_name = class.metadata.name.as_ref().map(|name| format!("{OF_CLASS}{name}"));
@@ -57,7 +62,7 @@ fn extended_name(class: &DeviceClass) -> Option<&str> {
 /// by name.
 fn class_of<'a>(resource: &str, classes: &'a [DeviceClass]) -> Option<&'a str> {
     let name = |class: &'a DeviceClass| class.metadata.name.as_deref();
-    if let Some(of_name) = resource.strip_prefix(OF_CLASS) {
+    if let Some(of_name) = class_named_by(resource) {
         return classes.iter().filter_map(name).find(|name| *name == of_name);
     }
     let serving = classes.iter().filter(|class| extended_name(class) == Some(resource));

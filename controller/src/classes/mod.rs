@@ -7,9 +7,10 @@
 //!   DeviceClasses ── know ──┘      └── noted ──> finding ──> condition `DeviceClassReady`
 //! ```
 //!
-//! A class is a ClaimNetwork's if an owner reference says so, by UID. So Kubernetes deletes it with the
-//! ClaimNetwork, and who removes the reference keeps the class. Any other class is never written: a new one
-//! is created, which fails where there is one, and is not applied.
+//! A class is a ClaimNetwork's if an owner reference says so, by UID and with `controller: true`, which those
+//! that people write hardly have. So Kubernetes deletes it with the ClaimNetwork, and who removes the
+//! reference keeps the class. Any other class is never written: a new one is created, which fails where there
+//! is one, and is not applied.
 
 pub(crate) mod keeper;
 
@@ -226,8 +227,10 @@ impl Step {
     }
 }
 
+/// Returns the owner for which the controller keeps the class.
 fn owners(class: &DynamicObject) -> impl Iterator<Item = &OwnerReference> {
-    class.metadata.owner_references.iter().flatten()
+    let owners = class.metadata.owner_references.iter().flatten();
+    owners.filter(|owner| owner.controller == Some(true) && owner.kind == "ClaimNetwork")
 }
 
 /// Returns the API's name of DeviceClasses.
@@ -256,7 +259,8 @@ mod tests {
 
     fn class(name: &str, owner: Option<&str>) -> Value {
         let owners: Vec<Value> = owner
-            .map(|uid| json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "name": "storage", "uid": uid}))
+            .map(|uid| json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "name": "storage", "uid": uid,
+                "controller": true}))
             .into_iter()
             .collect();
         json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
@@ -373,6 +377,19 @@ mod tests {
         world.work();
         world.stored("storage")["metadata"]["ownerReferences"] = json!([]);
         assert_eq!((world.work(), world.reason("storage")), (Vec::new(), Some("NotOurs")));
+    }
+
+    #[test]
+    fn a_class_to_which_somebody_has_given_the_network_as_an_owner_is_left_alone() {
+        let [mut own, mut more] = ["storage", "storage-private"].map(|name| class(name, Some("storage")));
+        for class in [&mut own, &mut more] {
+            class["metadata"]["ownerReferences"][0].as_object_mut().unwrap().remove("controller");
+        }
+        let before = [own, more];
+        let mut world = World::new(&before);
+        world.want(&[("storage", json!({}))]);
+        assert_eq!((world.work(), world.reason("storage")), (Vec::new(), Some("NotOurs")));
+        assert_eq!(world.stored, before);
     }
 
     #[test]

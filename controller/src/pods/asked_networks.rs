@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceClass, DeviceSelector, ResourceClaim};
 use kube::Client;
-use netclaim_allocation::serves;
+use netclaim_allocation::{class_named_by, serves};
 use netclaim_api::{NetworkName, attributes};
 use netclaim_kubernetes::quantity::billionths;
 use tokio::time::Instant;
@@ -20,28 +20,34 @@ const CLASS_AGE: Duration = Duration::from_secs(60);
 pub(super) struct Reader {
     reader: read::Reader,
     classes: Classes,
+    /// Whether these are all that there are.
+    has_all: bool,
     /// When the first of them was read.
     since: Instant,
 }
 
 impl Reader {
     pub(super) fn new(client: Client) -> Self {
-        Self { reader: read::Reader::new(client), classes: Classes::new(), since: Instant::now() }
+        let reader = read::Reader::new(client);
+        Self { reader, classes: Classes::new(), has_all: false, since: Instant::now() }
     }
 
     /// Returns the ClaimNetworks that the pod's claims and limits ask for; `None` if a claim or class does
-    /// not exist yet, or if there are more than are read.
+    /// not exist yet, or if there are more than are read. Limits that are not called by a class, and that
+    /// none serves, are a device plugin's.
     pub(super) async fn networks(
         &mut self,
         question: &ClaimsToRead,
     ) -> kube::Result<Option<BTreeSet<NetworkName>>> {
-        let Self { reader, classes, since } = self;
+        let Self { reader, classes, has_all, since } = self;
         if since.elapsed() >= CLASS_AGE {
             classes.clear();
+            *has_all = false;
             *since = Instant::now();
         }
-        if !question.resources.is_empty() {
+        if !question.resources.is_empty() && !*has_all {
             reader.all_classes(classes).await?;
+            *has_all = true;
         }
         let names = question.claims.iter().map(|name| (name.clone(), name.clone()));
         let names: BTreeMap<String, String> = names.collect();
@@ -50,12 +56,12 @@ impl Reader {
         };
         let mut networks = BTreeSet::new();
         let resources: BTreeSet<&str> = question.resources.iter().map(String::as_str).collect();
-        let serving: Vec<&DeviceClass> =
-            classes.values().flatten().filter(|class| serves(class, &resources)).collect();
-        if serving.is_empty() && !resources.is_empty() {
+        let mut called = resources.iter().copied().filter_map(class_named_by);
+        if called.any(|class| !matches!(classes.get(class), Some(Some(_)))) {
             return Ok(None);
         }
-        networks.extend(serving.into_iter().flat_map(|class| named(selectors_of(class))));
+        let serving = classes.values().flatten().filter(|class| serves(class, &resources));
+        networks.extend(serving.flat_map(|class| named(selectors_of(class))));
         for (class, selectors) in claims.iter().flat_map(requests) {
             let Some(Some(class)) = classes.get(class) else { return Ok(None) };
             networks.extend(named(selectors));
@@ -205,6 +211,37 @@ mod tests {
         assert_eq!(reader.networks(&question).await.unwrap(), None, "it may be made");
         drop(reader);
         server.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limits_of_device_plugins_keep_no_claim_from_being_read() {
+        let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+            "spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "red"}}]}}});
+        let class =
+            json!({"metadata": {"name": "red"}, "spec": {"selectors": selectors("network == 'red'")}});
+        let list = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClassList", "metadata": {},
+            "items": [class]});
+        let server = tokio::spawn(async move {
+            let mut lists = 0;
+            while let Some((request, reply)) = requests.next_request().await {
+                let is_list = request.uri().path().ends_with("/deviceclasses");
+                lists += u32::from(is_list);
+                let body = if is_list { &list } else { &claim };
+                reply.send_response(Response::new(Body::from(body.to_string().into_bytes())));
+            }
+            lists
+        });
+        let mut reader = Reader::new(Client::new(service, "default"));
+        let mut question = ClaimsToRead::new("u1", "shop", ["c"]);
+        question.resources = ["nvidia.com/gpu".to_owned()].into();
+        for _ in 0..2 {
+            assert_eq!(text(reader.networks(&question).await.unwrap().unwrap()), ["red"]);
+        }
+        question.claims.clear();
+        assert_eq!(text(reader.networks(&question).await.unwrap().unwrap()), [""; 0]);
+        drop(reader);
+        assert_eq!(server.await.unwrap(), 1, "classes are listed once");
     }
 
     #[tokio::test(start_paused = true)]

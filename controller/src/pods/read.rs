@@ -91,7 +91,8 @@ impl Reader {
     }
 
     /// Adds all classes: limits do not say by which name a class serves them.
-    pub(crate) async fn all_classes(&self, classes: &mut Classes) -> kube::Result<()> {
+    pub(crate) async fn all_classes(&mut self, classes: &mut Classes) -> kube::Result<()> {
+        self.pace.tick().await;
         let params = ListParams::default().limit(CLASSES);
         each(Api::all(self.client.clone()), params, |class: DeviceClass| {
             classes.insert(class.name_any(), Some(class));

@@ -80,13 +80,14 @@ impl Interface {
     /// What the kernel refused, and which module it may lack.
     pub fn limit(&mut self, limits: &Limits) -> Result<(), Failure> {
         remove_limits_by(&mut self.kernel)?;
+        // What the pod has on its interface may be in the way of ingress alone.
+        if let Some(limit) = limits.egress {
+            self.add_bucket(self.link.index, limit.bucket(self.link.mtu), "limit egress")?;
+        }
         if let Some(limit) = limits.ingress {
             let ifb = self.add_ifb()?;
             self.add_bucket(ifb, limit.bucket(self.link.mtu), "limit ingress")?;
             self.redirect(ifb)?;
-        }
-        if let Some(limit) = limits.egress {
-            self.add_bucket(self.link.index, limit.bucket(self.link.mtu), "limit egress")?;
         }
         Ok(())
     }

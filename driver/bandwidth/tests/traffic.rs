@@ -320,7 +320,7 @@ fn a_share_changes_under_traffic_and_what_the_plugin_made_comes_back() {
             set(&attached, share, both(8_000_000));
             host.del(&list, &attached).await.unwrap();
             host.runtime.del(&list, &attachment("neighbour", &free), None, LONG).await.unwrap();
-            attached.netns.inside(|| assert_eq!(share("gone", &both(8)).is_ok(), true));
+            attached.netns.inside(|| assert!(share("gone", &both(8)).is_ok()));
         }
     });
 }

@@ -185,6 +185,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.counters.revision.subscribe()
     }
 
+    /// Returns a value that changes when all that a pod has is made, after the pod's state says so.
+    pub fn opened(&self) -> watch::Receiver<u64> {
+        self.counters.opened.subscribe()
+    }
+
     /// Returns the journalled plans of a group, in all pods, with those of its finalizers.
     pub fn plans_of(&self, group: &str) -> Vec<Plan<O::Owner>> {
         let pods = self.lock();
@@ -320,6 +325,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         let (reply, answer) = oneshot::channel();
         self.lock().send(pod_uid, Command::Redo { key: key.to_owned(), reply });
         answer.await.unwrap_or(false)
+    }
+
+    /// Has the observer called again for a pod whose state has not changed.
+    pub fn report(&self, pod_uid: &str) {
+        self.lock().send(pod_uid, Command::Report);
     }
 
     /// Returns the state of a pod; `None` when it has no attachments.

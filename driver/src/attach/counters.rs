@@ -13,4 +13,6 @@ pub(super) struct Counters {
     pub(super) panics: AtomicU64,
     /// How often a record came or went, or what is wrong with one did.
     pub(super) revision: watch::Sender<u64>,
+    /// How often all that a pod has was made.
+    pub(super) opened: watch::Sender<u64>,
 }

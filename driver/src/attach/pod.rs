@@ -34,7 +34,7 @@ use super::plan::{Owner, Plan};
 use super::record::{Finding, Phase, Record, Repaired, Sandbox};
 use super::repair::same_again;
 use super::retry::{Attempt, Operation, Retries, delay_after};
-use super::state::PodState;
+use super::state::{Gate, PodState};
 use super::{AddFailure, Attach, Checked, Del, DelOutcome, End, Failure, Observer, Revised, Traced};
 use crate::failpoint::Failpoint;
 use crate::links::Netns;
@@ -59,6 +59,8 @@ pub(super) enum Command<O> {
     Release { group: String, reply: oneshot::Sender<Result<(), Failure>> },
     /// Try ADDs again that could not succeed as things were.
     RetryPermanent,
+    /// Have the observer called again.
+    Report,
     /// Make this attachment again, with the later ones of its group, which may be made of it. Answers whether
     /// that begins.
     Redo { key: String, reply: oneshot::Sender<bool> },
@@ -290,6 +292,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             }
             Command::Check(check) => self.checks.push(check),
             Command::RetryPermanent => self.retries.retry_permanent(),
+            Command::Report => self.publish().await,
             Command::Redo { key, reply } => {
                 let begins = self.redo(&key).await;
                 self.publish().await;
@@ -973,9 +976,16 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 |is: fn(&Record<O::Owner>) -> bool| state.records.iter().filter(|one| is(one)).count();
             (state.records.len(), count(|one| one.stray.is_some()), count(|one| one.check.is_some()))
         };
-        let now = held(&state);
-        if held(&self.state.send_replace(state)) != now {
+        let is_open = |state: &PodState<O::Owner>| {
+            state.sandbox.as_ref().is_some_and(|one| state.gate(&one.id) == Gate::Open)
+        };
+        let (now, opens) = (held(&state), is_open(&state));
+        let before = self.state.send_replace(state);
+        if held(&before) != now {
             self.counters.revision.send_modify(|revision| *revision += 1);
+        }
+        if opens && !is_open(&before) {
+            self.counters.opened.send_modify(|opened| *opened += 1);
         }
     }
 

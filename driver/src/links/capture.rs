@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::libc;
+use nix::net::if_::if_nametoindex;
 use nix::sys::socket::sockopt::{RcvBuf, ReceiveTimeout};
 use nix::sys::socket::{
     AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, setsockopt, socket,
@@ -86,7 +87,10 @@ fn copy(link: &str, what: Capture, mut out: impl Write, goes_on: impl Fn() -> bo
                 out.flush()?;
                 copied += 1;
             }
-            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::ENETDOWN) => {}
+            // A link that is gone does not come back: its name may be another's then.
+            Err(Errno::ENETDOWN) if if_nametoindex(link).is_ok_and(|now| now as usize == index) => {}
+            Err(Errno::ENETDOWN) => break,
+            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN) => {}
             Err(errno) => return Err(errno.into()),
         }
     }

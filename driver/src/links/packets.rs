@@ -75,10 +75,11 @@ impl Packets {
         Ok(setsockopt(&self.socket, Membership, &all)?)
     }
 
-    /// Sends a frame. What a link that is down would lose is lost.
+    /// Sends a frame. It is lost where a link that is down would lose it, and where the card does not send
+    /// what is waiting.
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
-        match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
-            Ok(_) | Err(Errno::ENETDOWN | Errno::ENOBUFS) => Ok(()),
+        match send(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT) {
+            Ok(_) | Err(Errno::ENETDOWN | Errno::ENOBUFS | Errno::EAGAIN) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }

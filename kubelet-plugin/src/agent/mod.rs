@@ -331,7 +331,7 @@ impl Agent {
             self.parts.start("annotating pods", |_| annotations.run());
         }
         let gates = writer.keep_gates(Arc::clone(&self.pods), health.clone());
-        let again = report_cut_off(health, Arc::clone(&self.attacher), self.reports.clone());
+        let again = report_cut_off(health, Arc::clone(&self.attacher));
         self.parts.start_until_cancelled("following the health of devices", again);
         self.parts.start("keeping readiness gates", |_| gates.run());
         self.parts.start("writing statuses", |_| writer.run(reported));

@@ -76,13 +76,18 @@ impl<N: Attach, O: Observer<Owner = Owner>> Guarantee<N, O> {
 
     /// Keeps the limits until the agent ends.
     pub(crate) async fn run(self: Arc<Self>) {
-        let Some(mut changes) = self.attacher.upgrade().map(|attacher| attacher.changes()) else { return };
+        let attacher = self.attacher.upgrade();
+        let Some((mut changes, mut opened)) = attacher.map(|known| (known.changes(), known.opened())) else {
+            return;
+        };
         let (mut inventory, mut again) = (self.inventory.clone(), Instant::now());
         // An earlier agent may have set limits that nobody wants any more.
         let mut is_first = true;
         loop {
             changes.mark_unchanged();
+            opened.mark_unchanged();
             let known = inventory.borrow_and_update().clone();
+            let is_known = known.is_some();
             if let Some(known) = known {
                 let is_due = again <= Instant::now();
                 self.update(&known, is_first, is_due).await;
@@ -93,8 +98,11 @@ impl<N: Attach, O: Observer<Owner = Owner>> Guarantee<N, O> {
             }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
+                // What has changed while its limit was being set has passed it over.
+                changed = opened.changed() => if changed.is_err() { return },
                 changed = inventory.changed() => if changed.is_err() { return },
-                () = sleep_until(again.max(Instant::now() + SETTLED)) => {}
+                // Without an inventory there is nothing to do again.
+                () = sleep_until(again), if is_known => {}
             }
             tokio::time::sleep(SETTLED).await;
         }

@@ -5,7 +5,7 @@
 //! link where that has less. What is granted counts from when it is planned, so that it is free before its
 //! pod starts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use netclaim_api::conflist::Plugin as _;
 use netclaim_api::device::DeviceName;
@@ -71,9 +71,7 @@ pub(super) fn rates<'a>(
         plans.clone().map(|plan| devices::link_and_port(plan, inventory)).collect();
     let guarantees =
         |name: &NetworkName| inventory.networks.get(name).is_some_and(|spec| spec.bandwidth.is_guaranteed());
-    let mut guaranteed: BTreeSet<&str> = BTreeSet::new();
-    let of_networks = inventory.networks.values().filter(|spec| spec.bandwidth.is_guaranteed());
-    guaranteed.extend(of_networks.filter_map(|spec| Some(inventory.uplink_of(spec)?.port.name.as_str())));
+    let mut guaranteed = inventory.guaranteed_ports();
     let (mut ports, mut links) = (BTreeMap::<&str, Account>::new(), BTreeMap::<&IfName, Account>::new());
     for (plan, place) in plans.clone().zip(&places) {
         let Some((link, port)) = place else { continue };
@@ -90,7 +88,7 @@ pub(super) fn rates<'a>(
         if granted(plan) > 0 {
             return (!is_held_by_plugin(plan)).then(|| Rate::Granted(granted(plan)));
         }
-        let of_port = ports.get(port.as_str())?.share_of(bandwidth(inventory, port));
+        let of_port = ports.get(port.as_str())?.share_of(bandwidth(inventory, port)?);
         let uplink = inventory.uplinks.iter().find(|uplink| uplink.name == *link);
         let of_link = uplink.and_then(|uplink| Some(links.get(link)?.share_of(uplink.bandwidth?.value())));
         let share = of_link.map_or(of_port, |of_link| of_link.min(of_port));
@@ -108,26 +106,23 @@ fn granted(plan: &Plan) -> u64 {
     plan.owner.bandwidth.map(|granted| granted.value()).unwrap_or_default()
 }
 
-/// Returns what a port has. Where that is unknown, it is what ClaimNetworks on it offer.
-fn bandwidth(inventory: &Inventory, port: &str) -> u64 {
+/// Returns what a port has. Where that is unknown, it is what ClaimNetworks on it offer; `None` if nothing is
+/// known of it, as of a link that is no uplink any more.
+fn bandwidth(inventory: &Inventory, port: &str) -> Option<u64> {
     let known = inventory.uplinks.iter().find(|uplink| uplink.port.name == port);
-    known.and_then(|uplink| uplink.port.bandwidth).map_or_else(
-        || {
-            let on_port =
-                |spec: &&_| inventory.uplink_of(spec).is_some_and(|uplink| uplink.port.name == port);
-            let offered = inventory.networks.values().filter(on_port);
-            offered
-                .filter_map(|spec| spec.capacity.bandwidth)
-                .map(|offered| offered.value())
-                .fold(0, u64::saturating_add)
-        },
-        |bandwidth| bandwidth.value(),
-    )
+    let offered = || {
+        let on_port = |spec: &&_| inventory.uplink_of(spec).is_some_and(|uplink| uplink.port.name == port);
+        let offered = inventory.networks.values().filter(on_port).filter_map(|spec| spec.capacity.bandwidth);
+        offered.map(|offered| offered.value()).reduce(u64::saturating_add)
+    };
+    known.and_then(|uplink| uplink.port.bandwidth).map(|bandwidth| bandwidth.value()).or_else(offered)
 }
 
 /// Whether a plugin of the plan holds the pod to what it was granted.
 fn is_held_by_plugin(plan: &Plan) -> bool {
-    plan.spec.conflist.plugins().any(takes_bandwidth)
+    let told = plan.spec.capability_args.bandwidth;
+    let is_told = told.is_some_and(|told| told.ingress_rate.is_some() && told.egress_rate.is_some());
+    is_told && plan.spec.conflist.plugins().any(takes_bandwidth)
 }
 
 fn takes_bandwidth(plugin: &PluginConf) -> bool {
@@ -189,6 +184,10 @@ mod tests {
         let mut plan = fixtures::plan("c");
         plan.owner.attributes = json!({"uplink": {"string": link}}).as_object().cloned().unwrap_or_default();
         plan.owner.bandwidth = granted.map(|granted| Quantity::new(granted * G));
+        plan.spec.capability_args.bandwidth = granted.filter(|granted| *granted > 0).map(|granted| {
+            let rate = Some(granted * G);
+            BandwidthArg { ingress_rate: rate, egress_rate: rate, ..BandwidthArg::default() }
+        });
         let plugin = json!({"type": "netclaim-bandwidth", "capabilities": {"bandwidth": true}});
         plan.spec.conflist = conflist(json!([{"type": "macvlan"}, plugin]));
         plan

@@ -71,6 +71,12 @@ impl Inventory {
         self.uplinks.iter().find(|uplink| uplink.link.is_named(name.as_str()))
     }
 
+    /// Returns the ports on which a ClaimNetwork keeps free what claims were granted.
+    pub(crate) fn guaranteed_ports(&self) -> BTreeSet<&str> {
+        let networks = self.networks.values().filter(|spec| spec.bandwidth.is_guaranteed());
+        networks.filter_map(|spec| Some(self.uplink_of(spec)?.port.name.as_str())).collect()
+    }
+
     /// Whether several uplinks are on the port.
     pub(crate) fn is_shared(&self, port: &Port) -> bool {
         self.uplinks.iter().filter(|uplink| uplink.port.name == port.name).nth(1).is_some()

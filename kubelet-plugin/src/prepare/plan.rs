@@ -6,7 +6,7 @@ use netclaim_api::configuration::Fingerprint;
 use netclaim_api::conflist::link_use_of;
 use netclaim_api::device::DeviceName;
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
-use netclaim_api::network::{ClaimNetworkSpec, Conflicts, Gateway, POD_LABELS, conflist_name};
+use netclaim_api::network::{ClaimNetworkSpec, Conflicts, Gateway, POD_LABELS, Scope, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
 use netclaim_driver::attach::{self, Spec, Wire};
@@ -226,9 +226,10 @@ fn wire(spec: &ClaimNetworkSpec) -> Wire {
 }
 
 /// Returns the bandwidth that the claim is granted. What the scheduler has charged is refused where the port
-/// does not have it: the scheduler knows a change of the node's links and ClaimNetworks later than the agent,
-/// and counts ClaimNetworks of the whole cluster on no node. The device of one pod is not charged: beside
-/// others on its port, it has what was stated for it, as far as that is left.
+/// does not have it: the scheduler knows a change of the node's links and ClaimNetworks later than the agent.
+/// It counts a ClaimNetwork of the whole cluster on no node, so that its grants are limits only, unless
+/// bandwidth is guaranteed on the port. The device of one pod is not charged: beside others on its port, it
+/// has what was stated for it, as far as that is left.
 fn granted(
     allocated: &AllocatedDevice,
     base: Base<'_>,
@@ -241,15 +242,21 @@ fn granted(
     };
     let taken = taken.get(&port.name).copied().unwrap_or_default();
     let left = |has: Quantity| Quantity::new(has.value().saturating_sub(taken));
+    let is_counted = !matches!(base, Base::Network(_, spec) if spec.scope == Scope::Cluster);
+    let is_guaranteed = || inventory.guaranteed_ports().contains(port.name.as_str());
     match (allocated.bandwidth, port.bandwidth) {
-        (Some(asked), Some(has)) if asked > left(has) => {
+        (Some(asked), Some(has)) if asked > left(has) && (is_counted || is_guaranteed()) => {
             let (taken, port) = (Quantity::new(taken), port.name.clone());
             Err(DeviceError::Bandwidth { asked, taken, port, has })
         }
         (Some(asked), _) => Ok(Some(asked)),
         (None, has) => {
             let stated = bandwidth.filter(|_| *states_bandwidth);
-            let is_alone = port.name == name.as_str() && !inventory.is_shared(port);
+            let is_whole = match base {
+                Base::Network(_, spec) => spec.link_use() == Some(LinkUse::Nic),
+                Base::Uplink(link_use) => link_use == LinkUse::Nic,
+            };
+            let is_alone = is_whole && port.name == name.as_str() && !inventory.is_shared(port);
             let of_one_pod = match base {
                 _ if is_alone => None,
                 Base::Network(_, spec) if spec.is_exclusive() => spec.capacity.bandwidth.or(stated),
@@ -351,6 +358,7 @@ mod tests {
 
     use netclaim_api::AttachmentConfig;
     use netclaim_api::merge::{Author, Layer};
+    use netclaim_api::network::Unrequested;
     use netclaim_api::opaque::Opaque;
     use netclaim_cni::error_chain;
     use serde_json::{Map, Value};
@@ -432,6 +440,16 @@ mod tests {
         assert!(error.is_for_lack_of_bandwidth());
         let expected = "port eth1 has 10G, pods were granted 9500M of it, and 1G more is too much";
         assert!(error_chain(&error).contains(expected), "{}", error_chain(&error));
+        let of_cluster = |unrequested| {
+            let mut inventory = inventory.clone();
+            let (name, mut spec) = inventory.networks.pop_first().expect("a network");
+            (spec.scope, spec.bandwidth.unrequested) = (Scope::Cluster, unrequested);
+            inventory.networks.insert(name.clone(), spec.clone());
+            let (base, uplink) = (Base::Network(&name, &spec), inventory.uplink_of(&spec));
+            granted(&claim.devices[0], base, uplink, &inventory, &taken.bandwidth).is_ok()
+        };
+        assert!(of_cluster(Unrequested::Unlimited), "its grants are limits");
+        assert!(!of_cluster(Unrequested::Share), "the port is guaranteed");
         inventory.uplinks[1].port.name = "eth1.100".into();
         assert!(plans(&claim, node(&inventory), &Taken::default()).is_ok());
     }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netclaim_driver::attach::{Attach, Attacher, Observer};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use super::writer::Update;
 use crate::dra::Report;
 use crate::pods::owner::Owner;
 
@@ -20,7 +19,6 @@ const SETTLED: Duration = Duration::from_secs(2);
 pub(crate) async fn report_cut_off<A: Attach, O: Observer<Owner = Owner>>(
     mut health: watch::Receiver<Report>,
     attacher: Arc<Attacher<A, O>>,
-    reports: mpsc::UnboundedSender<Update>,
 ) {
     let mut before = BTreeSet::new();
     loop {
@@ -29,14 +27,14 @@ pub(crate) async fn report_cut_off<A: Attach, O: Observer<Owner = Owner>>(
             now.iter().filter(|device| device.stops_traffic).map(|device| device.device.clone()).collect();
         let changed: BTreeSet<&String> = now.symmetric_difference(&before).collect();
         if !changed.is_empty() {
+            let mut pods = BTreeSet::new();
             attacher.for_each_pod(|state| {
-                let first = state.attachments().find(|one| changed.contains(&one.plan.owner.device.device));
-                if let Some(record) = first {
-                    let pod_uid = record.plan.owner.pod.uid.clone();
-                    // The writer ends with the agent.
-                    let _ = reports.send(Update::Attachments { pod_uid, state: state.clone() });
-                }
+                let mut attachments = state.attachments();
+                let first = attachments.find(|one| changed.contains(&one.plan.owner.device.device));
+                pods.extend(first.map(|record| record.plan.owner.pod.uid.clone()));
             });
+            // By the pod itself, so that no older state comes after a newer one.
+            pods.iter().for_each(|uid| attacher.report(uid));
         }
         before = now;
         if health.changed().await.is_err() {

@@ -22,6 +22,8 @@ use crate::pods::{NodePods, PodCondition, set_condition};
 
 /// After so long, an agent that has started has run CHECK for each attachment, if it does so at all.
 const FIRST_CHECK: Duration = Duration::from_secs(120);
+/// After so long, it has asked plugins for their STATUS, which have 10 s for it.
+const FIRST_STATUS: Duration = Duration::from_secs(15);
 
 /// The condition about the networks of a pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,7 +62,8 @@ impl Gate {
     /// Whether an agent that has just started has not looked again for what the one before has found.
     fn is_unchecked(&self, found: &PodCondition) -> bool {
         found.says(ReadyReason::CheckFailed)
-            || (found.says(ReadyReason::DeviceUnhealthy) && self.health.borrow().is_empty())
+            || (found.says(ReadyReason::DeviceUnhealthy)
+                && (self.health.borrow().is_empty() || self.begin.elapsed() < FIRST_STATUS))
     }
 }
 
@@ -190,8 +193,11 @@ mod tests {
         };
         let unchecked = |devices: &[DeviceHealth], reason| gate(devices).is_unchecked(&closed(reason));
         assert!(unchecked(&[], "DeviceUnhealthy") && unchecked(&[], "CheckFailed"));
-        assert!(!unchecked(&[device("d", None, false)], "DeviceUnhealthy"), "it has looked");
+        assert!(unchecked(&[device("d", None, false)], "DeviceUnhealthy"), "no plugin has been asked");
         assert!(!unchecked(&[], "AttachFailed"));
+        let mut later = gate(&[device("d", None, false)]);
+        later.begin -= FIRST_STATUS;
+        assert!(!later.is_unchecked(&closed("DeviceUnhealthy")), "it has looked");
     }
 
     #[tokio::test]

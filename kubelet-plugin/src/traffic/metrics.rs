@@ -17,7 +17,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::look::{attached, look};
 use crate::inventory::Inventory;
@@ -25,6 +25,9 @@ use crate::pods::owner::{Owner, Plan};
 
 /// How long what was read is served.
 const FRESH: Duration = Duration::from_secs(5);
+
+/// How long a scrape waits for the counters: it has 10 s for everything.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One attachment, by the names that a pod's other metrics have, too.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -181,14 +184,16 @@ impl<A: Attach, O: Observer<Owner = Owner>> TrafficReader<A, O> {
                 .map(|(name, _)| name.as_str())
                 .collect();
             let pods = attached(&*self.attacher, |plan| wanting.contains(&*plan.network));
-            let looks = look(&pods).await;
+            // Also where the client goes away meanwhile, or the look takes too long: the other metrics are
+            // served without it.
+            *read = Some(Instant::now());
+            let looks = timeout(LOOK_TIMEOUT, look(&pods)).await.unwrap_or_default();
             self.metrics.clear();
             for (plan, found) in pods.iter().zip(looks).flat_map(|(pod, looks)| pod.plans.iter().zip(looks)) {
                 if let Some((counters, _)) = found {
                     self.metrics.set(plan, counters);
                 }
             }
-            *read = Some(Instant::now());
         }
         render()
     }

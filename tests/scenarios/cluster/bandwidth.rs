@@ -1,6 +1,7 @@
 //! Granted bandwidth limits a pod, measured by its traffic.
 
 use std::collections::BTreeMap;
+use std::process::{Child, Command};
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -153,14 +154,30 @@ pub fn traffic_is_in_the_metrics_where_a_network_asks_for_it(test: &Test<'_>) ->
 /// What the link of two senders has, in bit/s.
 const WIRE: u64 = 40_000_000;
 
-/// Has a pod send as fast as it can until it is deleted, to a machine that takes everything.
-fn send(test: &Test<'_>, pod: &str, to: &str) -> Result<()> {
-    let netns = test.sandbox(pod)?.netns;
-    let far =
-        ["ip", "neigh", "replace", to, "lladdr", "02:00:00:00:00:fe", "dev", "net1", "nud", "permanent"];
-    test.cluster.node().in_network(&netns, &far)?;
-    let script = format!("nohup sh -c 'while :; do nc -u {to} 9 </dev/zero; done' >/dev/null 2>&1 &");
-    test.kubectl(&["exec", pod, "--", "sh", "-c", &script]).map(drop)
+/// A process in a pod's network namespace that sends as fast as it can while this value lives.
+struct Sender(Child);
+
+impl Sender {
+    /// Begins to send to a machine that takes everything.
+    fn start(test: &Test<'_>, pod: &str, to: &str) -> Result<Self> {
+        let netns = test.sandbox(pod)?.netns;
+        let far =
+            ["ip", "neigh", "replace", to, "lladdr", "02:00:00:00:00:fe", "dev", "net1", "nud", "permanent"];
+        test.cluster.node().in_network(&netns, &far)?;
+        let send = format!("exec dd if=/dev/zero bs=1400 status=none >/dev/udp/{to}/9");
+        let sender = Command::new("nsenter")
+            .arg(format!("--net={}", netns.display()))
+            .args(["bash", "-c", &send])
+            .spawn()?;
+        Ok(Self(sender))
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// What the pods send, and what they are granted or share, in bit/s: the middle one of three measurements.
@@ -221,15 +238,13 @@ pub fn of_two_senders_the_one_with_a_grant_gets_it_and_the_other_the_rest(test: 
     };
     test.pod_with_capacity("granted", &network, "bandwidth", "25M")?;
     test.pod("free", &network)?;
-    let nobody = test.ip("free", "net1").or_else(|_| {
-        test.runs_with("free", &["net1"])?;
-        test.ip("free", "net1")
-    })?;
-    let nobody = format!("{}.250", nobody.rsplit_once('.').map_or("", |(net, _)| net));
     for pod in ["granted", "free"] {
         test.runs_with(pod, &["net1"])?;
-        send(test, pod, &nobody)?;
     }
+    let own = test.ip("free", "net1")?;
+    let nobody = format!("{}.250", own.rsplit_once('.').map_or("", |(net, _)| net));
+    let granted = Sender::start(test, "granted", &nobody)?;
+    let _free = Sender::start(test, "free", &nobody)?;
     // Without a guarantee the one that asked for nothing takes what it can.
     eventually(30, "the sender without a grant takes from the other", || {
         let rates = rates(test, &["granted", "free"])?;
@@ -260,6 +275,7 @@ pub fn of_two_senders_the_one_with_a_grant_gets_it_and_the_other_the_rest(test: 
         Ok(())
     })?;
     test.delete_pod("freer")?;
+    drop(granted);
     test.delete_pod("granted")?;
     // The next agent knows the shares by the plans, and what a container has changed is set again.
     let netns = test.sandbox("free")?.netns;

@@ -257,7 +257,8 @@ pub fn the_controller_writes_only_classes_of_networks(test: &Test<'_>) -> Result
     let token = test.cluster.kubectl(&["-n", SYSTEM, "create", "token", "netclaim-controller"])?;
     let controller = Writer { test, token: token.trim().to_owned() };
     let class = |change: &dyn Fn(&mut Value)| {
-        let owner = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "name": "any", "uid": "any"});
+        let owner = json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "ClaimNetwork", "name": "any", "uid": "any",
+            "controller": true});
         let mut class = class_of_network(&test.name("class"), "any");
         class["metadata"]["ownerReferences"] = json!([owner]);
         class["spec"]["config"] = json!([attachment(json!({"interfaceName": "data0"}))]);
@@ -267,6 +268,8 @@ pub fn the_controller_writes_only_classes_of_networks(test: &Test<'_>) -> Result
     class(&|_| ())?;
     let nobodys = class(&|class| class["metadata"]["ownerReferences"] = json!([]));
     refused("a class of nobody", nobodys, &["may only write DeviceClasses that belong to a ClaimNetwork"])?;
+    let admins = class(&|class| class["metadata"]["ownerReferences"][0]["controller"] = json!(false));
+    refused("a class of an admin", admins, &["may only write DeviceClasses that belong to a ClaimNetwork"])?;
     let others = class(&|class| {
         class["spec"]["selectors"][0]["cel"]["expression"] = json!("device.driver == \"gpu.example.com\"");
     });

@@ -2,7 +2,7 @@
 //! orphans.
 
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{list, text};
+use netclaim_tests::objects::text;
 use netclaim_tests::{Test, eventually};
 use serde_json::json;
 

@@ -87,6 +87,9 @@ pub fn an_agent_whose_state_directory_is_not_executable_says_which_value_to_set(
             ensure!(journal.iter().any(|name| !name.starts_with('.')), "{journal:?}");
             test.delete_pod("p")
         }();
-        shown.and(uninstall(helm).map(drop)).and(move_folders_back(cluster))
+        // Also after a failure.
+        let uninstalled = uninstall(helm).map(drop);
+        let moved = move_folders_back(cluster);
+        shown.and(uninstalled).and(moved)
     })
 }

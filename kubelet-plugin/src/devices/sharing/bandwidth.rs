@@ -133,7 +133,7 @@ pub(in crate::devices) fn shares(inventory: &Inventory, held: &[HeldDevice]) -> 
                 continue;
             }
             Some(LinkUse::Nic) => {
-                spec.capacity.bandwidth.or(uplink.bandwidth.filter(|_| uplink.states_bandwidth))
+                spec.capacity.bandwidth.or_else(|| uplink.bandwidth.filter(|_| uplink.states_bandwidth))
             }
             _ => spec.capacity.bandwidth,
         };
@@ -171,8 +171,10 @@ fn own_devices(inventory: &Inventory) -> Vec<(&Uplink, bool)> {
     };
     let all = inventory.uplinks.iter();
     let stated = all.clone().filter(|uplink| uplink.states_bandwidth && !is_lowest(uplink)).filter(offers);
-    let rest = all
-        .filter(|uplink| is_lowest(uplink) || !uplink.states_bandwidth && offers(uplink) && !others(uplink));
+    // Functions that are in pods are not among the others.
+    let is_function = |uplink: &Uplink| uplink.link.physical_function.is_some();
+    let is_only = |uplink: &&Uplink| !uplink.states_bandwidth && offers(uplink) && !others(uplink);
+    let rest = all.filter(|uplink| is_lowest(uplink) || !is_function(uplink) && is_only(uplink));
     stated.map(|uplink| (uplink, false)).chain(rest.map(|uplink| (uplink, true))).collect()
 }
 
