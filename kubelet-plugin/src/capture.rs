@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use netclaim_api::question::{Answer, CaptureOf, Question};
 use netclaim_api::reasons::PodEvent;
-use netclaim_driver::attach::{Attach, Attacher, Observer, Phase};
+use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_driver::links::{self, Capture, Netns};
 
+use crate::pods::attached::attachment_of;
 use crate::pods::owner::{ObjectRef, Owner};
 use crate::questions::{AskError, ask};
 
@@ -51,30 +52,19 @@ pub(crate) fn permit<A: Attach, O: Observer<Owner = Owner>>(
         return Answer::Error(format!("this node's agent does not allow captures: {how}"));
     }
     let CaptureOf { namespace, pod, interface } = of;
-    let mut found = None;
-    attacher.for_each_pod(|state| {
-        for record in state.attachments() {
-            let owner = &record.plan.owner.pod;
-            let is_its = owner.namespace == *namespace && owner.name == *pod;
-            if let Phase::Attached { sandbox, .. } = &record.phase
-                && is_its
-                && record.plan.spec.if_name == *interface
-            {
-                found = Some((owner.clone(), sandbox.netns.clone()));
-            }
-        }
-    });
-    let Some((owner, netns)) = found else {
+    let found = attachment_of(attacher, namespace, pod, |plan| plan.spec.if_name == *interface);
+    let Some((sandbox, plan)) = found else {
         let why = "the node has no such attachment, or it is not attached now";
         return Answer::Error(format!("{interface} of pod {namespace}/{pod}: {why}"));
     };
+    let owner = &plan.owner.pod;
     tracing::info!(pod = %owner, %interface, "what passes through an attachment is copied");
     tell(
-        &owner,
+        owner,
         PodEvent::NetworkCaptured,
         format!("what passes through {interface} is copied by netclaimctl capture"),
     );
-    Answer::NetworkNamespace(netns)
+    Answer::NetworkNamespace(sandbox.netns)
 }
 
 /// Copies frames of the attachment to standard output, until the limits are reached, or standard input or

@@ -10,11 +10,12 @@ use netclaim_api::device::DeviceName;
 use netclaim_api::ping::{Heard, MAX_ENDPOINTS, Ping, Probed, UsedTwice};
 use netclaim_api::question::Answer;
 use netclaim_cni::error_chain;
-use netclaim_driver::attach::{Attach, Attacher, Failure, Observer, Phase, Sandbox};
+use netclaim_driver::attach::{Attach, Attacher, Failure, Observer};
 use netclaim_driver::links::{self, Netns};
 
 use crate::inventory::Inventory;
-use crate::pods::owner::{Owner, Record};
+use crate::pods::attached::attachment_of;
+use crate::pods::owner::{Owner, Plan};
 
 /// Why one cannot take part.
 #[derive(Debug, thiserror::Error)]
@@ -139,14 +140,12 @@ async fn by_interface<A: Attach, O: Observer<Owner = Owner>>(
     pod: &str,
     attacher: &Attacher<A, O>,
 ) -> Result<(Netns, Means), CannotProbe> {
-    let mut found = None;
-    attacher.for_each_pod(|state| {
-        let mut all = state.attachments().filter_map(|record| attached(record, network, namespace, pod));
-        found = found.take().or_else(|| all.next());
-    });
+    let is_of_network = |plan: &Plan| matches!(plan.owner.device.device.parse(), Ok(DeviceName::Network(of)) if of == *network);
+    let found = attachment_of(attacher, namespace, pod, is_of_network);
     let without =
         || CannotProbe::WithoutInterface { network: network.clone(), pod: format!("{namespace}/{pod}") };
-    let (sandbox, name) = found.ok_or_else(without)?;
+    let (sandbox, plan) = found.ok_or_else(without)?;
+    let name = plan.spec.if_name.to_string();
     let netns = sandbox.open_netns()?;
     let (link, addresses) = netns.link_with_addresses(&name).await?.ok_or_else(without)?;
     // Answers to it go to its uplink, as do frames that are not IP.
@@ -156,16 +155,6 @@ async fn by_interface<A: Attach, O: Observer<Owner = Owner>>(
     let ips = ips.filter(|ip| !is_ipvlan && !is_of_link(ip)).collect();
     let means = Means { link: name, mtu: link.mtu, hears_unicast: !is_ipvlan, ips, ..Means::default() };
     Ok((netns, means))
-}
-
-/// The sandbox and the interface, if it is the pod's of the ClaimNetwork.
-fn attached(record: &Record, network: &NetworkName, namespace: &str, pod: &str) -> Option<(Sandbox, String)> {
-    let (Phase::Attached { sandbox, .. }, plan) = (&record.phase, &record.plan) else { return None };
-    let of_pod = &plan.owner.pod;
-    let is_of_network =
-        matches!(plan.owner.device.device.parse(), Ok(DeviceName::Network(of)) if of == *network);
-    let is_it = of_pod.namespace == namespace && of_pod.name == pod && is_of_network && !plan.is_finalizer();
-    is_it.then(|| (sandbox.clone(), plan.spec.if_name.to_string()))
 }
 
 async fn take_part(ping: &Ping, place: usize, netns: &Netns, means: Means) -> Result<Probed, CannotProbe> {

@@ -104,6 +104,22 @@ impl Cluster {
         self.kubectl(&[&["set", "env", "-n", SYSTEM, AGENT], settings].concat()).map(drop)
     }
 
+    /// Runs `body` with agents that have this environment variable, and takes it away again.
+    pub fn with_agent_env(
+        &self,
+        variable: &str,
+        value: &str,
+        body: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let set = |setting: &str| {
+            self.set_agent_env(&[setting])?;
+            self.agent_ready()
+        };
+        let result = set(&format!("{variable}={value}")).and_then(|()| body());
+        let back = set(&format!("{variable}-"));
+        result.and(back)
+    }
+
     /// Makes the kubelets look at the pods of a program (`agent` or `controller`) now, by an annotation, and
     /// so bring files of ConfigMaps and Secrets up to date.
     pub fn wake(&self, program: &str) -> Result<()> {

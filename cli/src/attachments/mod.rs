@@ -24,8 +24,7 @@ pub(crate) use self::read::{Chosen, Found, find};
 use crate::cluster::Connection;
 use crate::colour::Colours;
 use crate::kinds::yaml;
-use crate::print::{failed, json};
-use crate::printable::printable;
+use crate::print::{failed, json, say_notes};
 use crate::table::table;
 
 /// `netclaimctl attachments`.
@@ -98,9 +97,7 @@ pub async fn run(
         Ok(found) => found,
         Err(error) => return failed(err, error_chain(&error)),
     };
-    for note in found.notes.iter().map(|note| printable(note)) {
-        let _ = writeln!(err, "netclaimctl: {note}");
-    }
+    say_notes(err, &found.notes);
     let is_table = matches!(args.output, Output::Table | Output::Wide);
     if found.attachments.is_empty() && is_table {
         let _ = writeln!(err, "{}", nothing(&args, found.namespace.as_deref()));

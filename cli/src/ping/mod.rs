@@ -21,8 +21,7 @@ use netclaim_cni::error_chain;
 use self::report::Report;
 use crate::cluster::{Connection, ReadError};
 use crate::colour::Colours;
-use crate::print::{failed, json};
-use crate::printable::printable;
+use crate::print::{Output, failed, say_notes};
 
 /// How often the agents are asked where one has answered other questions meanwhile.
 const ATTEMPTS: usize = 3;
@@ -57,15 +56,6 @@ pub struct Args {
     pub connection: Connection,
 }
 
-/// A form of the verdicts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Output {
-    /// For people
-    Table,
-    /// For programs, with everything that was heard
-    Json,
-}
-
 /// Prints what passes. Fails if something does not, or if that is not known.
 pub async fn run(
     args: Args,
@@ -77,16 +67,11 @@ pub async fn run(
         Ok(report) => report,
         Err(error) => return failed(err, error_chain(&error)),
     };
-    let text = match args.output {
-        Output::Table => report.text(colours),
-        Output::Json => match json(&report) {
-            Ok(text) => text,
-            Err(error) => return failed(err, error),
-        },
+    let text = match args.output.of(&report, || report.text(colours)) {
+        Ok(text) => text,
+        Err(error) => return failed(err, error),
     };
-    for note in &report.notes {
-        let _ = writeln!(err, "netclaimctl: {}", printable(note));
-    }
+    say_notes(err, &report.notes);
     // A reader that has closed the pipe has what it wants.
     let _ = out.write_all(text.as_bytes());
     if report.passes { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -20,7 +20,7 @@ use netclaim_cni::error_chain;
 use self::report::Report;
 use crate::cluster::{Connection, ReadError};
 use crate::colour::Colours;
-use crate::print::{failed, json};
+use crate::print::{Output, failed, say_notes};
 
 /// `netclaimctl who`.
 #[derive(Debug, clap::Args)]
@@ -45,15 +45,6 @@ pub struct Args {
     pub connection: Connection,
 }
 
-/// A form of what is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Output {
-    /// For people
-    Table,
-    /// For programs
-    Json,
-}
-
 /// Prints who has and had the address. Fails if the cluster cannot be read.
 pub async fn run(
     args: Args,
@@ -65,16 +56,11 @@ pub async fn run(
         Ok(report) => report,
         Err(error) => return failed(err, error_chain(&error)),
     };
-    let text = match args.output {
-        Output::Table => report.text(colours),
-        Output::Json => match json(&report) {
-            Ok(text) => text,
-            Err(error) => return failed(err, error),
-        },
+    let text = match args.output.of(&report, || report.text(colours)) {
+        Ok(text) => text,
+        Err(error) => return failed(err, error),
     };
-    for note in report.notes() {
-        let _ = writeln!(err, "netclaimctl: {note}");
-    }
+    say_notes(err, report.notes());
     // A reader that has closed the pipe has what it wants.
     let _ = out.write_all(text.as_bytes());
     ExitCode::SUCCESS

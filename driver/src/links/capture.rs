@@ -3,21 +3,13 @@
 //! Frames are hostile input: they are copied and never read.
 
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::errno::Errno;
-use nix::ifaddrs::getifaddrs;
 use nix::libc;
-use nix::net::if_::if_nametoindex;
-use nix::sys::socket::sockopt::{RcvBuf, ReceiveTimeout};
-use nix::sys::socket::{
-    AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, setsockopt, socket,
-};
-use nix::sys::time::{TimeVal, TimeValLike as _};
 
 use super::error::Error;
 use super::netns::Netns;
+use super::packets::{LinkSocket, address_of};
 
 /// The most bytes of a frame that can be copied, as tcpdump has it.
 pub const MAX_SNAPLEN: u32 = 262_144;
@@ -65,43 +57,33 @@ impl Netns {
 
 /// Copies frames of a link of the calling thread's namespace.
 fn copy(link: &str, what: Capture, mut out: impl Write, goes_on: impl Fn() -> bool) -> io::Result<u64> {
-    let (socket, index, linktype) = open(link)?;
+    let (socket, linktype) = open(link)?;
     let snaplen = what.snaplen.min(MAX_SNAPLEN);
     out.write_all(&file_header(snaplen, linktype))?;
     out.flush()?;
     let (until, mut copied) = (Instant::now() + what.time, 0);
     let mut buffer = vec![0; usize::try_from(MAX_SNAPLEN).unwrap_or(usize::MAX)];
     while copied < what.count && goes_on() {
-        let left = until.saturating_duration_since(Instant::now()).min(LOOK_INTERVAL);
-        if left.is_zero() {
-            break;
-        }
-        let wait = TimeVal::microseconds(i64::try_from(left.as_micros()).unwrap_or(i64::MAX).max(1000));
-        setsockopt(&socket, ReceiveTimeout, &wait)?;
-        match recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut buffer) {
-            // Before it was bound, the socket got the frames of all links.
-            Ok((length, Some(from))) if from.ifindex() == index => {
-                let frame = buffer.get(..length).unwrap_or_default();
+        let now = Instant::now();
+        match socket.receive(&mut buffer, until.min(now + LOOK_INTERVAL))? {
+            Some(frame) => {
                 out.write_all(&record_header(SystemTime::now(), frame.len(), snaplen))?;
                 out.write_all(kept(frame, snaplen))?;
                 out.flush()?;
                 copied += 1;
             }
-            // A link that is gone does not come back: its name may be another's then.
-            Err(Errno::ENETDOWN) if if_nametoindex(link).is_ok_and(|now| now as usize == index) => {}
-            Err(Errno::ENETDOWN) => break,
-            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN) => {}
-            Err(errno) => return Err(errno.into()),
+            // A link that is gone does not come back.
+            None if now >= until || !socket.is_on(link) => break,
+            None => {}
         }
     }
     Ok(copied)
 }
 
-/// Opens a socket that gets the frames of a link, and returns the link's index and what they begin with.
-fn open(link: &str) -> io::Result<(OwnedFd, usize, u32)> {
-    let mut links = getifaddrs()?.filter(|found| found.interface_name == link);
-    let address = links.find_map(|found| found.address?.as_link_addr().copied());
-    let address = address.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the link is gone"))?;
+/// Opens a socket that gets the frames of a link, and returns what these begin with, too.
+fn open(link: &str) -> io::Result<(LinkSocket, u32)> {
+    let (address, _) =
+        address_of(link)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the link is gone"))?;
     let linktype = match address.hatype() {
         libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LINKTYPE_ETHERNET,
         libc::ARPHRD_NONE => LINKTYPE_RAW,
@@ -110,12 +92,9 @@ fn open(link: &str) -> io::Result<(OwnedFd, usize, u32)> {
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
     };
-    let all = SockProtocol::EthAll;
-    let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, all)?;
-    setsockopt(&socket, RcvBuf, &WAITING)?;
-    // The address says no protocol, and the socket keeps its own.
-    bind(socket.as_raw_fd(), &address)?;
-    Ok((socket, address.ifindex(), linktype))
+    let socket = LinkSocket::open(&address)?;
+    socket.keep(WAITING)?;
+    Ok((socket, linktype))
 }
 
 /// The part of a frame that is copied.

@@ -7,7 +7,8 @@ use netclaim_api::traffic::{Flow, Selection, Traffic};
 use netclaim_driver::attach::{Attach, Attacher, Observer};
 use netclaim_driver::links::Passed;
 
-use super::look::{attached, look};
+use super::look::look;
+use crate::pods::attached::attached;
 use crate::pods::owner::{Owner, Plan};
 
 /// Between the two looks.

@@ -19,8 +19,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
-use super::look::{attached, look};
+use super::look::look;
 use crate::inventory::Inventory;
+use crate::pods::attached::attached;
 use crate::pods::owner::{Owner, Plan};
 
 /// How long what was read is served.

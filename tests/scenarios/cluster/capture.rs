@@ -7,17 +7,6 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::{Test, eventually};
 
-/// Runs `body` with agents that allow captures.
-fn with_captures(test: &Test<'_>, body: impl FnOnce() -> Result<()>) -> Result<()> {
-    let set = |setting: &str| {
-        test.cluster.set_agent_env(&[setting])?;
-        test.cluster.agent_ready()
-    };
-    let result = set("NETCLAIM_ALLOW_CAPTURE=true").and_then(|()| body());
-    set("NETCLAIM_ALLOW_CAPTURE-")?;
-    result
-}
-
 /// netclaimctl, capturing from a pod of the scenario.
 fn capture(test: &Test<'_>, args: &[&str]) -> Command {
     let mut command = Command::new(test.cluster.netclaimctl());
@@ -69,7 +58,7 @@ pub fn what_passes_through_a_pod_is_captured_where_the_admin_allows_it(test: &Te
     let is_captured = |event: &String| event.starts_with("NetworkCaptured");
     ensure!(!test.events("watched")?.iter().any(is_captured), "{:?}", test.events("watched")?);
 
-    with_captures(test, || {
+    test.cluster.with_agent_env("NETCLAIM_ALLOW_CAPTURE", "true", || {
         let file = test.cluster.dir().join("watched.pcap");
         let path = file.display().to_string();
         let running =

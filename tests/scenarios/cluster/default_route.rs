@@ -8,17 +8,6 @@ use serde_json::{Value, json};
 /// Something outside of the cluster, and a client that a load balancer would pass on.
 const OUTSIDE: &str = "203.0.113.9";
 
-/// Runs `body` with agents that know the prefixes of pods.
-fn with_cluster_cidrs(test: &Test<'_>, body: impl FnOnce() -> Result<()>) -> Result<()> {
-    let set = |setting: &str| {
-        test.cluster.set_agent_env(&[setting])?;
-        test.cluster.agent_ready()
-    };
-    let result = set("NETCLAIM_CLUSTER_CIDRS=10.97.0.0/16").and_then(|()| body());
-    set("NETCLAIM_CLUSTER_CIDRS-")?;
-    result
-}
-
 /// Creates a pod, ready when the node's kubelet reaches it by TCP, whose claim asks for the default route.
 fn asking_pod(test: &Test<'_>, name: &str, network: &str) -> Result<()> {
     test.pod_with(name, network, |claim, pod| {
@@ -46,7 +35,7 @@ pub fn a_default_route_leads_by_the_claimed_network_and_the_cluster_stays_with_e
     asking_pod(test, "early", &network)?;
     test.event("early", &["defaultRoute: pods would lose DNS and Services: set agent.clusterCIDRs"])?;
     test.delete_pod("early")?;
-    with_cluster_cidrs(test, || {
+    test.cluster.with_agent_env("NETCLAIM_CLUSTER_CIDRS", "10.97.0.0/16", || {
         asking_pod(test, "p", &network)?;
         test.runs("p")?;
         // The kubelet's probes and what they are answered with go by eth0.

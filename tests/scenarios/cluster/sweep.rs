@@ -8,13 +8,7 @@ use serde_json::json;
 
 /// Runs `body` with an agent whose interval `variable` is one second.
 pub fn with_interval(test: &Test<'_>, variable: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
-    let set = |setting: &str| {
-        test.cluster.set_agent_env(&[setting])?;
-        test.cluster.agent_ready()
-    };
-    let result = set(&format!("{variable}=1")).and_then(|()| body());
-    set(&format!("{variable}-"))?;
-    result
+    test.cluster.with_agent_env(variable, "1", body)
 }
 
 pub fn a_lease_of_an_unknown_sandbox_is_collected(test: &Test<'_>) -> Result<()> {

@@ -309,12 +309,7 @@ pub fn an_empty_block_is_given_back_after_the_idle_time_and_another_node_gets_it
         ensure!(had.len() == 3, "it has {had:?}");
         Ok(had)
     })?;
-    let set = |setting: &str| {
-        test.cluster.set_agent_env(&[setting])?;
-        test.cluster.agent_ready()
-    };
-    set(&format!("NETCLAIM_BLOCK_IDLE_AFTER={IDLE_AFTER}"))?;
-    let shown = || -> Result<()> {
+    test.cluster.with_agent_env("NETCLAIM_BLOCK_IDLE_AFTER", &IDLE_AFTER.to_string(), || {
         test.delete_pod("many")?;
         let kept = eventually(60, "node0 has one block left", || {
             let left = of("node0")?;
@@ -326,9 +321,7 @@ pub fn an_empty_block_is_given_back_after_the_idle_time_and_another_node_gets_it
         ensure!(given.intersection(&had).next().is_some(), "node0 had {had:?}, node2 has {given:?}");
         ensure!(given.is_disjoint(&kept), "node0 and node2 have {kept:?}");
         test.delete_pod("many")
-    };
-    let (shown, back) = (shown(), set("NETCLAIM_BLOCK_IDLE_AFTER-"));
-    shown.and(back)
+    })
 }
 
 pub fn idle_blocks_go_to_the_one_node_on_which_pods_wait(test: &Test<'_>) -> Result<()> {

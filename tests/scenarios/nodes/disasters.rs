@@ -305,11 +305,7 @@ pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test
     // their claims.
     let ranges = json!({"ranges": [{"subnet": test.subnet(0)}], "blockSize": {"ipv4": 27}});
     let network = leased(test, ranges, 3)?;
-    let set = |setting: &str| {
-        test.cluster.set_agent_env(&[setting])?;
-        test.cluster.agent_ready()
-    };
-    set("NETCLAIM_GC_PERIOD=1")?;
+    test.cluster.with_agent_env("NETCLAIM_GC_PERIOD", "1", || {
     let old = names("old", 3);
     for name in &old {
         test.pod_on("node0", name, &network)?;
@@ -318,7 +314,6 @@ pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test
     let lost = "find /var/lib/netclaim/journal /var/lib/netclaim/cni /run/netclaim/journal -type f ! -name .lock -delete";
     test.cluster.on_node(&["bash", "-c", lost])?;
     test.cluster.replace_agent()?;
-    let shown = || -> Result<()> {
         let new = names("new", 3);
         for name in &new {
             test.pod_on("node0", name, &network)?;
@@ -342,9 +337,7 @@ pub fn addresses_of_pods_stay_taken_when_the_state_directory_is_lost(test: &Test
             ensure!(forgotten == 0 && leases.len() == new.len(), "{forgotten} forgotten, {leases:?}");
             Ok(())
         })
-    };
-    let (shown, back) = (shown(), set("NETCLAIM_GC_PERIOD-"));
-    shown.and(back)
+    })
 }
 
 pub fn a_pod_of_a_damaged_journal_file_keeps_its_address_until_it_is_gone(test: &Test<'_>) -> Result<()> {
