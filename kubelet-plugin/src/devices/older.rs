@@ -62,6 +62,9 @@ impl<'a> Comparison<'a> {
 /// The annotation that is published.
 #[derive(Debug, Default)]
 pub(super) struct Older {
+    /// Whether there has been a look. The first one publishes what it finds: slices of an agent before may
+    /// say the same, and would lose it until the next look.
+    has_looked: bool,
     published: Option<String>,
     /// When it changed last.
     since: Option<Instant>,
@@ -79,7 +82,9 @@ impl Older {
         now: Instant,
         random: impl FnOnce() -> f64,
     ) -> Option<(String, String)> {
-        if found == self.published {
+        if !std::mem::replace(&mut self.has_looked, true) {
+            self.published = found;
+        } else if found == self.published {
             self.next = None;
         } else {
             let earliest = self.since.map_or(now, |since| (since + INTERVAL).max(now));
@@ -152,6 +157,14 @@ mod tests {
         let mut ending = pod("p", Some(old));
         ending.records[0].phase = Phase::Deleting { sandbox: sandbox("s"), result: None };
         assert_eq!(annotation(&inventory(json!({})), &[ending]), None);
+    }
+
+    #[test]
+    fn an_agent_that_starts_publishes_at_once_what_the_one_before_it_has_published() {
+        let (mut older, start) = (Older::default(), Instant::now());
+        let annotation = older.update(Some("3".to_owned()), start, || 1.0);
+        assert_eq!(annotation.map(|(_, text)| text).as_deref(), Some("3"));
+        assert_eq!(older.next(), None);
     }
 
     #[test]
