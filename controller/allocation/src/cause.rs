@@ -363,7 +363,7 @@ impl fmt::Display for Brief<'_> {
                 write!(f, "class {class} and the request select no device of the node")
             }
             Cause::TooFew { wanted, available } => {
-                write!(f, "the request wants {wanted} devices, and can have {available}")
+                write!(f, "the request wants {wanted} devices, and can have {available}: it gets none of them twice")
             }
             Cause::TooManyDevices { wanted, most } => {
                 write!(f, "its requests are for {wanted} devices, and one claim can have {most}: use several claims")

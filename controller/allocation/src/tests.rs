@@ -616,7 +616,10 @@ fn several_devices_are_counted() {
         json!([link_device("nic-eth1", "nic", json!({})), link_device("nic-eth2", "nic", json!({}))]);
     let asking = |more: Value| Case::new(claim("web", json!([request("any", more)])), devices.clone());
     assert_eq!(asking(json!({"count": 2})).words().0, Answer::Yes);
-    assert_eq!(asking(json!({"count": 3})).refusal(), "the request wants 3 devices, and can have 2");
+    assert_eq!(
+        asking(json!({"count": 3})).refusal(),
+        "the request wants 3 devices, and can have 2: it gets none of them twice"
+    );
     assert_eq!(asking(json!({"allocationMode": "All"})).words().0, Answer::Yes);
     let all = json!({"allocationMode": "All", "capacity": {"requests": {"bandwidth": "1G"}}});
     let some = json!([link_device("nic-eth1", "nic", json!({})), network_device(json!({}))]);

@@ -27,6 +27,7 @@ mod faults;
 mod finalize;
 mod karpenter;
 mod links;
+mod many_devices;
 mod metadata;
 mod moved_links;
 mod networks;
@@ -67,6 +68,7 @@ use faults::{
 use finalize::*;
 use karpenter::*;
 use links::*;
+use many_devices::*;
 use metadata::*;
 use moved_links::*;
 use networks::*;
@@ -97,6 +99,10 @@ fn main() -> ExitCode {
             a_container_that_waited_in_the_hook_reads_its_metadata,
             a_pod_with_two_claims_has_two_interfaces,
             a_claim_with_two_requests_gives_two_interfaces,
+            a_request_for_two_devices_gives_two_interfaces_that_keep_their_names,
+            two_requests_for_one_network_give_two_interfaces_of_it,
+            a_request_for_all_devices_gives_an_interface_of_each,
+            alternatives_of_two_networks_give_the_one_that_is_free_in_its_place,
             two_pods_share_an_uplink_through_two_networks,
             a_chain_of_plugins_sets_sysctls_of_the_pod,
             a_container_starts_after_the_last_plugin_of_all_chains,
