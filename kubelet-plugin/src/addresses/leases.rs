@@ -291,7 +291,9 @@ impl Leases {
                 list_at = Instant::now() + pause;
             }
             let alone = self.one_by_one.lock().await;
-            let needed = Needed::of(attacher);
+            // Nodes without leases of addresses look at no results: they have hundreds of attachments.
+            let has_addresses = self.lock().values().any(|own| own.address.is_some());
+            let needed = Needed::of(attacher, has_addresses);
             let unused = self.unused(&needed);
             let mut retry = None;
             for lease in unused {
@@ -366,16 +368,19 @@ struct Needed {
 }
 
 impl Needed {
-    fn of<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Self {
+    fn of<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>, with_addresses: bool) -> Self {
         let mut needed = Self::default();
-        attacher.for_each_pod(|pod| needed.add(pod));
+        attacher.for_each_pod(|pod| needed.add(pod, with_addresses));
         needed
     }
 
-    fn add(&mut self, pod: &PodState) {
+    fn add(&mut self, pod: &PodState, with_addresses: bool) {
         for record in pod.attachments() {
             let leases = record.plan.owner.addresses.iter().flat_map(|addresses| &addresses.leases);
             self.leases.extend(leases.map(|asked| asked.lease.clone()));
+            if !with_addresses {
+                continue;
+            }
             let Some(result) = record.phase.result() else { continue };
             for uid in [&record.plan.owner.claim.uid, &record.plan.owner.pod.uid] {
                 self.addresses.extend(result.ips().iter().map(|ip| (uid.clone(), ip.address.addr())));
@@ -637,7 +642,7 @@ mod tests {
         };
         let unused = |record| {
             let mut needed = Needed::default();
-            needed.add(&PodState { records: vec![record], ..PodState::default() });
+            needed.add(&PodState { records: vec![record], ..PodState::default() }, true);
             leases.unused(&needed)
         };
         assert_eq!(unused(record("one", "10.20.0.200/24")), [""; 0]);

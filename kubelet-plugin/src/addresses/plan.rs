@@ -118,7 +118,12 @@ impl TakenAddresses {
         let of_plan = plan.owner.addresses.iter();
         let planned = of_plan
             .flat_map(|of_plan| of_plan.ips().chain(of_plan.leases.iter().filter_map(|asked| asked.ip)));
-        self.attachments.entry(plan.network.clone()).or_default().extend(planned.chain(made));
+        let all = planned.chain(made);
+        // A name is copied once for each ClaimNetwork, not for each of hundreds of attachments.
+        match self.attachments.get_mut(&plan.network) {
+            Some(taken) => taken.extend(all),
+            None => drop(self.attachments.insert(plan.network.clone(), all.collect())),
+        }
     }
 
     fn of(&self, network: &NetworkName) -> Taken {

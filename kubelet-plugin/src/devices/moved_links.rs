@@ -21,6 +21,9 @@ pub(super) struct MovedLink {
 
 /// Taints the devices on those links.
 pub(super) fn taint(pool: &mut Pool, moved: &[MovedLink], inventory: &Inventory) {
+    if moved.is_empty() {
+        return;
+    }
     let links: Vec<Link> = inventory.uplinks.iter().map(|uplink| uplink.link.clone()).collect();
     for MovedLink { link, name_in_pod } in moved {
         let now = link.find(&links, name_in_pod.as_str(), true).map(|link| link.name.as_str());

@@ -10,7 +10,9 @@
 //! cluster. A link that is offered in one way needs nothing for it. No claim takes a link of ClaimNetworks
 //! away whole by a class that selects any NIC.
 
-use netclaim_api::LinkUse;
+use std::collections::BTreeSet;
+
+use netclaim_api::{IfName, LinkUse};
 
 use crate::inventory::{Inventory, Uplink};
 
@@ -20,21 +22,29 @@ pub(super) fn allowed(uplink: &Uplink, inventory: &Inventory) -> impl Iterator<I
     uplink.modes.iter().copied().filter(|link_use| !inventory.lacking.contains(link_use.as_str()))
 }
 
-/// Returns the ways that are offered to new claims. A ClaimNetwork that moves to another link is on both
-/// until it has moved, so `inventories` are the node's before and after.
-pub(super) fn offered(uplink: &Uplink, inventories: [&Inventory; 2]) -> Vec<LinkUse> {
-    let allowed = allowed(uplink, inventories[0]);
+/// Returns the uplinks that ClaimNetworks are on. One that moves to another link is on both until it has
+/// moved, so `inventories` are the node's before and after.
+pub(super) fn with_networks<'a>(inventories: [&'a Inventory; 2]) -> BTreeSet<&'a IfName> {
+    let of = |inventory: &'a Inventory| {
+        let uplinks = inventory.networks.values().filter_map(|spec| inventory.uplink_of(spec));
+        uplinks.map(|uplink| &uplink.name)
+    };
+    inventories.into_iter().flat_map(of).collect()
+}
+
+/// Returns the ways that are offered to new claims, of a link of this inventory. `with_networks` are the
+/// links that are offered through their ClaimNetworks only.
+pub(super) fn offered(
+    uplink: &Uplink,
+    inventory: &Inventory,
+    with_networks: &BTreeSet<&IfName>,
+) -> Vec<LinkUse> {
+    let allowed = allowed(uplink, inventory);
     if uplink.is_listed {
         return allowed.collect();
     }
-    let is_on_it = |inventory: &Inventory| {
-        let mut uplinks = inventory.networks.values().filter_map(|spec| inventory.uplink_of(spec));
-        uplinks.any(|other| other.name == uplink.name)
-    };
-    if inventories.into_iter().any(is_on_it) {
-        return Vec::new();
-    }
-    allowed.take(1).collect()
+    let most = usize::from(!with_networks.contains(&uplink.name));
+    allowed.take(most).collect()
 }
 
 #[cfg(test)]
@@ -48,7 +58,7 @@ mod tests {
         let link = Uplink { is_listed: false, ..uplink("eth1") };
         let mut inventory = Inventory { uplinks: vec![link], ..Inventory::default() };
         change(&mut inventory);
-        let offered = offered(&inventory.uplinks[0], [&inventory, &inventory]);
+        let offered = offered(&inventory.uplinks[0], &inventory, &with_networks([&inventory, &inventory]));
         offered.into_iter().map(LinkUse::as_str).collect::<Vec<_>>().join(" ")
     }
 

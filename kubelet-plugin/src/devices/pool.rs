@@ -90,8 +90,9 @@ pub(super) fn pool(
         }));
         candidates.push(candidate);
     }
+    let with_networks = offer::with_networks([inventory, wanted]);
     for uplink in &inventory.uplinks {
-        let offered = offer::offered(uplink, [inventory, wanted]);
+        let offered = offer::offered(uplink, inventory, &with_networks);
         candidates.extend(offered.into_iter().map(|link_use| uplink_device(uplink, link_use, &bandwidth)));
     }
     held::keep(&mut candidates, held, inventory);

@@ -655,7 +655,7 @@ impl<N: Plugins> NodeAgent<N> {
         let mut inventory = self.inventory.clone();
         let known = inventory.wait_for(Option::is_some).await.ok().and_then(|known| known.clone());
         let known = self.settled(&known.ok_or(PrepareError::Stopping)?);
-        if !new {
+        if !new || is_offered(claim, self.node(&known, &UNKNOWN)).is_ok() {
             return Ok(known);
         }
         let offers = |known: &Option<Arc<Inventory>>| {

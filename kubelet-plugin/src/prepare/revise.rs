@@ -195,8 +195,11 @@ impl<N: Attach> Reviser<N> {
     /// What all attachments but this one have.
     fn taken(&self, of: &Record, foreign: ForeignAddresses, book: Book) -> Result<TakenAddresses, Failure> {
         let mut taken = TakenAddresses::new(foreign, book);
-        let is_other =
-            |record: &&Record| record.key() != of.key() || record.plan.owner.pod.uid != of.plan.owner.pod.uid;
+        // Their keys would be made anew for each of hundreds.
+        let is_other = |record: &&Record| {
+            let [one, other] = [&record.plan, &of.plan].map(|plan| (&plan.owner, plan.index));
+            one.1 != other.1 || one.0.claim.uid != other.0.claim.uid || one.0.pod.uid != other.0.pod.uid
+        };
         self.attacher()?.for_each_pod(|state| {
             state.attachments().filter(is_other).for_each(|record| taken.add_record(record));
         });

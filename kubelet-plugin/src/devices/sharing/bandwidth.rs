@@ -164,7 +164,8 @@ pub(in crate::devices) fn shares(inventory: &Inventory, held: &[HeldDevice]) -> 
 /// the rest of the port.
 fn own_devices(inventory: &Inventory) -> Vec<(&Uplink, bool)> {
     let is_lowest = |uplink: &Uplink| uplink.port.name == uplink.name.as_str();
-    let offers = |uplink: &&Uplink| !offer::offered(uplink, [inventory, inventory]).is_empty();
+    let with_networks = offer::with_networks([inventory, inventory]);
+    let offers = |uplink: &&Uplink| !offer::offered(uplink, inventory, &with_networks).is_empty();
     let others = |uplink: &Uplink| {
         let on_port = inventory.uplinks.iter().filter(|other| other.port.name == uplink.port.name);
         on_port.filter(offers).any(|other| other.name != uplink.name)
@@ -299,8 +300,9 @@ mod tests {
     /// The Gbit/s of each ClaimNetwork and of each link's own device.
     fn parts(inventory: &Inventory, held: &[HeldDevice]) -> BTreeMap<String, u64> {
         let shares = shares(inventory, held);
+        let with_networks = offer::with_networks([inventory, inventory]);
         let own = inventory.uplinks.iter().flat_map(|uplink| {
-            let offered = offer::offered(uplink, [inventory, inventory]).into_iter();
+            let offered = offer::offered(uplink, inventory, &with_networks).into_iter();
             offered.filter_map(|link_use| Some((uplink.name.to_string(), shares.of_mode(uplink, link_use)?)))
         });
         let networks = shares.networks.iter().map(|(name, of_network)| (name.to_string(), *of_network));
@@ -393,8 +395,9 @@ mod tests {
                 let bandwidth = shares.of_network(name).map(Quantity::value).unwrap_or_default();
                 all.push((format!("net-{name}"), link, false, bandwidth / G));
             }
+            let with_networks = offer::with_networks([inventory, inventory]);
             for uplink in &inventory.uplinks {
-                for link_use in offer::offered(uplink, [inventory, inventory]) {
+                for link_use in offer::offered(uplink, inventory, &with_networks) {
                     let device = DeviceName::of_link(link_use, &uplink.name).to_string();
                     let bandwidth = shares.of_mode(uplink, link_use).map(Quantity::value).unwrap_or_default();
                     all.push((device, uplink.name.to_string(), link_use == LinkUse::Nic, bandwidth / G));
