@@ -21,6 +21,10 @@ const STATUS: &str = "cluster-autoscaler-status";
 /// API group of Karpenter, which every account can discover.
 const KARPENTER: &str = "karpenter.sh";
 
+/// On so many nodes a pod with a claim takes a tenth of a second of the scheduler's time, see
+/// docs/benchmarks.md.
+const MANY_NODES: i64 = 1000;
+
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time between looks until the API server has answered once.
@@ -41,6 +45,8 @@ pub(crate) struct Autoscalers {
     /// Namespace of the cluster autoscaler's status, if there is one.
     pub(crate) cluster_autoscaler: Option<String>,
     pub(crate) karpenter: bool,
+    /// Whether anybody looks for them.
+    pub(crate) is_looked_for: bool,
 }
 
 impl Autoscalers {
@@ -67,6 +73,29 @@ impl Autoscalers {
         });
         let found = cluster_autoscaler.into_iter().chain(karpenter);
         found.map(|message| Invalid::new("spec.scope", message)).collect()
+    }
+
+    /// Recommends scope `Cluster` for an accepted ClaimNetwork on so many nodes, where that costs the
+    /// scheduler less and no node autoscaler can stumble over it.
+    pub(crate) fn advice(
+        &self,
+        (name, spec): &(NetworkName, ClaimNetworkSpec),
+        nodes: i64,
+    ) -> Option<Invalid> {
+        let is_safe = self.is_looked_for && self.cluster_autoscaler.is_none() && !self.karpenter;
+        let of_cluster = || ClaimNetworkSpec { scope: Scope::Cluster, ..spec.clone() };
+        let fits = is_safe
+            && nodes >= MANY_NODES
+            && spec.scope == Scope::Node
+            && !spec.is_counted_on_nodes()
+            && of_cluster().problems(name.as_ref()).is_empty();
+        fits.then(|| {
+            let message = format!(
+                "{nodes} nodes publish a device each, at all of which the scheduler looks for pods with claims; where no \
+                 claim asks for bandwidth, scope Cluster makes one device of them: see the guide for big clusters"
+            );
+            Invalid::new("spec.scope", message)
+        })
     }
 }
 
@@ -96,7 +125,7 @@ pub(crate) async fn run(client: Client, lookout: Lookout, found: watch::Sender<A
             continue;
         };
         let cluster_autoscaler = has_status.then(|| lookout.namespace.clone());
-        let now = Autoscalers { cluster_autoscaler, karpenter };
+        let now = Autoscalers { cluster_autoscaler, karpenter, is_looked_for: true };
         if last.as_ref() != Some(&now) {
             tracing::info!(
                 cluster_autoscaler = now.cluster_autoscaler.is_some(),
@@ -160,7 +189,7 @@ mod tests {
     type Requests = mock::Handle<Request<Body>, Response<Body>>;
 
     fn both() -> Autoscalers {
-        Autoscalers { cluster_autoscaler: Some("kube-system".into()), karpenter: true }
+        Autoscalers { cluster_autoscaler: Some("kube-system".into()), karpenter: true, is_looked_for: true }
     }
 
     fn network(name: &str, scope: &str) -> (NetworkName, ClaimNetworkSpec) {
@@ -181,6 +210,27 @@ mod tests {
         assert!(karpenter.contains("--ignore-dra-requests=false"), "{karpenter}");
         assert_eq!(both().warnings(&network("storage", "Node")), []);
         assert_eq!(Autoscalers::default().warnings(&network("storage", "Cluster")), []);
+    }
+
+    #[test]
+    fn scope_cluster_is_recommended_where_nothing_is_counted_on_a_node_and_no_autoscaler_is_there() {
+        let none = Autoscalers { is_looked_for: true, ..Autoscalers::default() };
+        let advice = |autoscalers: &Autoscalers, change: Value, nodes: i64| {
+            let (name, spec) = network("storage", "Node");
+            let mut spec = serde_json::to_value(&spec).unwrap();
+            spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            autoscalers.advice(&(name, serde_json::from_value(spec).unwrap()), nodes)
+        };
+        let found = advice(&none, json!({}), 1000).map(|advice| advice.to_string()).unwrap_or_default();
+        assert!(found.starts_with("spec.scope: 1000 nodes publish a device each"), "{found}");
+        assert_eq!(advice(&none, json!({}), 999), None);
+        assert_eq!(advice(&none, json!({"scope": "Cluster"}), 5000), None);
+        assert_eq!(advice(&none, json!({"capacity": {"interfaces": 5}}), 5000), None);
+        let of_nodes = json!({"cni": {"cniVersion": "1.1.0", "plugins": [
+            {"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.30.0.0/24"}}]}});
+        assert_eq!(advice(&none, of_nodes, 5000), None);
+        assert_eq!(advice(&both(), json!({}), 5000), None);
+        assert_eq!(advice(&Autoscalers::default(), json!({}), 5000), None, "nobody looks");
     }
 
     #[test]
@@ -242,6 +292,7 @@ mod tests {
             let expected = expected.map(|(cluster_autoscaler, karpenter)| Autoscalers {
                 cluster_autoscaler: status(cluster_autoscaler),
                 karpenter,
+                is_looked_for: true,
             });
             assert_eq!(now, expected, "{code} {group}");
         }

@@ -642,6 +642,7 @@ impl Reconciler {
             let accepted = network.result.as_ref().ok();
             let others = accepted.map(|accepted| {
                 let mut others = autoscalers.warnings(accepted);
+                others.extend(autoscalers.advice(accepted, nodes.counts().publishing));
                 others.extend(overlaps.of_network(accepted, nodes, leased));
                 others
             });
@@ -883,7 +884,8 @@ mod tests {
         for (cluster_autoscaler, reason) in
             [(None, "Accepted"), (Some("kube-system".to_owned()), "AcceptedWithWarnings"), (None, "Accepted")]
         {
-            reconciler.known.autoscalers = Autoscalers { cluster_autoscaler, karpenter: false };
+            reconciler.known.autoscalers =
+                Autoscalers { cluster_autoscaler, is_looked_for: true, ..Autoscalers::default() };
             reconciler.known.networks.mark_all(Cause::Spec);
             reconciler.stale.networks = true;
             let store = networks(&whole);

@@ -499,6 +499,19 @@ impl ClaimNetworkSpec {
         self.link_use() == Some(LinkUse::Nic) && !has_child(self.plugins_on_uplink())
     }
 
+    /// Whether the scheduler counts something of it on each node: addresses, ids, interfaces, who has it
+    /// alone, or bandwidth that is guaranteed.
+    pub fn is_counted_on_nodes(&self) -> bool {
+        let is_of_node =
+            |plugin: &Map<String, Value>| plugin.get("ipam").is_some_and(|ipam| ipam["type"] == "host-local");
+        !self.capacity.is_empty()
+            || self.addresses.is_some()
+            || self.segmentation.is_some()
+            || self.bandwidth.is_guaranteed()
+            || self.is_exclusive()
+            || self.plugins().any(is_of_node)
+    }
+
     /// Whether one attachment takes the whole network on its node.
     pub fn is_exclusive(&self) -> bool {
         self.link_use() == Some(LinkUse::Nic) || self.fixed_vlan().is_some()
