@@ -34,6 +34,7 @@ mod link_use;
 pub mod merge;
 mod names;
 pub mod network;
+pub mod network_attachment;
 pub mod node_selector;
 pub mod opaque;
 mod parameter;

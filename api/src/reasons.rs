@@ -35,6 +35,11 @@ pub trait ConditionReason: Reason {
 
     /// Whether the condition is `True`.
     fn status(self) -> bool;
+
+    /// Returns the condition's status: `True`, `False`, or `Unknown` for a reason that says so.
+    fn status_text(self) -> &'static str {
+        if self.status() { "True" } else { "False" }
+    }
 }
 
 /// Returns a paragraph of a docstring in one line; an empty text if there are not so many.
@@ -281,6 +286,73 @@ reasons! {
 }
 
 reasons! {
+    /// Reasons of `Allocated`, which says whether a NetworkAttachment has devices.
+    AllocatedReason {
+        /// The scheduler has allocated the devices on the node of the pod. The agent there may attach the pod.
+        Allocated,
+        /// There is no pod of this name, or not the one that `spec.podUID` names.
+        ///
+        /// Create the pod. If `spec.podUID` is set, delete the NetworkAttachment: its pod does not come back.
+        PodNotFound,
+        /// The pod has no node yet, or it ends.
+        PodNotRunning,
+        /// The pod cannot have what the NetworkAttachment asks for, whatever is free.
+        ///
+        /// Read the message: it names the ResourceClaimTemplate, the ClaimNetwork or the field of the pod. A
+        /// NetworkAttachment cannot be changed: delete it, and create another one.
+        Refused,
+        /// The scheduler did not allocate the devices within 5 s. It is asked again, after 10 s at first and
+        /// 5 min at last.
+        ///
+        /// Read the message: it says what the claim cannot have on the node of the pod, as for the event
+        /// `NetworkNotAllocated` of pods.
+        NotAllocated,
+        /// The API server refused the claim or the pod by which the controller asks the scheduler. It is tried
+        /// again, after 10 s at first and 5 min at last.
+        ///
+        /// Read the message: it is the API server's. A quota, a policy or a webhook must let netclaim create
+        /// them in its own namespace.
+        ProbeRefused,
+        /// The pod is gone, ends, or was replaced by another one of its name. Its interfaces are detached, and
+        /// the next pod gets them.
+        PodGone,
+        /// The NetworkAttachment is being deleted. The interfaces are detached first.
+        ///
+        /// If this lasts, look at the agent of `status.node`: only it can detach.
+        Deleted,
+        /// Somebody has deleted the claim. The interfaces are detached, and the devices are asked for again.
+        ClaimDeleted,
+        /// A device has a taint with the effect `NoExecute`. The interfaces are detached, and the devices are
+        /// asked for again.
+        Evicted,
+    }
+}
+
+reasons! {
+    /// Reasons of `Attached`, which says whether the pod of a NetworkAttachment has the interfaces.
+    AttachedReason {
+        /// The pod has the interfaces, as `status.interfaces` says.
+        Attached,
+        /// An ADD has failed. The agent retries it after 0.5 s, doubling to 10 s, or to 60 s if the plugin is
+        /// missing or calls the configuration invalid.
+        ///
+        /// Read the plugin's message and correct what it names. The pod itself goes on without the interface.
+        AttachFailed,
+        /// The agent cannot attach the pod as the claim says.
+        ///
+        /// Read the message. Correct the ResourceClaimTemplate or the ClaimNetwork; then delete the
+        /// NetworkAttachment and create it again.
+        Refused,
+        /// Nothing is attached any more, and no DEL is owed.
+        Detached,
+        /// The agent of the node has not been ready for 30 s. What is attached stays so.
+        ///
+        /// Find out why the agent does not run on the node of `status.node`.
+        AgentAway,
+    }
+}
+
+reasons! {
     /// Reasons of events on pods: the first is the controller's, the others are the agent's.
     PodEvent {
         /// No node can serve the networks that the pod's claims ask for, so the pod stays Pending. The
@@ -413,6 +485,32 @@ impl ConditionReason for DefaultReason {
 
     fn status(self) -> bool {
         self == Self::AllPods
+    }
+}
+
+impl ConditionReason for AllocatedReason {
+    const TYPE: &'static str = "Allocated";
+    const OBJECTS: &'static str = "NetworkAttachments, which the controller writes";
+
+    fn status(self) -> bool {
+        self == Self::Allocated
+    }
+}
+
+impl ConditionReason for AttachedReason {
+    const TYPE: &'static str = "Attached";
+    const OBJECTS: &'static str = "NetworkAttachments, which the agent writes";
+
+    fn status(self) -> bool {
+        self == Self::Attached
+    }
+
+    fn status_text(self) -> &'static str {
+        match self {
+            Self::Attached => "True",
+            Self::AgentAway => "Unknown",
+            Self::AttachFailed | Self::Refused | Self::Detached => "False",
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt as _;
 use netclaim_api::addresses::{AddressBlock, AddressLease, AddressPool};
 use netclaim_api::network::ClaimNetwork;
+use netclaim_api::network_attachment::NetworkAttachment;
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_api::{AttachmentConfig, CniConfig};
 use schemars::Schema;
@@ -22,13 +23,14 @@ fn assert_fresh(path: &str, content: &str) {
 }
 
 /// The CRDs, with the source of each.
-fn crds() -> [(&'static str, CustomResourceDefinition); 5] {
+fn crds() -> [(&'static str, CustomResourceDefinition); 6] {
     [
         ("network/mod", ClaimNetwork::crd()),
         ("uplink_policy/mod", UplinkPolicy::crd()),
         ("addresses/pool", AddressPool::crd()),
         ("addresses/block", AddressBlock::crd()),
         ("addresses/lease", AddressLease::crd()),
+        ("network_attachment", NetworkAttachment::crd()),
     ]
 }
 

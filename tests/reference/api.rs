@@ -7,8 +7,14 @@ use crate::file;
 use crate::table::{code, table};
 
 /// The definitions, in the order of the page.
-const KINDS: [&str; 5] =
-    ["claimnetworks", "uplinkpolicies", "addresspools", "addressblocks", "addressleases"];
+const KINDS: [&str; 6] = [
+    "claimnetworks",
+    "uplinkpolicies",
+    "addresspools",
+    "networkattachments",
+    "addressblocks",
+    "addressleases",
+];
 
 /// The parameters by kind, and who writes them.
 const PARAMETERS: [(&str, &str); 2] = [
@@ -24,7 +30,7 @@ pub fn page() -> String {
 # Fields of all kinds
 
 Everything that can be written for netclaim, and what is in a status. `kubectl explain claimnetworks.spec` shows the same of the version
-that is installed. Kinds are in no namespace; their group is `netclaim.dev`, and their version `v1alpha1`.
+that is installed. Kinds are in no namespace, except for NetworkAttachments; their group is `netclaim.dev`, and their version `v1alpha1`.
 "
     .to_owned();
     for plural in KINDS {
