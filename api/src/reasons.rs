@@ -313,7 +313,7 @@ reasons! {
         /// Read the message: it is the API server's. A quota, a policy or a webhook must let netclaim create
         /// them in its own namespace.
         ProbeRefused,
-        /// The pod is gone, ends, or was replaced by another one of its name. Its interfaces are detached, and
+        /// The pod is gone, has ended, or was replaced by another one of its name. Its interfaces are detached, and
         /// the next pod gets them.
         PodGone,
         /// The NetworkAttachment is being deleted. The interfaces are detached first.

@@ -53,6 +53,11 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_DEFAULT_NETWORKS_EXCEPT", value_delimiter = ',')]
     pub default_networks_except: Vec<String>,
 
+    /// Whether pods get networks while they run (NetworkAttachments). It needs the policies and the rights of
+    /// the chart's hotAttach.enabled
+    #[arg(long, env = "NETCLAIM_HOT_ATTACH", default_value = "false", action = clap::ArgAction::Set)]
+    pub hot_attach: bool,
+
     /// Namespace of the cluster autoscaler's ConfigMap cluster-autoscaler-status, beside which ClaimNetworks
     /// of scope Cluster get a warning
     #[arg(long, env = "NETCLAIM_AUTOSCALER_NAMESPACE", default_value = "kube-system")]

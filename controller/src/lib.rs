@@ -16,6 +16,8 @@
 //!
 //!   Namespaces, templates, pods ──> defaults ──> templates of claims that pods get without asking
 //!
+//!   NetworkAttachments, pods, claims ──> hot_attach ──> claims and probe pods, by which running pods get networks
+//!
 //!   ConfigMap, API groups ──> autoscalers ──> reconciler: a warning for ClaimNetworks of scope `Cluster`
 //!
 //!   API server ──> netclaim_webhook, which every replica serves if --webhook-address is set
@@ -33,6 +35,7 @@ mod autoscalers;
 mod classes;
 mod defaults;
 mod demand;
+mod hot_attach;
 mod leader;
 mod metrics;
 mod networks;
@@ -56,6 +59,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::autoscalers::Lookout;
+use crate::hot_attach::HotAttach;
 use crate::leader::{Candidacy, Candidate};
 use crate::metrics::Metrics;
 use crate::reconciler::Settings;
@@ -155,7 +159,7 @@ async fn control(
     let publisher =
         PublisherConfig::new(&args.driver_name, "controller", Scope::Cluster).map_err(Error::DriverName)?;
     let settings = Settings {
-        driver: args.driver_name,
+        driver: args.driver_name.clone(),
         publisher,
         identity: identity.clone(),
         node_gone_after: Duration::from_secs(args.node_gone_after),
@@ -163,6 +167,9 @@ async fn control(
         no_defaults_in: args
             .default_networks
             .then(|| args.default_networks_except.into_iter().map(|name| name.trim().to_owned()).collect()),
+        hot_attach: args
+            .hot_attach
+            .then(|| HotAttach { namespace: namespace.clone(), driver: args.driver_name.clone() }),
         lookout: Lookout {
             namespace: args.autoscaler_namespace,
             period: Some(args.autoscaler_period).filter(|period| *period > 0).map(Duration::from_secs),

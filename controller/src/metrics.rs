@@ -58,6 +58,44 @@ pub(crate) struct Explained {
     pub(crate) outcome: Outcome,
 }
 
+label_values! {
+    /// How far a NetworkAttachment is.
+    pub(crate) enum AttachmentState {
+        /// It has no devices.
+        Waiting = "Waiting",
+        /// It has devices, and the agent attaches.
+        Allocated = "Allocated",
+        /// The pod has its interfaces.
+        Attached = "Attached",
+        /// The agent detaches.
+        Detaching = "Detaching",
+    }
+}
+
+/// Label: how far NetworkAttachments are.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct OfState {
+    pub(crate) state: AttachmentState,
+}
+
+label_values! {
+    /// What came of asking for the devices of a NetworkAttachment.
+    pub(crate) enum ProbeOutcome {
+        /// The scheduler has allocated them.
+        Allocated = "Allocated",
+        /// It has not within 5 s.
+        NotAllocated = "NotAllocated",
+        /// The API server or netclaim refuses it.
+        Refused = "Refused",
+    }
+}
+
+/// Label: what came of asking for devices.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Probed {
+    pub(crate) outcome: ProbeOutcome,
+}
+
 /// Counters and gauges of this replica. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
@@ -71,6 +109,8 @@ pub(crate) struct Metrics {
     pub(crate) blocks_removed: Counter,
     pub(crate) address_moves: Counter,
     pub(crate) pods_explained: Family<Explained, Counter>,
+    pub(crate) attachments: Family<OfState, Gauge>,
+    pub(crate) probes: Family<Probed, Counter>,
     pub(crate) webhook: netclaim_webhook::Metrics,
     pub(crate) ready: Ready,
 }
@@ -176,6 +216,18 @@ impl Metrics {
             [Label::one_of("outcome", Outcome::VALUES)],
             pods_explained,
         );
+        registry.add(
+            "network_attachments",
+            "NetworkAttachments by how far they are; only with --hot-attach",
+            [Label::one_of("state", AttachmentState::VALUES)],
+            self.attachments.clone(),
+        );
+        registry.add(
+            "network_attachment_requests",
+            "Times that the scheduler was asked for the devices of a NetworkAttachment",
+            [Label::one_of("outcome", ProbeOutcome::VALUES)],
+            self.probes.clone(),
+        );
         self.webhook.register(&mut registry);
         registry
     }
@@ -249,6 +301,16 @@ mod tests {
                 ("netclaim_controller_pods_explained_total", &|| {
                     for &outcome in super::Outcome::ALL {
                         count(&metrics.pods_explained.get_or_create(&Explained { outcome }));
+                    }
+                }),
+                ("netclaim_controller_network_attachments", &|| {
+                    for &state in AttachmentState::ALL {
+                        one(&metrics.attachments.get_or_create(&OfState { state }));
+                    }
+                }),
+                ("netclaim_controller_network_attachment_requests_total", &|| {
+                    for &outcome in ProbeOutcome::ALL {
+                        count(&metrics.probes.get_or_create(&Probed { outcome }));
                     }
                 }),
                 ("netclaim_controller_webhook_requests_total", &|| {

@@ -56,11 +56,12 @@ use crate::autoscalers::{self, Autoscalers, Lookout};
 use crate::classes::keeper::Keeper;
 use crate::defaults::{self, Kept, Reports, Wanted};
 use crate::demand::{Demand, Needs};
+use crate::hot_attach::{self, HotAttach};
 use crate::metrics::{self, Accepted, Addressing, Metrics};
 use crate::networks::abandoned_labels::AbandonedLabels;
 use crate::networks::cluster_pools;
 use crate::networks::nodes::NetworkNodes;
-use crate::networks::published::{self, Changes, DevicesOfSlice, NodeAsk, Published};
+use crate::networks::published::{self, Changes, DevicesOfSlice, Evictions, NodeAsk, Published};
 use crate::networks::status::{Acceptance, Found};
 use crate::networks::warnings::Overlaps;
 use crate::objects::catalog::Catalog;
@@ -100,6 +101,8 @@ pub(crate) struct Settings {
     pub(crate) explain_pending_pods: bool,
     /// Namespaces whose pods get no network without asking; `None` if no pod does.
     pub(crate) no_defaults_in: Option<BTreeSet<String>>,
+    /// Where pods get networks while they run; `None` if none does.
+    pub(crate) hot_attach: Option<HotAttach>,
     /// Where to look for node autoscalers.
     pub(crate) lookout: Lookout,
 }
@@ -139,13 +142,22 @@ pub(crate) async fn run(
     let (wanted, to_keep) = watch::channel(None);
     let (reports, defaulted) = watch::channel(None);
     let keeping = defaults::run(client.clone(), settings.no_defaults_in.clone(), to_keep, reports);
-    let channels = Channels { demand, leased, autoscalers, wanted, defaulted };
+    let (evict, evictions) = watch::channel(Evictions::default());
+    let attaching = hot_attach::run(
+        client.clone(),
+        settings.hot_attach.clone(),
+        events.clone(),
+        metrics.clone(),
+        evictions,
+    );
+    let channels = Channels { demand, leased, autoscalers, wanted, defaulted, evict };
     tokio::select! {
         () = leasing => Ok(()),
         () = pods => Ok(()),
         () = claims => Ok(()),
         () = lookout => Ok(()),
         () = keeping => Ok(()),
+        () = attaching => Ok(()),
         () = watch(client, settings, metrics, publisher, events, channels) => Ok(()),
         // The publisher ends with `cancel`; after that, nothing may be written here either.
         result = &mut publishing => result,
@@ -164,6 +176,8 @@ struct Channels {
     wanted: watch::Sender<Option<Wanted>>,
     /// Which pods have them.
     defaulted: watch::Receiver<Option<Reports>>,
+    /// Which devices have to be left.
+    evict: watch::Sender<Evictions>,
 }
 
 async fn watch(
@@ -172,7 +186,7 @@ async fn watch(
     metrics: Metrics,
     publisher: PublisherHandle,
     events: Events,
-    Channels { demand, leased, mut autoscalers, wanted, mut defaulted }: Channels,
+    Channels { demand, leased, mut autoscalers, wanted, mut defaulted, evict }: Channels,
 ) {
     let everything = watcher::Config::default;
     let (networks, network_events) = reflect::<ClaimNetwork>(client.clone());
@@ -275,6 +289,10 @@ async fn watch(
             () = sleep_until(due.unwrap_or_else(Instant::now)), if ready && due.is_some() => {
                 reconciler.metrics.ready.set(true);
                 due = reconciler.reconcile(&networks, &address_pools, &policies, &classes).await;
+                if !evict.is_closed() {
+                    let evictions = reconciler.known.published.evictions();
+                    evict.send_if_modified(|before| std::mem::replace(before, evictions.clone()) != evictions);
+                }
             }
         }
     }

@@ -60,6 +60,7 @@ const RESOURCES: &[Resource] = &[
     of_cluster("AddressLease", "addressleases", NETCLAIM),
     of_cluster("AddressPool", "addresspools", NETCLAIM),
     of_cluster("ClaimNetwork", "claimnetworks", NETCLAIM),
+    of_namespace("NetworkAttachment", "networkattachments", NETCLAIM),
     of_cluster("UplinkPolicy", "uplinkpolicies", NETCLAIM),
 ];
 

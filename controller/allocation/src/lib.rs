@@ -37,8 +37,8 @@ pub use holdings::{DeviceId, Holder, Holdings};
 pub use judge::{Answer, DeviceVerdict, NodeVerdict, Question, Reason, RequestVerdict};
 pub use judgement::{Effort, Group, JudgedNode, Judgement, Needed, Outlook, World, counted, nodes_in_words};
 pub use limits::{Limits, class_named_by, extended_resources, is_extended, serves};
-pub use node_selector::{KnownNode, Unfit, unfit};
-pub use request::RequestName;
+pub use node_selector::{KnownNode, NO_EXECUTE, Unfit, unfit};
+pub use request::{RequestName, tolerates};
 
 #[cfg(test)]
 mod tests;

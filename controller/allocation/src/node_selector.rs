@@ -154,7 +154,8 @@ pub fn unfit(pod: &PodSpec, node: &Node) -> Vec<Unfit> {
 }
 
 pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
-pub(crate) const NO_EXECUTE: &str = "NoExecute";
+/// Effect of a taint that whoever has the device has to leave it.
+pub const NO_EXECUTE: &str = "NoExecute";
 
 fn is_selected(pod: &PodSpec, node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();

@@ -97,7 +97,8 @@ impl Request {
     }
 }
 
-fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
+/// Whether a toleration of a request is for this taint of a device.
+pub fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     let DeviceToleration { effect, key, operator, value, .. } = toleration;
     let is_or_any = |text: &Option<String>, wanted: &str| {
         text.as_deref().is_none_or(|text| text.is_empty() || text == wanted)

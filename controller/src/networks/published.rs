@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::resource::v1::{DeviceTaintRule, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceTaint, DeviceTaintRule, ResourceSlice};
 use kube::ResourceExt as _;
 use kube::api::{ApiResource, NotUsed, Object};
 use kube::runtime::watcher::Event;
-use netclaim_allocation::taint_rules;
+use netclaim_allocation::{NO_EXECUTE, taint_rules};
 use netclaim_api::configuration::older_pods;
 use netclaim_api::device::DeviceName;
 use netclaim_api::node_selector::{NodeSelector, selects_node};
@@ -52,6 +52,19 @@ struct Device {
 #[derive(Debug, Clone, Deserialize)]
 struct Taint {
     key: String,
+    #[serde(default)]
+    value: Option<String>,
+    #[serde(default)]
+    effect: String,
+}
+
+/// The taints by which devices have to be left (`NoExecute`).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Evictions {
+    /// Those that agents publish, by pool and device.
+    pub(crate) taints: BTreeMap<(String, String), Vec<DeviceTaint>>,
+    /// Those of admins.
+    pub(crate) rules: Vec<DeviceTaintRule>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -76,6 +89,8 @@ struct Offer {
     driver: String,
     pool: String,
     networks: BTreeMap<NetworkName, OnNode>,
+    /// Devices that have to be left.
+    evicting: BTreeMap<String, Vec<DeviceTaint>>,
     /// How many links follow each UplinkPolicy, in each slice of the node.
     followers: BTreeMap<String, u32>,
     /// How many pods run an older configuration of each ClaimNetwork, in each slice of the node.
@@ -92,13 +107,21 @@ impl Offer {
         let older = older.into_iter().map(|(network, older)| (network, older.pods)).collect();
         let Devices { driver, pool, node_name, devices } = slice.spec;
         let mut networks: BTreeMap<NetworkName, OnNode> = BTreeMap::new();
+        let mut evicting: BTreeMap<String, Vec<DeviceTaint>> = BTreeMap::new();
         for device in devices {
+            for Taint { key, value, effect } in
+                device.taints.iter().filter(|taint| taint.effect == NO_EXECUTE)
+            {
+                let (key, value, effect) = (key.clone(), value.clone(), effect.clone());
+                let taint = DeviceTaint { key, value, effect, time_added: None };
+                evicting.entry(device.name.clone()).or_default().push(taint);
+            }
             let Ok(DeviceName::Network(network)) = device.name.parse() else { continue };
             let on = networks.entry(network).or_default();
             on.bandwidth = device.capacity.bandwidth.and_then(|amount| amount.value.parse().ok());
             on.taints.extend(device.taints.into_iter().map(|taint| taint.key));
         }
-        Some(Self { node: node_name?, driver, pool: pool.name, networks, followers, older })
+        Some(Self { node: node_name?, driver, pool: pool.name, networks, evicting, followers, older })
     }
 }
 
@@ -294,6 +317,19 @@ impl Published {
     /// Returns the DeviceTaintRules.
     pub(crate) fn rules(&self) -> &[DeviceTaintRule] {
         &self.rules
+    }
+
+    /// Returns the taints by which devices have to be left.
+    pub(crate) fn evictions(&self) -> Evictions {
+        let of_offer = |offer: &Offer| {
+            let pool = offer.pool.clone();
+            offer.evicting.clone().into_iter().map(move |(device, taints)| ((pool.clone(), device), taints))
+        };
+        let rules = self.rules.iter().filter(|rule| rule.spec.taint.effect == NO_EXECUTE);
+        Evictions {
+            taints: self.slices.values().flat_map(of_offer).collect(),
+            rules: rules.cloned().collect(),
+        }
     }
 
     /// Derives again what a node is to a ClaimNetwork.

@@ -69,7 +69,7 @@ impl<R: ConditionReason> Finding<R> {
     /// Returns the condition that says this. Its transition time is `now`, unless it replaces one of the same
     /// status.
     pub(crate) fn condition(self, before: &[Condition], generation: Option<i64>, now: &Time) -> Condition {
-        let status = if self.reason.status() { "True" } else { "False" };
+        let status = self.reason.status_text();
         let since = find(before, R::TYPE).filter(|condition| condition.status == status);
         Condition {
             type_: R::TYPE.to_owned(),

@@ -1,7 +1,7 @@
 //! Reviews every object that a user writes for netclaim: what is wrong with it, and what is legal and unwise.
 //!
 //! ```text
-//!   object (JSON) ──> kind ──┬─> ClaimNetwork, UplinkPolicy, AddressPool ─ netclaim_api ─┐
+//!   object (JSON) ──> kind ──┬─> ClaimNetwork and other kinds of ours ─── netclaim_api ──┐
 //!                            ├─> DeviceClass ──┬─ selectors ── netclaim_allocation ──────┼──> Review
 //!                            └─> claim, template ── configs ── netclaim_api ─────────────┘
 //! ```
@@ -23,6 +23,7 @@ mod selectors;
 
 use netclaim_api::addresses::AddressPoolSpec;
 use netclaim_api::network::ClaimNetworkSpec;
+use netclaim_api::network_attachment::NetworkAttachmentSpec;
 use netclaim_api::uplink_policy::UplinkPolicySpec;
 use netclaim_api::{API_VERSION, GROUP, Invalid};
 use serde_json::Value;
@@ -98,10 +99,11 @@ fn of_netclaim(object: &Value, api_version: &str, kind: &str) -> Option<Review> 
     let review = match kind {
         // netclaim itself writes them.
         "AddressBlock" | "AddressLease" => return None,
-        "ClaimNetwork" | "UplinkPolicy" | "AddressPool" => own(object, kind),
+        "ClaimNetwork" | "UplinkPolicy" | "AddressPool" | "NetworkAttachment" => own(object, kind),
         _ => {
-            let problem =
-                format!("{kind:?} is not a kind of {GROUP}: write ClaimNetwork, UplinkPolicy or AddressPool");
+            let problem = format!(
+                "{kind:?} is not a kind of {GROUP}: write ClaimNetwork, UplinkPolicy, AddressPool or NetworkAttachment"
+            );
             Review::refused(Invalid::new("kind", problem))
         }
     };
@@ -122,6 +124,7 @@ fn own(object: &Value, kind: &str) -> Review {
             warnings
         }),
         "UplinkPolicy" => UplinkPolicySpec::read_strictly(spec).map(|spec| spec.warnings()),
+        "NetworkAttachment" => NetworkAttachmentSpec::read(spec).map(|_| Vec::new()),
         _ => AddressPoolSpec::read(name, spec).map(|_| Vec::new()),
     };
     match warnings {

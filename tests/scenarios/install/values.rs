@@ -141,6 +141,7 @@ pub const VALUES: &[(&str, &str)] = &[
         "defaultNetworks.enabled=true,defaultNetworks.exceptNamespaces={kube-system,infra}",
         "{name: NETCLAIM_DEFAULT_NETWORKS_EXCEPT, value: \"kube-system,infra,netclaim-system\"}",
     ),
+    ("hotAttach.enabled=true", "name: netclaim-attachment-claims"),
     ("gate.allContainers=Labelled", "matchLabels: {netclaim.dev/gate: all}"),
     ("gate.allContainers=Always", "name: netclaim-gate"),
     (
