@@ -304,8 +304,8 @@ reasons! {
         /// The scheduler did not allocate the devices within 5 s. It is asked again, after 10 s at first and
         /// 5 min at last.
         ///
-        /// Read the message: it says what the claim cannot have on the node of the pod, as for the event
-        /// `NetworkNotAllocated` of pods.
+        /// Read the message: it is the scheduler's, and names the node of the pod. Most often all capacity of
+        /// the node is taken.
         NotAllocated,
         /// The API server refused the claim or the pod by which the controller asks the scheduler. It is tried
         /// again, after 10 s at first and 5 min at last.

@@ -79,8 +79,13 @@ impl AuditLog {
                 accesses.insert(access(&group, &resource, &format!("impersonate-on:associated-node:{verb}")));
             }
             if (resource.as_str(), verb.as_str()) == ("resourceclaims/status", "patch") {
-                // The API server asks for this right as well, without a request of its own.
-                accesses.insert(access(&group, "resourceclaims/driver", "associated-node:patch"));
+                // The API server asks for these rights as well, without a request of its own: that of the agent
+                // to devices, and that of the controller to allocations.
+                let (of, right) = match account {
+                    "netclaim-controller" => ("resourceclaims/binding", "patch"),
+                    _ => ("resourceclaims/driver", "associated-node:patch"),
+                };
+                accesses.insert(access(&group, of, right));
             }
         }
         Ok(accesses)

@@ -9,6 +9,9 @@ use crate::helm::{Helm, chart};
 /// The templates of default networks and of the gate for all containers.
 const DEFAULTS: &str = "templates/default-networks.yaml";
 const GATE: &str = "templates/gate-policy.yaml";
+/// The template of networks for running pods, and that of the policy which leaves their claims out.
+const HOT_ATTACH: &str = "templates/hot-attach.yaml";
+const NAMESPACES: &str = "templates/namespaces-policy.yaml";
 
 impl Cluster {
     /// Switches default networks and the gate for all containers (in labelled namespaces) on, runs a
@@ -30,6 +33,26 @@ impl Cluster {
             self.set_controller(&["NETCLAIM_DEFAULT_NETWORKS=true", &except]).and_then(|()| scenario());
         self.kubectl_with(&["delete", "-f", "-"], &policies)?;
         self.set_controller(&["NETCLAIM_DEFAULT_NETWORKS-", "NETCLAIM_DEFAULT_NETWORKS_EXCEPT-"])?;
+        result
+    }
+
+    /// Switches networks for running pods on in the controller, runs a scenario, and switches them off again.
+    /// The controller restarts.
+    pub fn with_hot_attach(&self, scenario: impl FnOnce() -> Result<()>) -> Result<()> {
+        let helm = Helm::new(self)?;
+        let of = |values: &str, file| {
+            helm.template(&chart(), &["--kube-version", "1.37.0", "--set", values, "--show-only", file])
+        };
+        let on = "hotAttach.enabled=true";
+        let objects = of(on, HOT_ATTACH)?;
+        for objects in [&objects, &of(on, NAMESPACES)?] {
+            self.kubectl_with(&["apply", "-f", "-"], objects)?;
+        }
+        let result = self.set_controller(&["NETCLAIM_HOT_ATTACH=true"]).and_then(|()| scenario());
+        self.kubectl(&["delete", "networkattachments.netclaim.dev", "-A", "--all", "--wait=false"])?;
+        self.kubectl_with(&["delete", "-f", "-"], &objects)?;
+        self.kubectl_with(&["apply", "-f", "-"], &of("hotAttach.enabled=false", NAMESPACES)?)?;
+        self.set_controller(&["NETCLAIM_HOT_ATTACH-"])?;
         result
     }
 

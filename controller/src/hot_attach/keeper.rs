@@ -13,8 +13,7 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
-    ResourceExt,
+    ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, ResourceExt,
 };
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
@@ -35,7 +34,6 @@ use crate::metrics::{AttachmentState, Metrics, OfState, ProbeOutcome, Probed};
 use crate::networks::published::Evictions;
 use crate::objects::conditions::{CONTROLLER, Finding};
 use crate::objects::events::Events;
-use crate::objects::listing::each;
 use crate::objects::watches::next as next_event;
 
 /// Requests at once. One that a webhook delays does not stop the others.
@@ -51,8 +49,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(15);
 /// An agent is away when it has not been ready for this long.
 const AWAY_AFTER: Duration = Duration::from_secs(30);
 
-/// Agents in one answer of the API server.
-const AGENTS: u32 = 500;
+/// Label of the agents' pods.
+const AGENTS: &str = "app.kubernetes.io/name=netclaim-agent";
 
 /// Where claims and probes are, and whose devices they have.
 #[derive(Debug, Clone)]
@@ -86,6 +84,9 @@ pub(crate) async fn run(
     let mut claim_events = pin!(watcher(claims.clone(), ours.clone()).default_backoff());
     let probes: Api<Pod> = Api::namespaced(client.clone(), &settings.namespace);
     let mut probe_events = pin!(watcher(probes.clone(), ours).default_backoff());
+    let agents: Api<TargetObject> =
+        Api::namespaced_with(client.clone(), &settings.namespace, &objects::resource());
+    let mut agent_events = pin!(watcher(agents, everything().labels(AGENTS)).default_backoff());
     let (send_pods, mut pod_events) = mpsc::channel(64);
     let hands = Hands { client: client.clone(), settings, claims, probes, events, metrics: metrics.clone() };
     let mut keeper = Keeper { watched: Watched::new(client, send_pods), ..Keeper::default() };
@@ -103,12 +104,15 @@ pub(crate) async fn run(
             event = next_event(&mut probe_events, "probes of network attachments") => {
                 keeper.touched(|keeper| keeper.probes.apply(event, |probe| Some((objects::owner(&probe)?, probe))));
             }
+            event = next_event(&mut agent_events, "agents") => {
+                keeper.agents.apply(event, |agent| Some((agent.uid()?, objects::ready_on(&agent))));
+            }
             Some((namespace, event)) = pod_events.recv() => keeper.see_pod(&namespace, event),
             Ok(()) = evictions.changed() => {
                 keeper.evictions = evictions.borrow_and_update().clone();
                 keeper.touch_all();
             }
-            _ = looks.tick(), if is_synced => keeper.look(&hands).await,
+            _ = looks.tick(), if is_synced && keeper.agents.is_synced => keeper.look(&hands).await,
             Some(done) = requests.next(), if !requests.is_empty() => keeper.finished(done),
             () = sleep_until(due.unwrap_or_else(Instant::now)),
                 if is_synced && due.is_some() && requests.len() < REQUESTS => {
@@ -225,6 +229,8 @@ struct Keeper {
     claims: Known<ResourceClaim>,
     probes: Known<Pod>,
     watched: Watched,
+    /// The nodes of ready agents, by the UID of the agent's pod.
+    agents: Known<Option<String>>,
     memories: BTreeMap<Uid, Memory>,
     /// When to look at what.
     due: BTreeMap<Uid, Instant>,
@@ -377,13 +383,13 @@ impl Keeper {
     /// Looks which nodes of attachments have no agent, and which do not exist.
     async fn look(&mut self, hands: &Hands) {
         let nodes: BTreeSet<String> = self.objects.objects.values().filter_map(node_of).collect();
-        if nodes.is_empty() {
-            self.away.clear();
-            self.gone.clear();
+        let served: BTreeSet<&String> = self.agents.objects.values().flatten().collect();
+        let away: BTreeSet<String> = nodes.into_iter().filter(|node| !served.contains(node)).collect();
+        if away.is_empty() && self.away.is_empty() {
             return;
         }
-        match hands.missing(&nodes).await {
-            Ok((away, gone)) => {
+        match hands.missing(&away).await {
+            Ok(gone) => {
                 let now = Instant::now();
                 self.away = away
                     .into_iter()
@@ -397,7 +403,7 @@ impl Keeper {
             }
             Err(error) => {
                 let error = &error as &dyn Error;
-                tracing::warn!(error, "cannot see which agents are ready, will retry");
+                tracing::warn!(error, "cannot see which Nodes exist, will retry");
             }
         }
     }
@@ -578,25 +584,15 @@ impl Hands {
         self.metrics.probes.get_or_create(&Probed { outcome }).inc();
     }
 
-    /// Returns which of these nodes have no ready agent, and which of them do not exist.
-    async fn missing(&self, nodes: &BTreeSet<String>) -> kube::Result<(BTreeSet<String>, BTreeSet<String>)> {
-        let mut away = nodes.clone();
-        let agents = ListParams::default().labels("app.kubernetes.io/name=netclaim-agent").limit(AGENTS);
-        each(self.probes.clone(), agents, |agent| {
-            let conditions = agent.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            let is_ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
-            if let Some(node) = agent.spec.and_then(|spec| spec.node_name).filter(|_| is_ready) {
-                away.remove(&node);
-            }
-        })
-        .await?;
+    /// Returns which of these Nodes do not exist.
+    async fn missing(&self, nodes: &BTreeSet<String>) -> kube::Result<BTreeSet<String>> {
         let (api, mut gone): (Api<Node>, _) = (Api::all(self.client.clone()), BTreeSet::new());
-        for node in &away {
+        for node in nodes {
             if api.get_metadata_opt(node).await?.is_none() {
                 gone.insert(node.clone());
             }
         }
-        Ok((away, gone))
+        Ok(gone)
     }
 }
 

@@ -52,6 +52,15 @@ struct Os {
 #[serde(default)]
 pub(super) struct TargetStatus {
     phase: String,
+    conditions: Vec<TargetCondition>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct TargetCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
 }
 
 /// Returns the API's name of [`TargetObject`].
@@ -70,6 +79,13 @@ pub(super) fn target(pod: &TargetObject) -> Target {
         scheduler: scheduler_name,
         is_windows: os.is_some_and(|os| os.name == "windows"),
     }
+}
+
+/// Returns the node of an agent's pod, if the agent is ready.
+pub(super) fn ready_on(agent: &TargetObject) -> Option<String> {
+    let mut conditions = agent.status.iter().flat_map(|status| &status.conditions);
+    let is_ready = conditions.any(|condition| condition.kind == "Ready" && condition.status == "True");
+    agent.spec.node_name.clone().filter(|_| is_ready)
 }
 
 /// Returns the UID of the NetworkAttachment that a claim or a pod is of; `None` if it only has the label.
@@ -264,4 +280,151 @@ pub(super) fn probe_of(object: &NetworkAttachment, pod: &Target, namespace: &str
             }],
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(spec: Value) -> NetworkAttachment {
+        let mut object = json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "NetworkAttachment",
+            "metadata": {"name": "a", "namespace": "shop", "uid": "u"},
+            "spec": {"podName": "web-0", "resourceClaimTemplateName": "backup"},
+        });
+        object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// Makes the claim of a template with these devices.
+    fn made(spec: Value, devices: Value) -> Result<Value, String> {
+        let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "backup", "namespace": "shop"},
+            "spec": {"metadata": {"labels": {"a": "b"}}, "spec": {"devices": devices}}});
+        let template = serde_json::from_value(template).unwrap();
+        claim_of(&object(spec), &template, "netclaim-system", "netclaim.dev")
+    }
+
+    fn request(name: &str) -> Value {
+        json!({"name": name, "exactly": {"deviceClassName": "storage"}})
+    }
+
+    #[test]
+    fn the_claim_has_all_that_the_template_asks_for_and_none_of_its_labels() {
+        let devices = json!({"requests": [request("net")], "ofALaterKubernetes": [1]});
+        let claim = made(json!({}), devices.clone()).unwrap();
+        assert_eq!(claim["spec"]["devices"], devices);
+        assert_eq!(claim["metadata"]["labels"], json!({NETWORK_ATTACHMENT_LABEL: "u"}));
+        assert_eq!(claim["metadata"]["annotations"], json!({NETWORK_ATTACHMENT_OF: "shop/a"}));
+        assert_eq!(
+            (&claim["metadata"]["name"], &claim["metadata"]["namespace"]),
+            (&json!("attachment-u"), &json!("netclaim-system"))
+        );
+    }
+
+    #[test]
+    fn the_name_of_the_interface_is_the_last_configuration() {
+        let config = json!({"opaque": {"driver": "netclaim.dev", "parameters": {"interfaceName": "net1"}}});
+        let devices = json!({"requests": [request("net")], "config": [config]});
+        let claim = made(json!({"interfaceName": "net2"}), devices).unwrap();
+        let configs = claim["spec"]["devices"]["config"].as_array().unwrap();
+        let parameters = &configs.last().unwrap()["opaque"]["parameters"];
+        assert_eq!((configs.len(), &parameters["interfaceName"]), (2, &json!("net2")));
+    }
+
+    #[test]
+    fn templates_that_cannot_be_used_are_named() {
+        let mut admin = request("net");
+        admin["exactly"]["adminAccess"] = json!(true);
+        let mut all = request("net");
+        all["exactly"]["allocationMode"] = json!("All");
+        let many: Vec<Value> = (0..9).map(|i| request(&format!("r{i}"))).collect();
+        let named = json!({"interfaceName": "net2"});
+        for (spec, requests, words) in [
+            (json!({}), json!([]), "has 0 requests"),
+            (json!({}), json!(many), "has 9 requests"),
+            (json!({}), json!([admin]), "asks for adminAccess"),
+            (named.clone(), json!([request("a"), request("b")]), "asks for several devices"),
+            (named, json!([all]), "asks for several devices"),
+        ] {
+            let refused = made(spec, json!({"requests": requests})).unwrap_err();
+            assert!(
+                refused.starts_with("ResourceClaimTemplate backup ") && refused.contains(words),
+                "{refused}"
+            );
+        }
+    }
+
+    /// A claim with these reservations of a device.
+    fn claim(reserved: Value, tolerations: Value) -> ResourceClaim {
+        let result = json!({"request": "net", "driver": "netclaim.dev", "pool": "n1", "device": "net-storage", "tolerations": tolerations});
+        let selector = json!({"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]});
+        let claim = json!({
+            "metadata": {"name": "attachment-u", "namespace": "netclaim-system", "uid": "c", "resourceVersion": "7"},
+            "spec": {}, "status": {"reservedFor": reserved,
+                "allocation": {"nodeSelector": selector, "devices": {"results": [result]}}},
+        });
+        serde_json::from_value(claim).unwrap()
+    }
+
+    #[test]
+    fn our_reservation_is_told_from_those_of_pods_and_of_other_kinds() {
+        let ours =
+            json!({"apiGroup": "netclaim.dev", "resource": "networkattachments", "name": "a", "uid": "u"});
+        let pod = json!({"resource": "pods", "name": "attachment-u", "uid": "u"});
+        for (reserved, expected) in [
+            (json!([]), (false, false)),
+            (json!([ours]), (true, false)),
+            (json!([pod]), (false, true)),
+            (json!([pod, ours]), (true, true)),
+        ] {
+            let now = claim_now(&claim(reserved, json!([])), "u").unwrap().allocation.unwrap();
+            assert_eq!(((now.is_ours, now.is_others), now.node.as_deref()), (expected, Some("n1")));
+        }
+        let patch = reservation(&claim(json!([pod]), json!([])), &object(json!({})));
+        assert_eq!(patch["status"], json!({"reservedFor": [pod, ours]}));
+        assert_eq!(patch["metadata"], json!({"uid": "c", "resourceVersion": "7"}));
+    }
+
+    #[test]
+    fn a_device_that_must_be_left_is_named_unless_the_claim_tolerates_it() {
+        let taint = json!({"key": "netclaim.dev/link-down", "effect": "NoExecute"});
+        let key = ("n1".to_owned(), "net-storage".to_owned());
+        let taints = [(key, vec![serde_json::from_value(taint).unwrap()])].into();
+        let rule = json!({"metadata": {"name": "out"}, "spec": {"deviceSelector": {"pool": "n1"},
+            "taint": {"key": "example.com/out", "effect": "NoExecute"}}});
+        let published = Evictions { taints, rules: Vec::new() };
+        let of_admin =
+            Evictions { rules: vec![serde_json::from_value(rule).unwrap()], ..Evictions::default() };
+        let all = json!([{"operator": "Exists"}]);
+        for (evictions, key) in [(&published, "netclaim.dev/link-down"), (&of_admin, "example.com/out")] {
+            let why = evicted(&claim(json!([]), json!([])), evictions).unwrap();
+            assert!(
+                why.starts_with("device net-storage of pool n1 has the taint") && why.contains(key),
+                "{why}"
+            );
+            assert_eq!(evicted(&claim(json!([]), all.clone()), evictions), None);
+        }
+        assert_eq!(evicted(&claim(json!([]), json!([])), &Evictions::default()), None);
+    }
+
+    #[test]
+    fn devices_of_other_drivers_are_refused() {
+        let mut foreign = claim(json!([]), json!([]));
+        assert_eq!(networks_of(&foreign, "netclaim.dev").map(|all| all.len()), Ok(1));
+        let results = foreign.status.as_mut().unwrap().allocation.as_mut().unwrap().devices.as_mut().unwrap();
+        results.results.as_mut().unwrap()[0].driver = "gpu.example.com".to_owned();
+        assert_eq!(networks_of(&foreign, "netclaim.dev"), Err("gpu.example.com".to_owned()));
+    }
+
+    #[test]
+    fn a_probe_is_for_the_node_of_the_pod() {
+        let pod =
+            Target { node: Some("n1".to_owned()), scheduler: Some("other".to_owned()), ..Target::default() };
+        let probe = probe_of(&object(json!({})), &pod, "netclaim-system");
+        assert_eq!(probe["spec"]["schedulerName"], "other");
+        let probe: Pod = serde_json::from_value(probe).unwrap();
+        assert_eq!((probe_now(&probe).node.as_str(), owner(&probe).as_deref()), ("n1", Some("u")));
+        assert!(probe.spec.unwrap().node_name.is_none());
+    }
 }

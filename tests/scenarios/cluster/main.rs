@@ -25,6 +25,7 @@ mod endpoints;
 mod facts;
 mod faults;
 mod finalize;
+mod hot_attach_controller;
 mod karpenter;
 mod links;
 mod many_devices;
@@ -66,6 +67,7 @@ use faults::{
     state_directory::*,
 };
 use finalize::*;
+use hot_attach_controller::*;
 use karpenter::*;
 use links::*;
 use many_devices::*;
@@ -222,6 +224,9 @@ fn main() -> ExitCode {
             a_pod_waits_for_what_its_default_lacks_and_says_so,
             every_container_waits_for_the_networks_of_its_pod_where_the_namespace_says_so,
             the_controller_writes_only_templates_of_defaults,
+            a_running_pod_gets_devices_from_the_scheduler_and_gives_them_back,
+            of_a_pod_and_a_network_attachment_one_gets_the_last_unit,
+            the_controllers_token_makes_probes_and_nothing_else,
             a_link_whose_name_is_taken_is_not_lost_and_the_other_one_stays_as_it_is,
             a_link_that_another_program_uses_is_tainted_as_a_nic,
             a_burst_of_pods_has_no_claim_refused,

@@ -39,14 +39,14 @@ fn tokens(test: &Test<'_>, namespace: &str, account: &str, pod: &str) -> Result<
 }
 
 /// Creates tokens of the agent, as [`tokens`].
-fn agent_tokens(test: &Test<'_>) -> Result<[String; 2]> {
+pub(crate) fn agent_tokens(test: &Test<'_>) -> Result<[String; 2]> {
     let pods = test.cluster.get(&["-n", SYSTEM, "pods", "-l", AGENT_PODS])?;
     let name = pods["items"][0]["metadata"]["name"].as_str().context("no agent")?;
     tokens(test, SYSTEM, "netclaim-agent", name)
 }
 
 /// Makes sure that `result` is a refusal whose reason contains all of `words`.
-fn refused(what: &str, result: Result<String>, words: &[&str]) -> Result<()> {
+pub(crate) fn refused(what: &str, result: Result<String>, words: &[&str]) -> Result<()> {
     let Err(error) = result else { bail!("{what} was accepted") };
     let error = error.to_string();
     ensure!(words.iter().all(|word| error.contains(word)), "{what}: {words:?} is not in {error}");

@@ -15,7 +15,8 @@ use netclaim_tests::objects::{list, text};
 use netclaim_tests::{Access, helm, output, project};
 use serde_json::Value;
 
-const MORE_VALUES: &str = "image.registry=any,webhook.enabled=true,defaultNetworks.enabled=true";
+const MORE_VALUES: &str =
+    "image.registry=any,webhook.enabled=true,defaultNetworks.enabled=true,hotAttach.enabled=true";
 const LANES: [&str; 3] = ["cluster", "install", "nodes"];
 /// The parts that `tests/lanes.sh` makes of a lane.
 const PARTS: [[&str; 2]; 3] = [["alone", "beside"], ["faults", "not-faults"], ["disasters", "not-disasters"]];
@@ -43,13 +44,26 @@ fn manifest(name: &str) -> String {
     fs::read_to_string(project("deploy").join(name)).unwrap()
 }
 
-/// The roles that the chart adds with the webhook and default networks, which the manifests do not have.
-fn of_more_values() -> String {
+/// The roles of an account that the chart adds with the webhook, default networks and networks for running
+/// pods, which the manifests do not have.
+fn of_more_values(account: &str) -> String {
     let mut render = Command::new(helm::program().unwrap());
     render.arg("template").arg(helm::chart()).args(["--set", MORE_VALUES]);
-    let shown = ["templates/webhook-rbac.yaml", "templates/default-networks.yaml"];
-    output(render.args(["--kube-version", "1.37.0"]).args(shown.map(|file| ["--show-only", file]).concat()))
-        .unwrap()
+    let shown = ["webhook-rbac", "default-networks", "hot-attach"];
+    let shown = shown.map(|name| ["--show-only".to_owned(), format!("templates/{name}.yaml")]).concat();
+    let objects = output(render.args(["--kube-version", "1.37.0"]).args(shown)).unwrap();
+    let documents: Vec<&str> = objects.split("\n---\n").collect();
+    let of = |document: &&str| serde_saphyr::from_str::<Value>(document).unwrap();
+    let is_for_account =
+        |binding: &Value| list(&binding["subjects"]).any(|subject| subject["name"] == account);
+    let bound: BTreeSet<String> = documents
+        .iter()
+        .map(of)
+        .filter(is_for_account)
+        .map(|binding| text(&binding["roleRef"]["name"]))
+        .collect();
+    let is_bound = |document: &&&str| bound.contains(&text(&of(document)["metadata"]["name"]));
+    documents.iter().filter(is_bound).copied().collect::<Vec<_>>().join("\n---\n")
 }
 
 /// What the roles in `yaml` grant to an account.
@@ -78,7 +92,8 @@ fn all_granted() -> BTreeSet<Access> {
     [
         granted("netclaim-agent", &manifest("manifests/agent-rbac.yaml")),
         granted("netclaim-controller", &manifest("manifests/controller-rbac.yaml")),
-        granted("netclaim-controller", &of_more_values()),
+        granted("netclaim-controller", &of_more_values("netclaim-controller")),
+        granted("netclaim-agent", &of_more_values("netclaim-agent")),
     ]
     .into_iter()
     .flatten()
