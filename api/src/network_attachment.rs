@@ -43,8 +43,8 @@ pub fn attachment_name(uid: &str) -> String {
     format!("attachment-{uid}")
 }
 
-/// Networks that a pod gets while it runs: those that a ResourceClaimTemplate asks for. They are detached when
-/// the object is deleted.
+/// Networks that a pod gets while it runs: those that a ResourceClaimTemplate asks for. They are detached
+/// when the object is deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(
     feature = "crd",

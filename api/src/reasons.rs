@@ -288,7 +288,8 @@ reasons! {
 reasons! {
     /// Reasons of `Allocated`, which says whether a NetworkAttachment has devices.
     AllocatedReason {
-        /// The scheduler has allocated the devices on the node of the pod. The agent there may attach the pod.
+        /// The scheduler has allocated the devices on the node of the pod. The agent there may attach the
+        /// pod.
         Allocated,
         /// There is no pod of this name, or not the one that `spec.podUID` names.
         ///
@@ -307,14 +308,14 @@ reasons! {
         /// Read the message: it is the scheduler's, and names the node of the pod. Most often all capacity of
         /// the node is taken.
         NotAllocated,
-        /// The API server refused the claim or the pod by which the controller asks the scheduler. It is tried
-        /// again, after 10 s at first and 5 min at last.
+        /// The API server refused the claim or the pod by which the controller asks the scheduler. It is
+        /// tried again, after 10 s at first and 5 min at last.
         ///
         /// Read the message: it is the API server's. A quota, a policy or a webhook must let netclaim create
         /// them in its own namespace.
         ProbeRefused,
-        /// The pod is gone, has ended, or was replaced by another one of its name. Its interfaces are detached, and
-        /// the next pod gets them.
+        /// The pod is gone, has ended, or was replaced by another one of its name. Its interfaces are
+        /// detached, and the next pod gets them.
         PodGone,
         /// The NetworkAttachment is being deleted. The interfaces are detached first.
         ///

@@ -79,8 +79,8 @@ impl AuditLog {
                 accesses.insert(access(&group, &resource, &format!("impersonate-on:associated-node:{verb}")));
             }
             if (resource.as_str(), verb.as_str()) == ("resourceclaims/status", "patch") {
-                // The API server asks for these rights as well, without a request of its own: that of the agent
-                // to devices, and that of the controller to allocations.
+                // The API server asks for these rights as well, without a request of its own: that of the
+                // agent to devices, and that of the controller to allocations.
                 let (of, right) = match account {
                     "netclaim-controller" => ("resourceclaims/binding", "patch"),
                     _ => ("resourceclaims/driver", "associated-node:patch"),

@@ -33,6 +33,10 @@ const FIRST_RETRY: Duration = Duration::from_secs(10);
 /// The longest pause after failures.
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
 
+/// Time between two words about an agent that is away. One that writes although its pod is not ready would
+/// answer each of them.
+const AWAY_INTERVAL: Duration = Duration::from_secs(60);
+
 /// How long a claim is kept whose NetworkAttachment is gone although an agent may have it attached: an admin
 /// has removed the finalizer. The agent detaches it in this time.
 pub(super) const ORPHAN_TIME: Duration = Duration::from_secs(600);
@@ -120,6 +124,8 @@ pub(super) struct Memory {
     refused: Option<String>,
     /// Since when the object has been gone.
     gone: Option<Instant>,
+    /// When the status got the word that the agent is away.
+    said_away: Option<Instant>,
 }
 
 impl Memory {
@@ -196,8 +202,8 @@ pub(super) fn next(seen: &Seen<'_>, memory: &mut Memory, now: Instant) -> Step {
     };
     let status = object.status.clone().unwrap_or_default();
     match &status.node {
-        Some(_) if is(object, AllocatedReason::TYPE, "True") => held(seen, object, &status),
-        Some(_) => revoked(seen, object),
+        Some(_) if is(object, AllocatedReason::TYPE, "True") => held(seen, object, &status, memory, now),
+        Some(_) => revoked(seen, object, memory, now),
         None => waiting(seen, object, memory, now),
     }
 }
@@ -209,7 +215,13 @@ fn is(object: &NetworkAttachment, type_: &str, status: &str) -> bool {
 }
 
 /// An agent attaches, or has attached.
-fn held(seen: &Seen<'_>, object: &NetworkAttachment, status: &NetworkAttachmentStatus) -> Step {
+fn held(
+    seen: &Seen<'_>,
+    object: &NetworkAttachment,
+    status: &NetworkAttachmentStatus,
+    memory: &mut Memory,
+    now: Instant,
+) -> Step {
     use AllocatedReason::{ClaimDeleted, Deleted, Evicted, PodGone};
     let spec = &object.spec;
     let is_same = |pod: &&Target| Some(&pod.uid) == status.pod_uid.as_ref() && !pod.is_finished();
@@ -231,14 +243,25 @@ fn held(seen: &Seen<'_>, object: &NetworkAttachment, status: &NetworkAttachmentS
     match why {
         Some(why) => Step::Write(Change::Revoked(why)),
         None if seen.probe.is_some_and(|probe| !probe.is_deleted) => Step::DeleteProbe,
-        None => agent_away(seen, object),
+        None => agent_away(seen, object, memory, now),
     }
 }
 
 /// Says that the agent is away, if that is news.
-fn agent_away(seen: &Seen<'_>, object: &NetworkAttachment) -> Step {
+fn agent_away(seen: &Seen<'_>, object: &NetworkAttachment, memory: &mut Memory, now: Instant) -> Step {
+    if !seen.is_agent_away {
+        memory.said_away = None;
+    }
     let is_known = is(object, AttachedReason::TYPE, "Unknown");
-    if seen.is_agent_away && !is_known { Step::Write(Change::AgentAway) } else { Step::Wait(None) }
+    let next = memory.said_away.map_or(now, |said| said + AWAY_INTERVAL);
+    if !seen.is_agent_away || is_known {
+        return Step::Wait(None);
+    }
+    if now < next {
+        return Step::Wait(Some(next));
+    }
+    memory.said_away = Some(now);
+    Step::Write(Change::AgentAway)
 }
 
 fn is_detached(object: &NetworkAttachment) -> bool {
@@ -248,9 +271,9 @@ fn is_detached(object: &NetworkAttachment) -> bool {
 }
 
 /// The agent has to detach before the claim is released.
-fn revoked(seen: &Seen<'_>, object: &NetworkAttachment) -> Step {
+fn revoked(seen: &Seen<'_>, object: &NetworkAttachment, memory: &mut Memory, now: Instant) -> Step {
     if !is_detached(object) && !seen.is_node_gone {
-        return agent_away(seen, object);
+        return agent_away(seen, object, memory, now);
     }
     match undo(seen) {
         Some(step) => step,

@@ -1,5 +1,5 @@
-//! The cluster of these tests is a fake: an API server, a scheduler, the claim controller and an agent, as far
-//! as they matter here.
+//! The cluster of these tests is a fake: an API server, a scheduler, the claim controller and an agent, as
+//! far as they matter here.
 
 use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::*;
@@ -409,6 +409,20 @@ fn nothing_is_released_before_the_agent_says_so_or_the_node_is_gone() {
     assert!(matches!(step(&world, true), Step::Wait(None)));
     world.is_node_gone = true;
     assert!(matches!(step(&world, true), Step::Deallocate));
+}
+
+#[test]
+fn an_agent_that_writes_although_it_is_not_ready_is_not_answered_each_time() {
+    let mut world = World::new();
+    world.settle();
+    let mut memory = world.memory.clone();
+    let mut step = |seconds: u64| {
+        let seen = Seen { is_agent_away: true, ..world.seen() };
+        next(&seen, &mut memory, world.now + Duration::from_secs(seconds))
+    };
+    assert!(matches!(step(0), Step::Write(Change::AgentAway)));
+    assert!(matches!(step(1), Step::Wait(Some(_))), "the agent says Attached again");
+    assert!(matches!(step(60), Step::Write(Change::AgentAway)));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Networks for pods that run: what the controller does on a real API server and scheduler, and what its token
-//! may do. The agent is a fake here: the scenario writes its part of the status.
+//! Networks for pods that run: what the controller does on a real API server and scheduler, and what its
+//! token may do. The agent is a fake here: the scenario writes its part of the status.
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{claim_template, list, pod, pod_of_template, request, text};
