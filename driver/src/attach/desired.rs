@@ -14,6 +14,8 @@
 //! * A finalizer works on what all attachments of the pod have made. It is desired only while each of them
 //!   is as it should be and no group of the pod is being released. So it is made after all of them, and its
 //!   DEL comes before theirs.
+//! * Hot groups come after all that the pod has from its start, and say nothing about the pod when they are
+//!   released. None waits for another one that fails, and only their own finalizers see them.
 //! * What is repaired is not desired until its DEL has begun. So finalizers and later attachments go first,
 //!   and come back last, as always.
 //! * While a DEL is owed, no ADD: what waits to be deleted may hold what the ADD needs, a device, an address,
@@ -25,7 +27,7 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::machine::{self, Desired, Step};
-use super::plan::Owner;
+use super::plan::{Owner, Plan};
 use super::record::{Phase, Record, Sandbox};
 use super::retry::{Operation, Retries};
 
@@ -90,15 +92,21 @@ impl PodDesired {
         is_current
     }
 
-    /// A group is to be detached and forgotten.
-    pub fn release(&mut self, group: &str) {
+    /// A group is to be detached and forgotten. With what a pod with these `records` has from its start, the
+    /// pod ends.
+    pub fn release<O: Owner>(&mut self, group: &str, records: &[Record<O>]) {
         self.released.insert(group.to_owned());
-        self.closing = true;
+        self.closing |= self.loses_own(records);
     }
 
-    /// Groups were prepared.
-    pub fn prepared(&mut self) {
-        self.closing = !self.released.is_empty();
+    /// Groups were prepared, which the pod with these `records` has from its start.
+    pub fn prepared<O: Owner>(&mut self, records: &[Record<O>]) {
+        self.closing = self.loses_own(records);
+    }
+
+    fn loses_own<O: Owner>(&self, records: &[Record<O>]) -> bool {
+        let is_lost = |plan: &Plan<O>| !plan.is_hot() && self.is_released(plan.owner.group());
+        records.iter().any(|record| is_lost(&record.plan))
     }
 
     /// Forgets the releases that have no record any more.
@@ -126,7 +134,7 @@ impl PodDesired {
 
     /// The sandbox that the pod probably has: until the runtime reports one, that to which everything is
     /// attached.
-    pub fn believed_sandbox<O>(&self, records: &[Record<O>], boot_id: &str) -> Option<Sandbox> {
+    pub fn believed_sandbox<O: Owner>(&self, records: &[Record<O>], boot_id: &str) -> Option<Sandbox> {
         if self.sandbox != SandboxKnowledge::Unknown {
             return self.sandbox().cloned();
         }
@@ -134,8 +142,9 @@ impl PodDesired {
             Phase::Attached { sandbox, .. } if sandbox.boot_id == boot_id => Some(sandbox.clone()),
             _ => None,
         };
-        let first = attached(records.first()?)?;
-        records.iter().all(|record| attached(record).is_some_and(|s| s.id == first.id)).then_some(first)
+        let first = records.iter().find_map(attached)?;
+        let mut holding = records.iter().filter(|record| record.holds(&first.id));
+        holding.all(|record| attached(record).is_some_and(|s| s.id == first.id)).then_some(first)
     }
 
     /// Whether the pod has this sandbox now.
@@ -149,7 +158,7 @@ impl PodDesired {
         if !record.plan.is_finalizer() || desired == Desired::Forgotten {
             return desired;
         }
-        let mut attachments = records.iter().filter(|other| !other.plan.is_finalizer());
+        let mut attachments = records.iter().filter(|other| record.plan.works_on(&other.plan));
         let rests = |other| machine::next(other, &self.of_attachment(other), boot_id) == Step::Rest;
         if !self.closing && attachments.all(rests) { desired } else { Desired::Detached }
     }
@@ -175,10 +184,14 @@ impl PodDesired {
         }
     }
 
-    /// Whether there is nothing to do, now or later.
+    /// Whether there is nothing to do, now or later, but to try again what came to the running pod.
     pub fn is_reached<O: Owner>(&self, records: &[Record<O>], boot_id: &str) -> bool {
         let desired = |record| self.of(record, records, boot_id);
-        records.iter().all(|record| machine::next(record, &desired(record), boot_id) == Step::Rest)
+        let fails_hot = |record: &Record<O>| {
+            record.plan.is_hot() && record.phase == Phase::Planned && record.error.is_some()
+        };
+        let rests = |record| machine::next(record, &desired(record), boot_id) == Step::Rest;
+        records.iter().all(|record| rests(record) || fails_hot(record))
     }
 
     /// The step to take now, with the index of its record: debts first, in reverse; then, while nothing is
@@ -214,8 +227,14 @@ impl PodDesired {
         if steps.iter().any(|(.., step)| matches!(step, Step::Del(_))) {
             return None;
         }
-        let mut adds = steps.iter().filter(|(.., step)| *step != Step::Prove);
-        let add = adds.next().filter(|(_, record, step)| !waits(record, step));
+        let adds = || steps.iter().filter(|(.., step)| *step != Step::Prove);
+        let has_own = |own: &Record<O>| own.plan.is_hot() || matches!(own.phase, Phase::Attached { .. });
+        let is_first = |index: usize, record: &Record<O>| {
+            (!record.plan.is_hot() || records.iter().all(has_own))
+                && adds().all(|(other, earlier, _)| *other >= index || are_apart(&earlier.plan, &record.plan))
+        };
+        let mut due = adds().filter(|(_, record, step)| !waits(record, step));
+        let add = due.find(|(index, record, _)| is_first(*index, record));
         let proof =
             |(_, record, step): &&(usize, &Record<O>, Step)| *step == Step::Prove && !waits(record, step);
         let (index, _, step) = add.or_else(|| steps.iter().find(proof))?;
@@ -223,17 +242,25 @@ impl PodDesired {
     }
 }
 
-/// Sorts the records of a pod in the order in which attachments are made: finalizers last.
+/// Sorts the records of a pod in the order in which attachments are made: finalizers last, and then one hot
+/// group after the other with its own.
 pub fn sort<O: Owner>(records: &mut [Record<O>]) {
     records.sort_by_cached_key(|record| {
         let plan = &record.plan;
-        (plan.is_finalizer(), plan.owner.group_name().to_owned(), plan.index)
+        let name = plan.owner.group_name().to_owned();
+        let hot = plan.owner.hot().map(|hot| (hot.since.to_owned(), name.clone()));
+        (hot, plan.is_finalizer(), name, plan.index)
     });
 }
 
-/// Whether a later attachment of the same group, or a finalizer of the pod, is still to be deleted, and with
-/// it perhaps what was made of this one. Other groups do not wait, and neither does the rest for a DEL that
-/// seems hopeless or a stray link.
+/// Whether neither attachment waits for the other: they came to the running pod one by one.
+fn are_apart<O: Owner>(one: &Plan<O>, other: &Plan<O>) -> bool {
+    one.is_hot() && other.is_hot() && one.owner.group() != other.owner.group()
+}
+
+/// Whether a later attachment of the same group, or a finalizer that works on this one, is still to be
+/// deleted, and with it perhaps what was made of this one. Other groups do not wait, and neither does the
+/// rest for a DEL that seems hopeless or a stray link.
 fn carries<O: Owner>(
     index: usize,
     record: &Record<O>,
@@ -243,8 +270,7 @@ fn carries<O: Owner>(
     steps.iter().any(|(later, other, step)| {
         *later > index
             && matches!(step, Step::Del(_))
-            && (other.plan.owner.group() == record.plan.owner.group()
-                || (other.plan.is_finalizer() && !record.plan.is_finalizer()))
+            && (other.plan.owner.group() == record.plan.owner.group() || other.plan.works_on(&record.plan))
             && !retries.del_attempt(&other.key()).is_hopeless()
             && other.stray.is_none()
     })
@@ -252,24 +278,27 @@ fn carries<O: Owner>(
 
 #[cfg(test)]
 mod tests {
-    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one), each with
-    //! a finalizer: agents that come, end and are killed, sandboxes, releases, failing plugins.
+    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one), and the hot
+    //! `c` and `d` (one), each with a finalizer: agents that come, end and are killed, sandboxes, releases,
+    //! failing plugins.
 
     use std::collections::btree_map::Entry;
     use std::collections::{BTreeMap, BTreeSet};
     use std::time::Duration;
 
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::super::machine::{Event, after};
     use super::super::record::tests::{Claimant, plan, result, sandbox};
-    use super::super::{Gate, Plan, PodState};
+    use super::super::{Gate, PodState};
     use super::*;
 
     const BOOT: &str = "boot";
 
     #[derive(Debug, Clone)]
     enum Happening {
+        /// Journal the claim; a hot one in the sandbox that the pod has.
         Prepare(&'static str),
         Release(&'static str),
         SandboxUp(u8),
@@ -289,8 +318,33 @@ mod tests {
         Wait,
     }
 
+    /// The claims that the pod has from its start, and the hot ones in the order in which they come.
+    const OWN: [&str; 2] = ["a", "b"];
+    const HOT: [&str; 2] = ["d", "c"];
+
+    fn claims() -> impl Strategy<Value = &'static str> {
+        prop_oneof![prop::sample::select(&OWN[..]), prop::sample::select(&HOT[..])]
+    }
+
+    /// What can happen to a pod that runs on, with its own claims as they are.
+    fn of_running_pod() -> impl Strategy<Value = Vec<Happening>> {
+        let hot = || prop::sample::select(&HOT[..]);
+        let one = prop_oneof![
+            3 => hot().prop_map(Happening::Prepare),
+            2 => hot().prop_map(Happening::Release),
+            1 => hot().prop_map(Happening::Redo),
+            6 => Just(Happening::Begin),
+            6 => any::<bool>().prop_map(Happening::End),
+            1 => Just(Happening::EndInVain),
+            1 => any::<bool>().prop_map(Happening::HandOver),
+            1 => any::<bool>().prop_map(Happening::Kill),
+            2 => Just(Happening::Wait),
+        ];
+        prop::collection::vec(one, 0..60)
+    }
+
     fn happenings() -> impl Strategy<Value = Vec<Happening>> {
-        let claim = || prop_oneof![Just("a"), Just("b")];
+        let claim = claims;
         let one = prop_oneof![
             2 => claim().prop_map(Happening::Prepare),
             1 => claim().prop_map(Happening::Release),
@@ -356,7 +410,21 @@ mod tests {
         fn prepare(&mut self, claim: &'static str) {
             let of = if claim == "a" { 3 } else { 2 };
             let finalizes = |index| (index + 1 == of).then_some(0);
-            let plans = (0..of).map(|index| Plan { of, finalizes: finalizes(index), ..plan(claim, index) });
+            let since = HOT.iter().position(|hot| *hot == claim);
+            let hot = match (&self.sandbox, since) {
+                // It waits until the pod has a sandbox.
+                (None, Some(_)) => return,
+                (Some(sandbox), Some(since)) => {
+                    Some(json!({"sandbox": sandbox.id, "since": since.to_string()}))
+                }
+                (_, None) => None,
+            };
+            let is_own = hot.is_none();
+            let plans = (0..of).map(|index| {
+                let mut plan = Plan { of, finalizes: finalizes(index), ..plan(claim, index) };
+                plan.owner.rest.extend(hot.clone().map(|hot| ("hot".to_owned(), hot)));
+                plan
+            });
             if !self.agent.desired.is_released(&format!("{claim}-uid")) {
                 for record in plans.map(Record::new) {
                     if let Entry::Vacant(free) = self.journal.entry(record.key()) {
@@ -366,12 +434,14 @@ mod tests {
                 sort(&mut self.agent.records);
                 self.released.remove(claim);
             }
-            self.agent.desired.prepared();
+            if is_own {
+                self.agent.desired.prepared(&self.agent.records);
+            }
         }
 
         fn release(&mut self, claim: &'static str) {
             self.released.insert(claim);
-            self.agent.desired.release(&format!("{claim}-uid"));
+            self.agent.desired.release(&format!("{claim}-uid"), &self.agent.records);
             self.agent.retries.retry_now(self.now);
             self.agent.desired.forget_released(&self.agent.records);
             self.cut_short();
@@ -443,10 +513,12 @@ mod tests {
                 Step::Add(sandbox) => {
                     prop_assert!(self.due().is_empty(), "ADD for {key} while DELs are due: {:?}", self.due());
                     prop_assert!(!desired.is_released(record.plan.owner.group()));
-                    if record.plan.is_finalizer() {
-                        let missing = self.attachments().find(|other| !self.is_kept(other, &sandbox.id));
-                        prop_assert!(missing.is_none(), "{key} is made before {missing:?}");
-                        prop_assert!(self.attachments().all(|other| other.made.is_none()), "not proven");
+                    for other in records {
+                        let is_under = record.plan.works_on(&other.plan);
+                        let is_own = record.plan.is_hot() && !other.plan.is_hot();
+                        prop_assert!(!is_under || other.made.is_none(), "not proven");
+                        let is_before = (is_under || is_own) && !self.is_kept(other, &sandbox.id);
+                        prop_assert!(!is_before, "{key} is made before {}", other.key());
                     }
                     record.phase = moved(Event::AddDue(sandbox.clone()))?;
                     self.owed.insert(key.clone(), sandbox.id.clone());
@@ -455,9 +527,9 @@ mod tests {
                 Step::Del(sandbox) => {
                     prop_assert_eq!(self.owed.get(&key), Some(&sandbox.id), "DEL for what was never added");
                     let later = |other: &Record<Claimant>| {
-                        let is_on_all = other.plan.is_finalizer() && !record.plan.is_finalizer();
                         let is_same_group = other.plan.owner.group() == record.plan.owner.group();
-                        is_on_all || (is_same_group && other.plan.index > record.plan.index)
+                        other.plan.works_on(&record.plan)
+                            || (is_same_group && other.plan.index > record.plan.index)
                     };
                     let waits_for =
                         records.iter().filter(|other| later(other)).map(Record::key).find(|other| {
@@ -487,10 +559,6 @@ mod tests {
             Ok(true)
         }
 
-        fn attachments(&self) -> impl Iterator<Item = &Record<Claimant>> {
-            self.agent.records.iter().filter(|record| !record.plan.is_finalizer())
-        }
-
         /// Whether a record is whole in this sandbox, which is the pod's, and not released.
         fn is_kept(&self, record: &Record<Claimant>, sandbox: &String) -> bool {
             let desired = &self.agent.desired;
@@ -501,14 +569,15 @@ mod tests {
                 && !desired.is_released(record.plan.owner.group())
         }
 
-        /// The records whose DEL is due: those that are not kept, and all finalizers as soon as one
-        /// attachment is not.
+        /// The records whose DEL is due: those that are not kept, and finalizers as soon as one attachment
+        /// that they work on is not.
         fn due(&self) -> Vec<&String> {
             let is_kept = |key: &String, sandbox: &String| {
-                let record = self.agent.records.iter().find(|record| record.key() == *key);
+                let records = &self.agent.records;
+                let record = records.iter().find(|record| record.key() == *key);
                 let stands = |record: &Record<Claimant>| {
-                    !record.plan.is_finalizer()
-                        || self.attachments().all(|other| self.is_kept(other, sandbox))
+                    let mut under = records.iter().filter(|other| record.plan.works_on(&other.plan));
+                    under.all(|other| self.is_kept(other, sandbox))
                 };
                 record.is_some_and(|record| self.is_kept(record, sandbox) && stands(record))
             };
@@ -522,6 +591,7 @@ mod tests {
             let Some(mut record) = self.journal.get(&key).cloned() else { return Ok(()) };
             record.phase = after(record.phase, Event::AddMadeNothing)
                 .map_err(|illegal| TestCaseError::fail(illegal.to_string()))?;
+            record.error = Some("nothing".to_owned());
             self.owed.remove(&key);
             self.agent.retries.failed(&key, Operation::Add, false, self.now);
             self.store(record);
@@ -587,6 +657,9 @@ mod tests {
                 record.phase =
                     after(record.phase, event).map_err(|illegal| TestCaseError::fail(illegal.to_string()))?;
             }
+            if matches!(step, Step::Add(_)) {
+                record.error = (!succeeds).then(|| "no".to_owned());
+            }
             match (&step, succeeds) {
                 (Step::Add(sandbox), true) => {
                     self.made.insert(key.clone(), sandbox.id.clone());
@@ -611,7 +684,7 @@ mod tests {
                 None => drop(self.agent.desired.sandbox_gone(None, &self.agent.records, || false)),
             }
             for claim in self.released.clone() {
-                self.agent.desired.release(&format!("{claim}-uid"));
+                self.agent.desired.release(&format!("{claim}-uid"), &self.agent.records);
             }
             self.agent.desired.forget_released(&self.agent.records);
         }
@@ -645,14 +718,18 @@ mod tests {
             self.gate_is_honest()
         }
 
-        /// The gate is open for no sandbox but the one in which every interface of the pod is whole.
-        fn gate_is_honest(&self) -> Result<(), TestCaseError> {
+        fn gate(&self, id: &str) -> Gate {
             let Agent { records, desired, .. } = &self.agent;
-            let state =
-                PodState { records: records.clone(), closing: desired.is_closing(), ..PodState::default() };
-            for id in ["s0", "s1", "s2"] {
-                if state.gate(id) == Gate::Open {
-                    for record in records {
+            let (records, closing) = (records.clone(), desired.is_closing());
+            PodState { records, closing, ..PodState::default() }.gate(id)
+        }
+
+        /// The gate is open for no sandbox but the one in which every interface of the pod is whole, but what
+        /// came when its containers ran.
+        fn gate_is_honest(&self) -> Result<(), TestCaseError> {
+            for id in ["s0", "s1", "s2", "s9"] {
+                if self.gate(id) == Gate::Open {
+                    for record in self.agent.records.iter().filter(|record| record.holds(id)) {
                         prop_assert_eq!(self.made.get(&record.key()).map(String::as_str), Some(id));
                     }
                 }
@@ -682,8 +759,7 @@ mod tests {
                 world.step(happening)?;
             }
             world.end(true)?;
-            world.release("a");
-            world.release("b");
+            OWN.into_iter().chain(HOT).for_each(|claim| world.release(claim));
             world.settle()?;
             prop_assert!(world.journal.is_empty() && world.owed.is_empty() && world.made.is_empty());
             prop_assert!(!world.agent.desired.is_released("a-uid"));
@@ -698,12 +774,36 @@ mod tests {
             world.end(true)?;
             world.sandbox_up(9);
             world.settle()?;
-            for claim in ["a", "b"] {
-                world.prepare(claim);
-            }
+            OWN.into_iter().chain(HOT).for_each(|claim| world.prepare(claim));
             world.settle()?;
             let made: BTreeSet<&str> = world.made.values().map(String::as_str).collect();
-            prop_assert_eq!((world.made.len(), made), (5, BTreeSet::from(["s9"])));
+            prop_assert_eq!((world.made.len(), made), (9, BTreeSet::from(["s9"])));
+            prop_assert_eq!(world.gate("s9"), Gate::Open);
+        }
+
+        #[test]
+        fn what_comes_to_a_running_pod_neither_holds_it_nor_takes_anything_from_it(
+            history in of_running_pod()
+        ) {
+            let mut world = World::new();
+            world.sandbox_up(1);
+            OWN.into_iter().for_each(|claim| world.prepare(claim));
+            world.settle()?;
+            let own: BTreeSet<String> = world.made.keys().cloned().collect();
+            for happening in &history {
+                world.step(happening)?;
+                prop_assert_eq!(world.gate("s1"), Gate::Open, "by {:?}", happening);
+                let is_whole = |key| world.made.contains_key(key);
+                prop_assert!(own.iter().all(is_whole), "{:?} by {:?}", world.made, happening);
+            }
+            world.end(true)?;
+            world.sandbox_up(2);
+            let prepared = world.journal.len();
+            prop_assert!(world.gate("s2") != Gate::Open);
+            world.settle()?;
+            prop_assert!(world.made.values().all(|sandbox| sandbox == "s2"));
+            prop_assert!(world.made.len() + 2 * world.released.len() >= prepared);
+            prop_assert_eq!(world.gate("s2"), Gate::Open);
         }
     }
 }

@@ -26,7 +26,9 @@
 //! * The journal notes every operation before it starts.
 //! * A release succeeds only after every owed DEL. A DEL is given up only where the namespace is proven gone,
 //!   after a bounded number of attempts and with an error in the log.
-//! * A finalizer is made when all attachments of its pod are, and undone before the first of them.
+//! * A finalizer is made when all attachments of its pod are, and undone before the first of them. Hot ones,
+//!   which came to the running pod, it neither sees nor waits for, unless it is of their group.
+//! * What comes to a running pod closes no gate of the sandbox in which it came.
 //! * An address is free only when every plugin's DEL has succeeded, or when the DEL is given up.
 
 mod attacher;
@@ -58,7 +60,7 @@ use netclaim_cni::{CniResult, ContainerId, IfName, ListName, Retry, Stopped};
 
 pub use attacher::{Attacher, LiveSandbox};
 pub use cause::Cause;
-pub use plan::{Owner, Plan, Spec, Wire};
+pub use plan::{Hot, Owner, Plan, Spec, Wire};
 pub use plugins::{CniPlugins, Interface, Status};
 pub use record::{Finding, Phase, Record, Sandbox};
 use retry::Attempt;

@@ -25,6 +25,21 @@ pub trait Owner:
 
     /// Attachments share turns only with others of the same tenant, such as a namespace.
     fn tenant(&self) -> &str;
+
+    /// Where and when a *hot* group came to its pod, which ran already; `None` for what the pod has from its
+    /// start.
+    fn hot(&self) -> Option<Hot<'_>> {
+        None
+    }
+}
+
+/// How a group came to a pod that ran already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hot<'a> {
+    /// The sandbox in which the pod ran. Its containers do not wait for the group, those of later ones do.
+    pub sandbox_id: &'a str,
+    /// When it was asked for, as a text that sorts: a pod's hot groups are attached in this order.
+    pub since: &'a str,
 }
 
 /// What to attach: all parameters of CNI plugins but the sandbox.
@@ -79,8 +94,8 @@ pub struct Plan<O> {
     pub of: u32,
     /// For a *finalizer*, the index of the attachment that it works on, which is of the same group.
     ///
-    /// Finalizers are made when all attachments of the pod are, and undone before the first of these. They
-    /// make no interface, and hold nothing.
+    /// Finalizers are made when all attachments that they [work on](Self::works_on) are, and undone before
+    /// the first of these. They make no interface, and hold nothing.
     pub finalizes: Option<u32>,
     /// The network's name, for people.
     pub network: String,
@@ -97,6 +112,21 @@ impl<O: Owner> Plan<O> {
     /// Whether it is a [finalizer](Self::finalizes).
     pub fn is_finalizer(&self) -> bool {
         self.finalizes.is_some()
+    }
+
+    /// Whether it is of a [hot](Owner::hot) group.
+    pub fn is_hot(&self) -> bool {
+        self.owner.hot().is_some()
+    }
+
+    /// Whether it works, as a finalizer, on what `other` has made: on all that the pod has from its start,
+    /// and on its own group.
+    ///
+    /// Hot groups come and go while the pod runs. Finalizers of others do not see them: what these have set
+    /// up for the running pod (routes, filters) would be undone and done again each time.
+    pub fn works_on(&self, other: &Self) -> bool {
+        let is_there = !other.is_hot() || other.owner.group() == self.owner.group();
+        self.is_finalizer() && !other.is_finalizer() && is_there
     }
 }
 

@@ -257,8 +257,12 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     async fn apply(&mut self, command: Command<O::Owner>) {
         match command {
             Command::Prepare { plans, reply } => {
+                // What comes to a pod says nothing about whether it ends.
+                let is_hot = plans.iter().all(Plan::is_hot);
                 let result = self.prepare(plans).await;
-                self.desired.prepared();
+                if !is_hot {
+                    self.desired.prepared(&self.records);
+                }
                 self.publish().await;
                 let _ = reply.send(result);
             }
@@ -299,7 +303,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 let _ = reply.send(begins);
             }
             Command::Release { group, reply } => {
-                self.desired.release(&group);
+                self.desired.release(&group, &self.records);
                 self.retries.retry_now(Instant::now());
                 self.waiting.push((group, reply));
                 self.publish().await;
@@ -472,7 +476,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         if !record.plan.is_finalizer() {
             return Ok(None);
         }
-        let attachments = self.records.iter().filter(|other| !other.plan.is_finalizer());
+        let attachments = self.records.iter().filter(|other| record.plan.works_on(&other.plan));
         let results = attachments.filter_map(|attachment| attachment.phase.result());
         let merged = CniResult::merged(results, record.plan.spec.conflist.version());
         merged.map(Some).map_err(|error| Failure::of(&error))

@@ -227,6 +227,12 @@ impl<O: Owner> Record<O> {
         self.repaired = self.repaired.take().filter(|repaired| repaired.sandbox_id == sandbox_id);
     }
 
+    /// Whether containers of this sandbox wait for it. They do not for a [hot](Owner::hot) one that came when
+    /// they ran.
+    pub fn holds(&self, sandbox_id: &str) -> bool {
+        self.plan.owner.hot().is_none_or(|hot| hot.sandbox_id != sandbox_id)
+    }
+
     /// The [plan's key](Plan::key).
     pub fn key(&self) -> String {
         self.plan.key()

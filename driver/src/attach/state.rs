@@ -24,7 +24,7 @@ pub struct PodState<O> {
 /// Whether a container of a sandbox may start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Gate {
-    /// Every attachment is made in this very sandbox.
+    /// Every attachment that it waits for is made in this very sandbox.
     Open,
     /// Not yet.
     Wait,
@@ -60,8 +60,8 @@ impl<O: Owner> PodState<O> {
             .any(|sandbox| sandbox.boot_id == boot_id && sandbox.open_netns().is_ok())
     }
 
-    /// Whether containers of `sandbox_id` may start: when every attachment of every group of the pod is made
-    /// in this sandbox, and the observer has succeeded.
+    /// Whether containers of `sandbox_id` may start: when every attachment that [holds](Record::holds) them
+    /// is made in this sandbox with all of its group, and the observer has succeeded.
     pub fn gate(&self, sandbox_id: &str) -> Gate {
         if let Some(reason) = &self.damaged {
             return Gate::Failed(reason.clone());
@@ -75,11 +75,13 @@ impl<O: Owner> PodState<O> {
             of_group.count() == record.plan.of as usize
         };
         let attached = |record: &Record<O>| matches!(&record.phase, Phase::Attached { sandbox, .. } if sandbox.id == sandbox_id);
-        if self.records.iter().all(|record| attached(record) && is_complete(record)) {
+        let mut holding = self.records.iter().filter(|record| record.holds(sandbox_id));
+        if holding.clone().all(|record| attached(record) && is_complete(record)) {
             return self.held.clone().map_or(Gate::Open, Gate::Failed);
         }
-        let failed = self.records.iter().filter(|record| !attached(record)).find_map(|record| {
-            record.error.as_ref().map(|error| format!("network {}: {error}", record.plan.network))
+        let failed = holding.find_map(|record| {
+            let error = record.error.as_ref().filter(|_| !attached(record))?;
+            Some(format!("network {}: {error}", record.plan.network))
         });
         failed.map_or(Gate::Wait, Gate::Failed)
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::plan::Owner;
+use super::plan::{Hot, Owner};
 
 /// A named object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,5 +49,10 @@ impl Owner for Claimant {
 
     fn tenant(&self) -> &str {
         &self.claim.namespace
+    }
+
+    fn hot(&self) -> Option<Hot<'_>> {
+        let text = |name: &str| self.rest.get("hot")?.get(name)?.as_str();
+        Some(Hot { sandbox_id: text("sandbox")?, since: text("since")? })
     }
 }
