@@ -130,6 +130,11 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_ALLOW_CAPTURE", default_value = "false", action = clap::ArgAction::Set)]
     pub allow_capture: bool,
 
+    /// Whether pods get and lose networks while they run, by NetworkAttachments; as the controller has it, and
+    /// the chart's hotAttach.enabled
+    #[arg(long, env = "NETCLAIM_HOT_ATTACH", default_value = "false", action = clap::ArgAction::Set)]
+    pub hot_attach: bool,
+
     /// Directory of what must survive a reboot: DELs that are owed, the hook that the runtime executes, and
     /// the agent's own CNI plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]

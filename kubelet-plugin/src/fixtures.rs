@@ -77,6 +77,7 @@ pub(crate) fn plan(claim: &str) -> Plan {
         claim: object(claim),
         pod: object("p"),
         pod_claim_name: None,
+        network_attachment: None,
         device: DeviceRef { request: "net".into(), pool: "n".into(), device: "d".into(), share_id: None },
         bandwidth: None,
         segment: None,

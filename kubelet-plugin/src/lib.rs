@@ -18,6 +18,7 @@
 //! | `prepare` | from a claim to journalled plans, and back | the API server (reads one claim), `driver::attach` |
 //! | `questions` | answers what people ask of the node, and asks it | a socket |
 //! | `capture` | copies what passes through an attachment, where the admin allows it | a socket, pods' network namespaces |
+//! | `hot_attach` | attaches pods that run, and detaches them | the API server (NetworkAttachments), `prepare` |
 //! | `history` | notes who was attached with which addresses, and when | files in the run directory |
 //! | `addresses` | which addresses an attachment gets; says how many the node needs, and gives back blocks | the API server (AddressLeases, AddressBlocks), leases of `host-local` |
 //! | `inventory` | what the node has: links, ClaimNetworks, policies | netlink, watches |
@@ -49,6 +50,7 @@ mod fixtures;
 mod gate;
 mod guarantee;
 mod history;
+mod hot_attach;
 mod inventory;
 mod json_lines;
 mod node_networks;

@@ -332,7 +332,9 @@ impl<N: Attach, O: Observer<Owner = Owner>> Sweep<N, O> {
 
     async fn sighting(&self, pod: &ObjectRef, state: PodState) -> Sighting {
         let boot_id = self.boot_id.clone();
-        let lives = tokio::task::spawn_blocking(move || state.closing || state.sandbox_lives(&boot_id));
+        // What ends is released already; what came to the running pod waits for the controller.
+        let ends = state.closing && state.records.iter().any(|record| !record.plan.is_hot());
+        let lives = tokio::task::spawn_blocking(move || ends || state.sandbox_lives(&boot_id));
         if lives.await.unwrap_or(true) {
             return Sighting::There;
         }

@@ -124,6 +124,13 @@ impl PodDesired {
         self.closing
     }
 
+    /// The hot groups that are being released, of a pod with these `records`.
+    pub fn leaving<O: Owner>(&self, records: &[Record<O>]) -> BTreeSet<String> {
+        let hot = records.iter().filter(|record| record.plan.is_hot());
+        let groups = hot.map(|record| record.plan.owner.group());
+        groups.filter(|group| self.is_released(group)).map(str::to_owned).collect()
+    }
+
     /// The pod's sandbox, as the runtime reported it.
     pub fn sandbox(&self) -> Option<&Sandbox> {
         match &self.sandbox {
@@ -720,8 +727,8 @@ mod tests {
 
         fn gate(&self, id: &str) -> Gate {
             let Agent { records, desired, .. } = &self.agent;
-            let (records, closing) = (records.clone(), desired.is_closing());
-            PodState { records, closing, ..PodState::default() }.gate(id)
+            let (closing, leaving) = (desired.is_closing(), desired.leaving(records));
+            PodState { records: records.clone(), closing, leaving, ..PodState::default() }.gate(id)
         }
 
         /// The gate is open for no sandbox but the one in which every interface of the pod is whole, but what
@@ -729,7 +736,11 @@ mod tests {
         fn gate_is_honest(&self) -> Result<(), TestCaseError> {
             for id in ["s0", "s1", "s2", "s9"] {
                 if self.gate(id) == Gate::Open {
-                    for record in self.agent.records.iter().filter(|record| record.holds(id)) {
+                    let leaving = self.agent.desired.leaving(&self.agent.records);
+                    let holds = |record: &&Record<Claimant>| {
+                        record.holds(id) && !leaving.contains(record.plan.owner.group())
+                    };
+                    for record in self.agent.records.iter().filter(holds) {
                         prop_assert_eq!(self.made.get(&record.key()).map(String::as_str), Some(id));
                     }
                 }
@@ -804,6 +815,14 @@ mod tests {
             prop_assert!(world.made.values().all(|sandbox| sandbox == "s2"));
             prop_assert!(world.made.len() + 2 * world.released.len() >= prepared);
             prop_assert_eq!(world.gate("s2"), Gate::Open);
+            HOT.into_iter().for_each(|claim| world.release(claim));
+            while !world.journal.values().all(|record| !record.plan.is_hot()) {
+                prop_assert_eq!(world.gate("s2"), Gate::Open);
+                world.step(&Happening::Begin)?;
+                prop_assert_eq!(world.gate("s2"), Gate::Open);
+                world.step(&Happening::End(true))?;
+            }
+            prop_assert_eq!((world.made.len(), world.gate("s2")), (5, Gate::Open));
         }
     }
 }

@@ -969,6 +969,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             sandbox: self.desired.believed_sandbox(&self.records, &self.boot_id),
             records: self.records.clone(),
             closing: self.desired.is_closing(),
+            leaving: self.desired.leaving(&self.records),
             damaged: self.damaged.clone(),
             held: None,
             dels_failing: self.dels_failing(),

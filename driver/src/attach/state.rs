@@ -1,5 +1,7 @@
 //! The state of a pod, and whether its containers may start.
 
+use std::collections::BTreeSet;
+
 use super::plan::Owner;
 use super::record::{Phase, Record, Sandbox};
 
@@ -13,6 +15,8 @@ pub struct PodState<O> {
     /// Whether groups of the pod are being released. The remaining attachments say nothing about the pod
     /// then.
     pub closing: bool,
+    /// The hot groups that are being released. No container waits for them.
+    pub leaving: BTreeSet<String>,
     /// Why the state is unknown: a file of its journal cannot be read.
     pub damaged: Option<String>,
     /// Why containers must wait although all is attached: the observer has failed.
@@ -38,6 +42,7 @@ impl<O> Default for PodState<O> {
             sandbox: None,
             records: Vec::new(),
             closing: false,
+            leaving: BTreeSet::new(),
             damaged: None,
             held: None,
             dels_failing: 0,
@@ -75,7 +80,10 @@ impl<O: Owner> PodState<O> {
             of_group.count() == record.plan.of as usize
         };
         let attached = |record: &Record<O>| matches!(&record.phase, Phase::Attached { sandbox, .. } if sandbox.id == sandbox_id);
-        let mut holding = self.records.iter().filter(|record| record.holds(sandbox_id));
+        let holds = |record: &&Record<O>| {
+            record.holds(sandbox_id) && !self.leaving.contains(record.plan.owner.group())
+        };
+        let mut holding = self.records.iter().filter(holds);
         if holding.clone().all(|record| attached(record) && is_complete(record)) {
             return self.held.clone().map_or(Gate::Open, Gate::Failed);
         }

@@ -63,6 +63,7 @@ pub fn plan(
         claim: object("claim"),
         pod: object("pod"),
         pod_claim_name: None,
+        network_attachment: None,
         device,
         bandwidth: None,
         segment: None,

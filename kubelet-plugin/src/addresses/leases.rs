@@ -182,7 +182,7 @@ impl Leases {
             None => self.create(plan, asked).await.map_err(failed)?,
         };
         if !is_claims {
-            let (holder, namespace) = (Box::new(object.spec.holder), plan.owner.claim.namespace.clone());
+            let (holder, namespace) = (Box::new(object.spec.holder), plan.owner.pod.namespace.clone());
             return Err(LeaseError::Taken { address, holder, lease: lease.clone(), namespace });
         }
         match object.status.and_then(|status| status.node) {

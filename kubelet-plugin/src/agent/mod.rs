@@ -43,6 +43,7 @@ use crate::gate::keeper::{GateFiles, GateKeeper};
 use crate::gate::socket::{self, GateSource};
 use crate::guarantee::Guarantee;
 use crate::history::{self, History};
+use crate::hot_attach;
 use crate::inventory::block_watch::BlockWatch;
 use crate::inventory::facts::NodeFacts;
 use crate::inventory::watch::NodeWatch;
@@ -482,6 +483,10 @@ impl Agent {
         let mender: Arc<dyn Mend> = Arc::clone(&node) as _;
         let _ = self.mender.set(Arc::downgrade(&mender));
         self.parts.start_until_cancelled("handing claims over", handover::run(Arc::clone(&node)));
+        if self.args.hot_attach {
+            let keeper = hot_attach::Keeper(Arc::clone(&node));
+            self.parts.start_until_cancelled("attaching running pods", keeper.run());
+        }
         let socket = self.args.agent_socket();
         let calls = listen(&socket);
         let calls = calls.with_context(|| format!("cannot listen for calls on {}", socket.display()))?;

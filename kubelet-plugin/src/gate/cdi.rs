@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::pods::owner::{ObjectRef, Plan, Record};
 use serde_json::json;
 
-use crate::gate::metadata::RequestKey;
+use crate::gate::metadata::{RequestKey, named};
 use crate::gate::metadata_files::Mount;
 use netclaim_process::files;
 
@@ -54,12 +54,12 @@ pub(crate) struct Spec {
     pub(crate) mounts: Arc<BTreeMap<RequestKey, Mount>>,
 }
 
-/// Returns the spec of a pod with these `records`; none for a pod without. `mount` is the file of a plan's
-/// request.
+/// Returns the spec of a pod with these `records`; none for a pod without, or whose containers can name none
+/// of them. `mount` is the file of a plan's request.
 pub(crate) fn spec_of(records: &[Record], form: Form, mount: impl Fn(&Plan) -> Mount) -> Option<Spec> {
-    let pod = &records.first()?.plan.owner.pod;
-    let claims: BTreeSet<String> = records.iter().map(|record| record.plan.owner.claim.to_string()).collect();
-    let mounts = records.iter().map(|Record { plan, .. }| (RequestKey::of(plan), mount(plan)));
+    let pod = &named(records).next()?.plan.owner.pod;
+    let claims: BTreeSet<String> = named(records).map(|record| record.plan.owner.claim.to_string()).collect();
+    let mounts = named(records).map(|Record { plan, .. }| (RequestKey::of(plan), mount(plan)));
     Some(Spec { form, refusal: attached_to(&claims, pod), mounts: Arc::new(mounts.collect()) })
 }
 

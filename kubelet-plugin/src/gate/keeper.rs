@@ -17,7 +17,7 @@ use super::cdi::{CdiSpecs, Form, HookCommand, Spec, spec_of};
 use super::markers::Markers;
 use super::metadata_files::MetadataFiles;
 use crate::args::Args;
-use crate::gate::metadata::RequestKey;
+use crate::gate::metadata::{RequestKey, named};
 use crate::history::History;
 use crate::reports::metrics::{NetworkMetrics, network_of};
 use crate::reports::spans::Spans;
@@ -85,7 +85,7 @@ impl GateFiles {
     /// undecided there is no spec, and the runtime refuses them: most pods are attached before it asks for
     /// one.
     fn desired(state: &PodState, spec: Option<&Spec>, waits: Option<Form>) -> OnDisk {
-        let metadata = state.records.iter().map(|record| RequestKey::of(&record.plan)).collect();
+        let metadata = named(&state.records).map(|record| RequestKey::of(&record.plan)).collect();
         let open = state.sandbox.as_ref().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
         let form = if open.is_some() { Some(Form::Hook) } else { waits };
         let spec = spec.zip(form).map(|(spec, form)| Spec { form, ..spec.clone() });
@@ -94,7 +94,7 @@ impl GateFiles {
 
     /// Writes all `desired` files of a pod in `state`.
     fn write(&self, pod_uid: &str, state: &PodState, desired: &OnDisk) -> io::Result<()> {
-        state.records.iter().try_for_each(|record| self.metadata.provide(&record.plan))?;
+        named(&state.records).try_for_each(|record| self.metadata.provide(&record.plan))?;
         if state.sandbox.is_some() {
             self.metadata.write_all(&state.records)?;
         }
@@ -171,7 +171,9 @@ impl GateKeeper {
         for record in records {
             let state = states.entry(&record.plan.owner.pod.uid).or_default();
             state.records.push(record.clone());
-            state.sandbox = record.phase.sandbox().filter(|sandbox| sandbox.boot_id == boot_id).cloned();
+            // What came to the pod may not be made yet.
+            let sandbox = record.phase.sandbox().filter(|sandbox| sandbox.boot_id == boot_id);
+            state.sandbox = sandbox.cloned().or(state.sandbox.take());
         }
         for state in states.values_mut() {
             state.sandbox = state.sandbox.take().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);
@@ -279,7 +281,8 @@ impl GateKeeper {
             pod.spec = spec;
         }
         self.update(pod_uid, pod, state)?;
-        if pod.on_disk == OnDisk::default() {
+        // A pod whose containers name no claim of ours has no files, and may wait all the same.
+        if pod.on_disk == OnDisk::default() && state.records.is_empty() {
             pods.remove(pod_uid);
         }
         Ok(())
@@ -304,7 +307,7 @@ impl GateKeeper {
             metadata.remove(&key)?;
             on_disk.metadata.remove(&key);
         }
-        for plan in state.records.iter().map(|record| &record.plan) {
+        for plan in named(&state.records).map(|record| &record.plan) {
             let key = RequestKey::of(plan);
             if pod.is_unwritten || !on_disk.metadata.contains(&key) {
                 metadata.provide(plan)?;

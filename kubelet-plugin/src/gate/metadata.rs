@@ -36,10 +36,15 @@ impl fmt::Display for RequestKey {
     }
 }
 
+/// The records of a pod that its containers can name: those of its own claims.
+pub(crate) fn named(records: &[Record]) -> impl Iterator<Item = &Record> {
+    records.iter().filter(|record| !record.plan.is_hot())
+}
+
 /// Groups the attachments of a pod by request.
 pub(crate) fn by_request(records: &[Record]) -> BTreeMap<RequestKey, Vec<&Record>> {
     let mut requests: BTreeMap<RequestKey, Vec<&Record>> = BTreeMap::new();
-    for record in records.iter().filter(|record| !record.plan.is_finalizer()) {
+    for record in named(records).filter(|record| !record.plan.is_finalizer()) {
         requests.entry(RequestKey::of(&record.plan)).or_default().push(record);
     }
     requests

@@ -235,7 +235,7 @@ impl SharedParts {
 }
 
 /// Watches objects and logs failures of the watch, which is retried with backoff.
-fn events<K>(
+pub(crate) fn events<K>(
     api: Api<K>,
     config: watcher::Config,
     objects: &'static str,

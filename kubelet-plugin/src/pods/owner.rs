@@ -125,6 +125,23 @@ impl Addresses {
     }
 }
 
+/// The NetworkAttachment by which a pod that runs has got an attachment. It is of the pod's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ByAttachment {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// When it was created, as the API server writes it.
+    pub created: String,
+    /// The name that it gives the interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface_name: Option<IfName>,
+    /// The sandbox in which the pod ran when this was planned.
+    pub sandbox_id: String,
+}
+
 /// The claim, its pod and the device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -136,6 +153,9 @@ pub struct Owner {
     /// The name by which the pod's specification calls the claim, where it was made from a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_claim_name: Option<String>,
+    /// The NetworkAttachment that the claim is for; `None` for what the pod has from its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_attachment: Option<ByAttachment>,
     /// The allocated device.
     pub device: DeviceRef,
     /// Bits per second that the claim was granted.
@@ -168,7 +188,17 @@ pub struct Owner {
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ResourceClaim {} of pod {}", self.claim, self.pod)
+        match &self.network_attachment {
+            Some(by) => write!(f, "NetworkAttachment {} of pod {}", by.name, self.pod),
+            None => write!(f, "ResourceClaim {} of pod {}", self.claim, self.pod),
+        }
+    }
+}
+
+impl Owner {
+    /// Whether the kubelet may give the claim to another pod: it is named, and not made for one.
+    pub(crate) fn may_be_shared(&self) -> bool {
+        self.pod_claim_name.is_none() && self.network_attachment.is_none()
     }
 }
 
@@ -182,10 +212,16 @@ impl attach::Owner for Owner {
     }
 
     fn group_name(&self) -> &str {
-        &self.claim.name
+        self.network_attachment.as_ref().map_or(&self.claim.name, |by| &by.name)
     }
 
     fn tenant(&self) -> &str {
-        &self.claim.namespace
+        // The claim of a NetworkAttachment is in netclaim's namespace.
+        &self.pod.namespace
+    }
+
+    fn hot(&self) -> Option<attach::Hot<'_>> {
+        let by = self.network_attachment.as_ref()?;
+        Some(attach::Hot { sandbox_id: &by.sandbox_id, since: &by.created })
     }
 }

@@ -48,7 +48,7 @@ use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::{Block, Inventory};
 use crate::pods::NodePods;
-use crate::pods::owner::{DeviceRef, ObjectRef, Owner, Plan};
+use crate::pods::owner::{ByAttachment, DeviceRef, ObjectRef, Owner, Plan};
 use crate::reports::spans::{self, Spans};
 use crate::reports::{Events, Update};
 use crate::runtime::sandboxes::{Inspection, Sandboxes};
@@ -301,11 +301,10 @@ impl<N: Plugins> NodeResources for NodeAgent<N> {
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), CallFailure> {
         Failpoint::UnprepareAsked.reach();
         let span = self.spans.unprepare_call(&claim);
-        self.calls.end(&claim.uid);
-        // A Prepare that has its turn now journals before the release; one that comes to it later sees that
-        // it is over.
-        drop(self.plan_lock.lock().await);
-        let result = self.attacher.release(&claim.uid).await.map_err(|failure| CallFailure::of(&failure));
+        // The controller says when what is attached to a running pod goes.
+        let is_hot = self.attacher.plans_of(&claim.uid).iter().any(Plan::is_hot);
+        let released = if is_hot { Ok(()) } else { self.release(&claim.uid).await };
+        let result = released.map_err(|failure| CallFailure::of(&failure));
         self.metrics.call(KubeletCall::Unprepare, result.is_ok());
         if let Err(error) = &result {
             tracing::warn!(claim.uid, claim.namespace, claim.name, %error, "cannot unprepare yet");
@@ -339,7 +338,47 @@ impl<N: Plugins> NodeAgent<N> {
             // Before the plans are journalled: the pod's task reports them at once.
             self.spans.prepared(claim);
         }
-        self.prepare_from(claim, known, text, &call).await
+        match self.prepare_from(claim, known, text, &call).await {
+            // Without netclaim's policy, the pod by which the scheduler was asked comes to the node. It needs
+            // nothing, and goes.
+            Err(PrepareError::Read(ReadError::OfAttachment(_))) => Ok(Vec::new()),
+            prepared => prepared,
+        }
+    }
+
+    /// Plans and journals what a NetworkAttachment asks for, in the sandbox in which its pod runs.
+    ///
+    /// # Errors
+    /// As of a Prepare; where the sandbox has the host's network, why it is refused.
+    pub(crate) async fn attach(
+        &self,
+        (by, pod): (&ByAttachment, &ObjectRef),
+        claim: &ClaimRef,
+    ) -> Result<(), PrepareError> {
+        let call = self.calls.begin(&claim.uid);
+        self.spans.prepared(claim);
+        let read = |text: &str, uid: &str| Claim::read_for(by, pod, (text, uid, &self.driver));
+        let prepared = async {
+            let known = self.attacher.plans_of(&claim.uid);
+            let read = self.read(claim, None, read).await.inspect_err(|error| self.report(error))?;
+            self.plan_and_journal(read, known, &call).await.map(drop)
+        };
+        let span = self.spans.preparing(claim);
+        let prepared = tokio::time::timeout(ANSWER_TIMEOUT, prepared.instrument(span.clone())).await;
+        let prepared = prepared.unwrap_or_else(|_| Err(PrepareError::Late { node: self.node_name.clone() }));
+        prepared.inspect_err(|error| failed(&span, &error))
+    }
+
+    /// Detaches and forgets what is journalled of a claim.
+    ///
+    /// # Errors
+    /// When a DEL fails. The agent retries it by itself, and a later call waits for it.
+    pub(crate) async fn release(&self, claim_uid: &str) -> Result<(), Failure> {
+        self.calls.end(claim_uid);
+        // A Prepare that has its turn now journals before the release; one that comes to it later sees that
+        // it is over.
+        drop(self.plan_lock.lock().await);
+        self.attacher.release(claim_uid).await
     }
 
     /// Reads a new claim while the claims before it are prepared. What is read after the kubelet's call has
@@ -356,10 +395,7 @@ impl<N: Plugins> NodeAgent<N> {
     /// no Unprepare where another pod of the node uses the claim, and for no Prepare of the other pod either.
     pub(crate) async fn left_behind(&self) -> HashMap<ObjectRef, String> {
         let named = |plan: &Plan| {
-            plan.owner
-                .pod_claim_name
-                .is_none()
-                .then(|| (plan.owner.claim.clone(), plan.owner.pod.uid.clone()))
+            plan.owner.may_be_shared().then(|| (plan.owner.claim.clone(), plan.owner.pod.uid.clone()))
         };
         let mut claims: HashMap<ObjectRef, String> =
             self.attacher.plans(named).into_iter().flatten().collect();
@@ -433,7 +469,19 @@ impl<N: Plugins> NodeAgent<N> {
             self.report(error);
         })?;
         drop(span);
+        self.plan_and_journal(claim, known, call).await
+    }
+
+    /// Prepares a claim that has been read, and whose plans `known` are journalled.
+    async fn plan_and_journal(
+        &self,
+        claim: Claim,
+        known: Vec<Plan>,
+        call: &UnderWay<'_>,
+    ) -> Result<Vec<PreparedDevice>, PrepareError> {
         spans::is_for_pod(&claim.pod);
+        // What comes to a running pod is tried again without the kubelet.
+        let has_kubelet = claim.by_attachment.is_none();
         let refuse = |error: PrepareError| self.refuse(&claim, error);
         let deadline = Instant::now() + LINK_TIMEOUT;
         let mut inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
@@ -456,7 +504,7 @@ impl<N: Plugins> NodeAgent<N> {
                     continue;
                 }
                 Err(error) => {
-                    if error.is_for_lack_of_addresses() {
+                    if error.is_for_lack_of_addresses() && has_kubelet {
                         self.wake_when_supplied(&claim, &inventory);
                     }
                     let in_pod =
@@ -495,7 +543,9 @@ impl<N: Plugins> NodeAgent<N> {
             };
             let holder = other.plan.owner.claim.clone();
             self.wait_for_release(other, deadline).await.map_err(|error| {
-                self.waker.blocked(claim.pod.clone(), &holder);
+                if has_kubelet {
+                    self.waker.blocked(claim.pod.clone(), &holder);
+                }
                 refuse(error.into())
             })?;
             inventory = self.inventory_with(&claim, known.is_empty(), deadline).await?;
@@ -506,7 +556,9 @@ impl<N: Plugins> NodeAgent<N> {
     /// back.
     fn wake_after(&self, claim: &Claim, inventory: &Inventory) -> Option<InPod> {
         let in_pod = self.in_pod(claim, inventory)?;
-        self.waker.blocked(claim.pod.clone(), &in_pod.other.claim);
+        if claim.by_attachment.is_none() {
+            self.waker.blocked(claim.pod.clone(), &in_pod.other.claim);
+        }
         Some(in_pod)
     }
 
@@ -633,7 +685,9 @@ impl<N: Plugins> NodeAgent<N> {
                 understand(&text?, &claim.uid)
             }
         };
-        read.retry(pauses()).when(|error| !matches!(error, ReadError::Refused(_))).await
+        let is_final =
+            |error: &ReadError| matches!(error, ReadError::Refused(_) | ReadError::OfAttachment(_));
+        read.retry(pauses()).when(|error| !is_final(error)).await
     }
 
     async fn read_once<T>(
@@ -751,7 +805,7 @@ impl<N: Plugins> NodeAgent<N> {
         Ok(default_route::kept(&self.cluster_cidrs, &services, &inventory.node_addresses))
     }
 
-    /// The labels of the claim's namespace and pod, where they are needed.
+    /// The labels of the claim's pod and its namespace, where they are needed.
     async fn labels(&self, claim: &Claim, inventory: &Inventory) -> Result<Labels, ReadError> {
         let mut labels = Labels::default();
         if asks_for_pod(claim, inventory) {
@@ -764,7 +818,7 @@ impl<N: Plugins> NodeAgent<N> {
             return Ok(labels);
         }
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        let name = &claim.object.namespace;
+        let name = &claim.pod.namespace;
         let read = || answer(namespaces.get_metadata(name), || format!("Namespace {name}"));
         labels.namespace = read.retry(pauses()).await?.metadata.labels.unwrap_or_default();
         Ok(labels)
@@ -782,7 +836,10 @@ impl<N: Plugins> NodeAgent<N> {
         if lock().get(&key) == Some(spec) {
             return None;
         }
-        let read = |text: &str, uid: &str| Claim::read(text, uid, &self.driver);
+        let read = |text: &str, uid: &str| match &before.owner.network_attachment {
+            Some(by) => Claim::read_for(by, &before.owner.pod, (text, uid, &self.driver)),
+            None => Claim::read(text, uid, &self.driver),
+        };
         let claim = self.read_once(&ClaimRef { namespace, name, uid }, read).await.ok()?;
         let facts = self.facts(&claim, &inventory).await.ok()?;
         let foreign = self.foreign_addresses(&claim, &inventory).await;

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use netclaim_api::merge::{Author, Layer};
+use netclaim_api::network_attachment::{NETWORK_ATTACHMENT_LABEL, NETWORK_ATTACHMENTS, attachment_name};
 use netclaim_api::opaque::Opaque;
-use netclaim_api::{Invalid, Quantity, attributes};
+use netclaim_api::{GROUP, Invalid, Quantity, attributes};
 use netclaim_cni::error_chain;
 use netclaim_kubernetes::names::is_dns_label;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::pods::owner::{DeviceRef, ObjectRef};
+use crate::pods::owner::{ByAttachment, DeviceRef, ObjectRef};
 use crate::reports::Refusal;
 
 /// Where the claim's controller notes the name of `pod.spec.resourceClaims` that a claim was made for from a
@@ -71,6 +72,9 @@ pub(crate) enum ReadError {
     /// No pod may use it.
     #[error("ResourceClaim {0} is not reserved for any pod")]
     NotReserved(ObjectRef),
+    /// No pod is given it by the kubelet.
+    #[error("ResourceClaim {0} is that of a NetworkAttachment")]
+    OfAttachment(ObjectRef),
     /// Reading it again will not help.
     #[error("{}", .0.message)]
     Refused(Box<Refusal>),
@@ -86,6 +90,15 @@ enum ClaimError {
          for example by resourceClaimTemplateName"
     )]
     Shared { claim: ObjectRef, pods: String },
+    #[error(
+        "ResourceClaim {claim} is not that of NetworkAttachment {attachment}: it needs the label {NETWORK_ATTACHMENT_LABEL} with the \
+         object's UID, and to be reserved for it alone"
+    )]
+    NotOfAttachment { claim: ObjectRef, attachment: ObjectRef },
+    #[error(
+        "interfaceName: ResourceClaim {claim} has {devices} devices, and the name is for one: leave it out"
+    )]
+    OneName { claim: ObjectRef, devices: usize },
     #[error("ResourceClaim {claim}: an allocation config has the unknown source {source_:?}")]
     Source { claim: ObjectRef, source_: String },
     #[error("ResourceClaim {claim}")]
@@ -110,6 +123,8 @@ pub(crate) struct Claim {
     pub(crate) pod: ObjectRef,
     /// The name by which the pod's specification calls it, where it was made from a template.
     pub(crate) pod_claim_name: Option<String>,
+    /// The NetworkAttachment that it is for, instead of the kubelet's pods.
+    pub(crate) by_attachment: Option<ByAttachment>,
     /// The nodes that the allocation is for; `None` where it is for all.
     pub(crate) node_selector: Option<NodeSelector>,
     /// Our devices, in the order of the allocation.
@@ -146,6 +161,8 @@ struct Metadata {
     uid: String,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -156,10 +173,24 @@ struct Status {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Consumer {
+    #[serde(default)]
+    api_group: String,
     resource: String,
     name: String,
     uid: String,
+}
+
+impl Consumer {
+    fn is_pod(&self) -> bool {
+        self.api_group.is_empty() && self.resource == "pods"
+    }
+
+    fn is(&self, attachment: &ObjectRef) -> bool {
+        (self.api_group.as_str(), self.resource.as_str()) == (GROUP, NETWORK_ATTACHMENTS)
+            && self.uid == attachment.uid
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -210,20 +241,28 @@ struct OpaqueEntry {
 /// # Errors
 /// When `text` is not that claim.
 pub(crate) fn reserved_for(text: &str, uid: &str) -> Result<BTreeSet<String>, ReadError> {
-    let (_, _, status) = Document::read(text, uid)?;
-    let pods = status.reserved_for.into_iter().filter(|consumer| consumer.resource == "pods");
+    let Document { status, .. } = Document::read(text, uid)?;
+    let pods = status.reserved_for.into_iter().filter(Consumer::is_pod);
     Ok(pods.map(|pod| pod.uid).collect())
 }
 
 impl Document {
-    fn read(text: &str, uid: &str) -> Result<(ObjectRef, BTreeMap<String, String>, Status), ReadError> {
+    fn read(text: &str, uid: &str) -> Result<Self, ReadError> {
         let document: Self = serde_json::from_str(text)?;
-        let Metadata { namespace, name, uid: found, annotations } = document.metadata;
-        let object = ObjectRef { namespace, name, uid: found };
-        if object.uid != uid {
-            return Err(ReadError::Replaced { claim: object, wanted: uid.to_owned() });
+        if document.metadata.uid != uid {
+            return Err(ReadError::Replaced { claim: document.object(), wanted: uid.to_owned() });
         }
-        Ok((object, annotations, document.status))
+        Ok(document)
+    }
+
+    fn object(&self) -> ObjectRef {
+        let Metadata { namespace, name, uid, .. } = &self.metadata;
+        ObjectRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() }
+    }
+
+    /// Whether it is the claim of the NetworkAttachment with this UID.
+    fn is_of_attachment(&self, uid: &str) -> bool {
+        self.metadata.labels.get(NETWORK_ATTACHMENT_LABEL).is_some_and(|labelled| labelled == uid)
     }
 }
 
@@ -233,42 +272,78 @@ impl Claim {
     /// # Errors
     /// See [`ReadError`]; every message says which object and field it is about.
     pub(crate) fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ReadError> {
-        let (object, mut annotations, status) = Document::read(text, uid)?;
-        let Some(Allocation { mut devices, node_selector }) = status.allocation else {
+        let document = Document::read(text, uid)?;
+        let labelled = document.metadata.labels.get(NETWORK_ATTACHMENT_LABEL);
+        if labelled.is_some_and(|uid| document.metadata.name == attachment_name(uid)) {
+            return Err(ReadError::OfAttachment(document.object()));
+        }
+        let mut claim = Self::of(&document, driver, one_pod)?;
+        // A tenant may write anything there, and it becomes part of a path: only what can be a name counts.
+        let name = document.metadata.annotations.get(POD_CLAIM_NAME);
+        claim.pod_claim_name = name.filter(|name| is_dns_label(name)).cloned();
+        Ok(claim)
+    }
+
+    /// Reads the claim `uid`, as [`read`](Self::read) does, that a NetworkAttachment has for a pod which runs.
+    ///
+    /// # Errors
+    /// See [`ReadError`]; a claim that is not that of the object is refused.
+    pub(crate) fn read_for(
+        by: &ByAttachment,
+        pod: &ObjectRef,
+        (text, uid, driver): (&str, &str, &str),
+    ) -> Result<Self, ReadError> {
+        let document = Document::read(text, uid)?;
+        let attachment =
+            ObjectRef { namespace: pod.namespace.clone(), name: by.name.clone(), uid: by.uid.clone() };
+        let is_its = document.is_of_attachment(&by.uid);
+        let consumer = |claim: &ObjectRef, consumers: &[Consumer]| match consumers {
+            [one] if one.is(&attachment) && is_its => Ok(pod.clone()),
+            _ => Err(ClaimError::NotOfAttachment { claim: claim.clone(), attachment: attachment.clone() }),
+        };
+        let claim = Self::of(&document, driver, consumer)?;
+        if by.interface_name.is_some() && claim.devices.len() > 1 {
+            let (object, devices) = (claim.object.clone(), claim.devices.len());
+            let error = ClaimError::OneName { claim: object, devices };
+            return Err(ReadError::Refused(Box::new(claim.refuse(&error))));
+        }
+        Ok(Self { by_attachment: Some(by.clone()), ..claim })
+    }
+
+    fn of(
+        document: &Document,
+        driver: &str,
+        consumer: impl FnOnce(&ObjectRef, &[Consumer]) -> Result<ObjectRef, ClaimError>,
+    ) -> Result<Self, ReadError> {
+        let (object, status) = (document.object(), &document.status);
+        let Some(Allocation { devices, node_selector }) = &status.allocation else {
             return Err(ReadError::NotAllocated(object));
         };
         if status.reserved_for.is_empty() {
             return Err(ReadError::NotReserved(object));
         }
-        devices.results.retain(|result| result.driver == driver);
-        let observed = devices.results.extract_if(.., |result| result.admin_access);
-        let observed = observed.map(|result| result.device()).collect();
-        let refs = devices.results.iter().map(ResultEntry::device).collect();
-        // A tenant may write anything there, and it becomes part of a path: only what can be a name counts.
-        let pod_claim_name = annotations.remove(POD_CLAIM_NAME).filter(|name| is_dns_label(name));
-        match Self::understand(&object, status.reserved_for, devices, driver) {
-            Ok((pod, devices)) => Ok(Self { object, pod, pod_claim_name, node_selector, devices, observed }),
+        let ours = devices.results.iter().filter(|result| result.driver == driver);
+        let (observed, ours): (Vec<_>, Vec<_>) = ours.partition(|result| result.admin_access);
+        let observed = observed.into_iter().map(ResultEntry::device).collect();
+        let refs = ours.iter().map(|result| result.device()).collect();
+        let understood = || {
+            let pod = consumer(&object, &status.reserved_for)?;
+            let layers = layers(&object, &devices.config, driver)?;
+            let devices = ours.iter().map(|result| allocated(&object, result, &layers));
+            Ok((pod, devices.collect::<Result<_, _>>()?))
+        };
+        match understood() {
+            Ok((pod, devices)) => {
+                let node_selector = node_selector.clone();
+                let (pod_claim_name, by_attachment) = (None, None);
+                Ok(Self { object, pod, pod_claim_name, by_attachment, node_selector, devices, observed })
+            }
             Err(error) => {
+                let error: ClaimError = error;
                 let message = error_chain(&error);
                 Err(ReadError::Refused(Box::new(Refusal { claim: object, devices: refs, message })))
             }
         }
-    }
-
-    fn understand(
-        object: &ObjectRef,
-        reserved_for: Vec<Consumer>,
-        devices: Devices,
-        driver: &str,
-    ) -> Result<(ObjectRef, Vec<AllocatedDevice>), ClaimError> {
-        let pod = one_pod(object, reserved_for)?;
-        let layers = layers(object, devices.config, driver)?;
-        let devices = devices
-            .results
-            .iter()
-            .map(|result| allocated(object, result, &layers))
-            .collect::<Result<_, _>>()?;
-        Ok((pod, devices))
     }
 
     /// A refusal of this claim.
@@ -290,14 +365,16 @@ impl ResultEntry {
     }
 }
 
-fn one_pod(claim: &ObjectRef, reserved_for: Vec<Consumer>) -> Result<ObjectRef, ClaimError> {
+fn one_pod(claim: &ObjectRef, reserved_for: &[Consumer]) -> Result<ObjectRef, ClaimError> {
     let owner = claim.clone();
-    match <[Consumer; 1]>::try_from(reserved_for) {
-        Ok([Consumer { resource, name, uid }]) if resource == "pods" => {
-            Ok(ObjectRef { namespace: owner.namespace, name, uid })
+    match reserved_for {
+        [pod] if pod.is_pod() => {
+            Ok(ObjectRef { namespace: owner.namespace, name: pod.name.clone(), uid: pod.uid.clone() })
         }
-        Ok([Consumer { resource, name, .. }]) => Err(ClaimError::NoPod { claim: owner, resource, name }),
-        Err(several) => {
+        [Consumer { resource, name, .. }] => {
+            Err(ClaimError::NoPod { claim: owner, resource: resource.clone(), name: name.clone() })
+        }
+        several => {
             let names: Vec<&str> = several.iter().map(|consumer| consumer.name.as_str()).collect();
             Err(ClaimError::Shared { claim: owner, pods: names.join(", ") })
         }
@@ -310,7 +387,7 @@ struct Selected {
 }
 
 /// The configurations for `driver`, numbered as their author wrote them.
-fn layers(claim: &ObjectRef, entries: Vec<ConfigEntry>, driver: &str) -> Result<Vec<Selected>, ClaimError> {
+fn layers(claim: &ObjectRef, entries: &[ConfigEntry], driver: &str) -> Result<Vec<Selected>, ClaimError> {
     let (mut classes, mut claims) = (0.., 0..);
     let mut selected = Vec::new();
     for entry in entries {
@@ -322,7 +399,7 @@ fn layers(claim: &ObjectRef, entries: Vec<ConfigEntry>, driver: &str) -> Result<
             }
         };
         let index = numbers.next().unwrap_or_default();
-        let Some(opaque) = entry.opaque.filter(|opaque| opaque.driver == driver) else {
+        let Some(opaque) = entry.opaque.as_ref().filter(|opaque| opaque.driver == driver) else {
             continue;
         };
         let decoded = Opaque::decode(opaque.parameters.get());
@@ -335,7 +412,7 @@ fn layers(claim: &ObjectRef, entries: Vec<ConfigEntry>, driver: &str) -> Result<
                 source: e.within(&format!("{place}.opaque.parameters")),
             }
         })?;
-        selected.push(Selected { requests: entry.requests, layer: layer(config) });
+        selected.push(Selected { requests: entry.requests.clone(), layer: layer(config) });
     }
     Ok(selected)
 }
@@ -472,6 +549,59 @@ mod tests {
             error.contains("shared by pods a, b") && error.contains("resourceClaimTemplateName"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_consumer_that_is_called_pods_in_another_group_is_no_pod() {
+        let mut foreign = claim();
+        foreign["status"]["reservedFor"][0]["apiGroup"] = json!("example.com");
+        let error = read(&foreign).expect_err("refused").to_string();
+        assert!(error.contains("reserved for pods \"p\""), "{error}");
+        assert_eq!(reserved_for(&foreign.to_string(), "u1").expect("readable"), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_network_attachment_has_the_claim_with_its_label_and_its_reservation_alone() {
+        let by = ByAttachment {
+            name: "web-0-backup".into(),
+            uid: "au".into(),
+            created: "2026-11-29T00:00:00Z".into(),
+            interface_name: None,
+            sandbox_id: "s1".into(),
+        };
+        let pod = ObjectRef { namespace: "shop".into(), name: "web-0".into(), uid: "pu".into() };
+        let ours = json!({"apiGroup": "netclaim.dev", "resource": "networkattachments", "name": by.name, "uid": "au"});
+        let of = |label: &str, consumers: Value| {
+            let mut claim = claim();
+            claim["metadata"]["name"] = json!("attachment-au");
+            claim["metadata"]["labels"] = json!({"netclaim.dev/network-attachment": label});
+            claim["status"]["reservedFor"] = consumers;
+            claim
+        };
+        let read_for = |by: &ByAttachment, claim: &Value| {
+            Claim::read_for(by, &pod, (&claim.to_string(), "u1", "netclaim.dev"))
+        };
+        let its = of("au", json!([ours]));
+        let found = read_for(&by, &its).expect("readable");
+        assert_eq!((&found.pod, found.by_attachment.as_ref()), (&pod, Some(&by)));
+        assert!(matches!(read(&its), Err(ReadError::OfAttachment(_))), "the kubelet asks for it");
+        let mut others = ours.clone();
+        others["uid"] = json!("bu");
+        let mut of_pods = ours.clone();
+        of_pods["resource"] = json!("pods");
+        for claim in [
+            of("bu", json!([ours])),
+            of("au", json!([ours, {"resource": "pods", "name": "p", "uid": "1"}])),
+            of("au", json!([others])),
+            of("au", json!([of_pods])),
+        ] {
+            let error = read_for(&by, &claim).expect_err("refused").to_string();
+            assert!(error.contains("is not that of NetworkAttachment shop/web-0-backup"), "{error}");
+        }
+        assert!(matches!(read_for(&by, &of("au", json!([]))), Err(ReadError::NotReserved(_))));
+        let named = ByAttachment { interface_name: Some("lan0".parse().expect("a name")), ..by };
+        let error = read_for(&named, &its).expect_err("two devices").to_string();
+        assert!(error.starts_with("interfaceName: ") && error.contains("has 2 devices"), "{error}");
     }
 
     #[test]

@@ -69,6 +69,7 @@ fn without_a_pod(
         object: placeholder("claim"),
         pod: placeholder("pod"),
         pod_claim_name: None,
+        by_attachment: None,
         node_selector: None,
         devices: vec![device],
         observed: Vec::new(),

@@ -70,11 +70,12 @@ fn named(other: &Owner, namespace: &str) -> String {
 #[error(
     "request {request:?} of ResourceClaim {claim}: link {link} is with {}, which has not ended on this node: the pod starts when \
      that one has",
-    named(other, &claim.namespace)
+    named(other, namespace)
 )]
 pub(crate) struct InPod {
     request: String,
     claim: ObjectRef,
+    namespace: String,
     link: IfName,
     /// Whose link it is.
     pub(crate) other: Box<Owner>,
@@ -110,7 +111,8 @@ impl InPod {
                 (is_missing(&link.name) || other.owner.device.device == device.device)
                     .then(|| (link.name.clone(), Box::new(other.owner.clone())))
             })?;
-            Some(Self { request: device.request.clone(), claim: claim.object.clone(), link, other })
+            let (request, namespace) = (device.request.clone(), claim.pod.namespace.clone());
+            Some(Self { request, claim: claim.object.clone(), namespace, link, other })
         })
     }
 }

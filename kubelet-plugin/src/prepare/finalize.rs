@@ -128,6 +128,7 @@ mod tests {
             object: object("c"),
             pod: object("p"),
             pod_claim_name: None,
+            by_attachment: None,
             node_selector: None,
             devices: networks.iter().map(device).collect(),
             observed: Vec::new(),

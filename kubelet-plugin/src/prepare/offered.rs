@@ -30,7 +30,7 @@ pub(crate) struct Node<'a> {
 /// Labels of objects that only some ClaimNetworks ask for.
 #[derive(Debug, Default)]
 pub(crate) struct Labels {
-    /// Labels of the claim's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
+    /// Labels of the pod's namespace; needed where a ClaimNetwork [asks for them](asks_for_namespace).
     pub(crate) namespace: BTreeMap<String, String>,
     /// Labels of the pod; needed where a ClaimNetwork [asks for them](asks_for_pod).
     pub(crate) pod: BTreeMap<String, String>,
@@ -105,7 +105,8 @@ pub(super) fn scope(
 ) -> Result<Scope, DeviceError> {
     let mut scope: Vec<(&str, Value)> = vec![
         ("claim.name", json!(claim.object.name)),
-        ("claim.namespace", json!(claim.object.namespace)),
+        // That of who asks: the claim of a NetworkAttachment is in netclaim's own.
+        ("claim.namespace", json!(claim.pod.namespace)),
         ("claim.uid", json!(claim.object.uid)),
         ("pod.name", json!(claim.pod.name)),
         ("pod.namespace", json!(claim.pod.namespace)),

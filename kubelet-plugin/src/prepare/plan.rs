@@ -51,7 +51,7 @@ impl Taken {
     }
 }
 
-/// Whether the labels of the claim's namespace decide whether it may use its ClaimNetworks.
+/// Whether the labels of the pod's namespace decide whether it may use its ClaimNetworks.
 pub(crate) fn asks_for_namespace(claim: &Claim, inventory: &Inventory) -> bool {
     networks(claim, inventory).any(|(_, spec)| !spec.namespaces.is_all())
 }
@@ -138,7 +138,8 @@ fn plan(
     let offered = offer(&allocated.device, node)?;
     let (base, uplink) = (offered.base, offered.uplink);
     let merged = merge(base, &allocated.layers, allocated.bandwidth)?;
-    let if_name = match &merged.if_name {
+    let given = claim.by_attachment.as_ref().and_then(|by| by.interface_name.as_ref());
+    let if_name = match given.or(merged.if_name.as_ref()) {
         Some(name) if taken.names.contains(name) => return Err(DeviceError::IfNameTaken(name.to_string())),
         Some(name) => name.clone(),
         None => free_name(&taken.names)?,
@@ -146,7 +147,7 @@ fn plan(
     let (network, segment) = match base {
         Base::Network(name, spec) => {
             if !spec.namespaces.include(&node.labels.namespace) {
-                let (network, namespace) = (name.to_string(), claim.object.namespace.clone());
+                let (network, namespace) = (name.to_string(), claim.pod.namespace.clone());
                 return Err(DeviceError::Namespace { network, namespace });
             }
             (name.as_str(), segment(name, spec, allocated, node.inventory, &taken.segments)?)
@@ -186,6 +187,7 @@ fn plan(
         claim: claim.object.clone(),
         pod: claim.pod.clone(),
         pod_claim_name: claim.pod_claim_name.clone(),
+        network_attachment: claim.by_attachment.clone(),
         device: allocated.device.clone(),
         bandwidth: granted(allocated, base, uplink, node.inventory, &taken.bandwidth)?,
         segment,
@@ -526,6 +528,7 @@ mod tests {
             object: object("c"),
             pod: object("p"),
             pod_claim_name: None,
+            by_attachment: None,
             node_selector: None,
             devices,
             observed: Vec::new(),

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use netclaim_api::reasons::{NodeEvent, PodEvent, Reason as _};
-use netclaim_api::shorten;
+use netclaim_api::{API_VERSION, shorten};
 use tokio::sync::watch;
 
 /// Longest note of an event in bytes (`events.k8s.io/v1`).
@@ -17,14 +17,14 @@ const MAX_NOTE: usize = 1024;
 pub(crate) struct Events {
     client: Client,
     reporter: Reporter,
-    pods: Recorder,
+    recorder: Recorder,
 }
 
 impl Events {
     /// Reports as `driver` on `node`.
     pub(crate) fn new(client: Client, driver: &str, node: &str) -> Self {
         let reporter = Reporter { controller: driver.to_owned(), instance: Some(node.to_owned()) };
-        Self { pods: Recorder::new(client.clone(), reporter.clone()), client, reporter }
+        Self { recorder: Recorder::new(client.clone(), reporter.clone()), client, reporter }
     }
 
     /// Warns about the node's devices on the Node, and retries for a while.
@@ -74,19 +74,28 @@ impl Events {
         self.tell_pod(pod, Event { type_: EventType::Normal, ..warning(reason.as_str(), action, note) });
     }
 
+    /// Warns on a NetworkAttachment, without a retry.
+    pub(crate) fn warn_attachment(&self, object: &ObjectRef, reason: PodEvent, action: &str, note: String) {
+        self.tell(("NetworkAttachment", API_VERSION), object, warning(reason.as_str(), action, note));
+    }
+
     fn tell_pod(&self, pod: &ObjectRef, event: Event) {
+        self.tell(("Pod", "v1"), pod, event);
+    }
+
+    fn tell(&self, (kind, api_version): (&'static str, &str), object: &ObjectRef, event: Event) {
         let reference = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(pod.uid.clone()),
+            api_version: Some(api_version.to_owned()),
+            kind: Some(kind.to_owned()),
+            namespace: Some(object.namespace.clone()),
+            name: Some(object.name.clone()),
+            uid: Some(object.uid.clone()),
             ..ObjectReference::default()
         };
-        let (recorder, pod) = (self.pods.clone(), pod.to_string());
+        let (recorder, object) = (self.recorder.clone(), object.to_string());
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &reference).await {
-                tracing::debug!(pod, %error, "cannot write an event on the pod");
+                tracing::debug!(kind, object, %error, "cannot write an event");
             }
         });
     }

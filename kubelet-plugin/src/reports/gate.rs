@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use netclaim_api::reasons::{ConditionReason as _, READINESS_GATE, ReadyReason, Reason as _};
 use netclaim_api::shorten;
+use netclaim_driver::attach::Phase;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -85,7 +86,10 @@ impl OfPods for Gate {
             return None;
         }
         let mut by_claim: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
-        for record in &state.records {
+        // What comes to the running pod, or leaves it, says nothing about what the pod has.
+        let is_here =
+            |record: &&Record| !record.plan.is_hot() || matches!(record.phase, Phase::Attached { .. });
+        for record in state.records.iter().filter(is_here) {
             by_claim.entry(&record.plan.owner.claim.name).or_default().push(record);
         }
         let is_stuck = state.attachments().any(|record| record.error.is_some());
@@ -152,7 +156,7 @@ fn condition(reason: ReadyReason, message: &str, found: Option<&PodCondition>) -
 #[cfg(test)]
 mod tests {
     use http::Method;
-    use netclaim_driver::attach::{Finding, Phase};
+    use netclaim_driver::attach::Finding;
 
     use super::*;
     use crate::fixtures::{self, attached, record};

@@ -20,7 +20,7 @@ mod writer;
 pub(crate) use cut_off::report_cut_off;
 pub(crate) use entries::network_data;
 pub(crate) use events::Events;
-pub(crate) use writer::{FailedAdd, Refusal, StatusWriter, Update};
+pub(crate) use writer::{FailedAdd, METADATA_ONLY, Refusal, StatusWriter, Update};
 
 /// Returns the time as objects have it: RFC 3339, in seconds.
 pub(crate) fn now() -> String {

@@ -36,7 +36,7 @@ use super::pod_writes::{PodStates, PodWriter};
 const RETRY: ExponentialBuilder =
     ExponentialBuilder::new().with_min_delay(Duration::from_millis(500)).without_max_times();
 /// Makes the API server answer with the metadata of an object.
-const METADATA_ONLY: HeaderValue =
+pub(crate) const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 /// Timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);

@@ -194,8 +194,8 @@ impl<N: Attach> RuntimeEvents<N> {
         // A claim of a template is one pod's, and what others have is seldom named: hardly any pod is asked
         // about.
         let shared = self.attacher.plans(|plan| {
-            let Owner { claim, pod, pod_claim_name, .. } = &plan.owner;
-            let may_be_its = pod_claim_name.is_none() && claim.namespace == sandbox.namespace;
+            let Owner { claim, pod, .. } = &plan.owner;
+            let may_be_its = plan.owner.may_be_shared() && claim.namespace == sandbox.namespace;
             (may_be_its && pod.uid != sandbox.uid).then(|| plan.clone())
         });
         let shared: Vec<Plan> = shared.into_iter().flatten().collect();
@@ -330,6 +330,8 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
             return Err(Denial(refusal));
         }
         let state = self.attacher.watch(&sandbox.uid).map(|state| state.borrow().clone());
+        // What came to a pod without claims may just have gone.
+        let state = state.filter(|state| !state.records.is_empty() || state.closing);
         if state.is_some() {
             Failpoint::ContainerSeen.reach();
         }
