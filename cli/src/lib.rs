@@ -3,6 +3,7 @@
 //! ```text
 //!   command line, environment ──> netclaim_cnitool ──> CNI plugins, cache of attachments
 //!   API server ─────────────────> status, attachments, template-slices
+//!   API server <────────────────> attach, detach
 //!   API server ─────────────────> bugreport ──> an archive
 //!   API server, files ──────────> migrate ────> YAML, or with --apply the API server
 //!   API server ─────────────────> explain ────> netclaim_allocation: why a claim is not allocated
@@ -40,6 +41,7 @@ mod components;
 mod documents;
 pub mod explain;
 mod files;
+pub mod hot_attach;
 mod kinds;
 pub mod migrate;
 #[cfg(test)]
@@ -128,6 +130,18 @@ pub enum Command {
     /// Says which pod has an address now, since when, and which pods had it before.
     #[command(after_help = exit_codes!("what is known is printed", "the cluster cannot be read"))]
     Who(who::Args),
+    /// Gives a pod that runs the networks of a ResourceClaimTemplate, by a NetworkAttachment.
+    #[command(after_help = exit_codes!(
+        "the NetworkAttachment is created, and with --wait the pod is attached",
+        "it cannot be created, or the pod is not attached in time"
+    ))]
+    Attach(hot_attach::AttachArgs),
+    /// Takes the networks of a NetworkAttachment from its pod.
+    #[command(after_help = exit_codes!(
+        "the NetworkAttachment is deleted, and with --wait gone",
+        "it cannot be deleted, or is not gone in time"
+    ))]
+    Detach(hot_attach::DetachArgs),
     /// Copies what passes through an interface of a pod, in the format of tcpdump.
     ///
     /// The agent of the pod's node must allow it (agent.allowCapture), and an event on the pod says so.
@@ -151,7 +165,9 @@ impl Command {
     /// The flags that choose the cluster of the command, if it asks one.
     fn connection(&mut self) -> Option<&mut Connection> {
         match self {
+            Self::Attach(args) => Some(&mut args.waiting.connection),
             Self::Attachments(args) => Some(&mut args.connection),
+            Self::Detach(args) => Some(&mut args.waiting.connection),
             Self::Bugreport(args) => Some(&mut args.connection),
             Self::Explain(args) => Some(&mut args.connection),
             Self::Ping(args) => Some(&mut args.connection),
@@ -173,7 +189,9 @@ impl Command {
         match self {
             Self::Cni(_) | Self::Completion(_) | Self::Man { .. } | Self::Validate(_) => true,
             Self::Migrate(args) => !args.files.is_empty(),
-            Self::Attachments(_)
+            Self::Attach(_)
+            | Self::Attachments(_)
+            | Self::Detach(_)
             | Self::Bugreport(_)
             | Self::Explain(_)
             | Self::Ping(_)
@@ -225,7 +243,9 @@ pub async fn run(
         connection.inherit(before);
     }
     match command {
+        Command::Attach(args) => hot_attach::attach(args, out, err).await,
         Command::Attachments(args) => attachments::run(args, out, err, colours).await,
+        Command::Detach(args) => hot_attach::detach(args, out, err).await,
         Command::Bugreport(args) => bugreport::run(args, out, err).await,
         Command::Cni(args) => netclaim_cnitool::run("netclaimctl", args, out, err).await,
         Command::Completion(args) => completion::run(&args, out),

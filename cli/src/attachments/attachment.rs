@@ -3,6 +3,8 @@
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim};
 use kube::ResourceExt as _;
 use netclaim_api::device::{DeviceName, node_of_pool};
+use netclaim_api::network_attachment::{AttachedInterface, NETWORK_ATTACHMENT_LABEL, NetworkAttachment};
+use netclaim_api::reasons::AttachedReason;
 use netclaim_api::traffic::Traffic;
 use serde::Serialize;
 
@@ -22,6 +24,9 @@ pub(crate) struct Attachment {
     /// The interface in the pod; `None` until the agent has attached it.
     pub(crate) interface: Option<String>,
     pub(crate) claim: String,
+    /// The NetworkAttachment that the claim is for; `None` for what the pod has from its start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) network_attachment: Option<String>,
     pub(crate) request: String,
     /// `None` if the device is a link.
     pub(crate) network: Option<String>,
@@ -58,6 +63,10 @@ impl Attachment {
     /// of these: Kubernetes adds the others at the end.
     pub(super) fn of_claim(claim: &ResourceClaim) -> Vec<Self> {
         let Some(status) = &claim.status else { return Vec::new() };
+        // It is netclaim's, for the pod that a NetworkAttachment names.
+        if claim.labels().contains_key(NETWORK_ATTACHMENT_LABEL) {
+            return Vec::new();
+        }
         let pods: Vec<&str> = status
             .reserved_for
             .iter()
@@ -78,6 +87,42 @@ impl Attachment {
         attachments
     }
 
+    /// Returns what the pod of a NetworkAttachment has by it, from its claim or, if that cannot be read, from
+    /// its status.
+    pub(super) fn of_object(object: &NetworkAttachment, claim: Option<&ResourceClaim>) -> Vec<Self> {
+        let status = object.status.clone().unwrap_or_default();
+        let Some(of_claim) = status.claim else { return Vec::new() };
+        let of_pod = |attachment: Self| Self {
+            namespace: object.namespace().unwrap_or_default(),
+            pod: Some(object.spec.pod_name.to_string()),
+            network_attachment: Some(object.name_any()),
+            node: attachment.node.or_else(|| status.node.as_ref().map(ToString::to_string)),
+            ..attachment
+        };
+        if let Some(claim) = claim {
+            let devices = claimed::devices(claim);
+            return devices.map(|(result, reported)| of_pod(Self::new(claim, result, reported))).collect();
+        }
+        let attached = object.condition::<AttachedReason>();
+        let without = Self {
+            claim: of_claim.name.to_string(),
+            ready: attached.map(|condition| condition.status == "True"),
+            reason: attached.map(|condition| condition.reason.clone()),
+            message: attached.map(|condition| condition.message.clone()),
+            ..Self::default()
+        };
+        if status.interfaces.is_empty() {
+            return vec![of_pod(without)];
+        }
+        let with = |interface: &AttachedInterface| Self {
+            interface: Some(interface.name.to_string()),
+            addresses: interface.ips.iter().map(ToString::to_string).collect(),
+            mac: interface.mac.map(|mac| mac.to_string()),
+            ..without.clone()
+        };
+        status.interfaces.iter().map(|interface| of_pod(with(interface))).collect()
+    }
+
     fn new(
         claim: &ResourceClaim,
         result: &DeviceRequestAllocationResult,
@@ -94,6 +139,7 @@ impl Attachment {
             pod: None,
             interface: data.and_then(|data| data.interface_name.clone()),
             claim: claim.name_any(),
+            network_attachment: None,
             request: result.request.clone(),
             network,
             addresses: data.and_then(|data| data.ips.clone()).unwrap_or_default(),
@@ -180,7 +226,10 @@ impl Attachment {
                 optional(&self.mode),
                 optional(&self.cni_version),
                 text(&self.device),
-                text(&self.claim),
+                match &self.network_attachment {
+                    Some(name) => text(&format!("networkattachments/{name}")),
+                    None => text(&self.claim),
+                },
                 text(&self.request),
                 optional(&self.message),
             ]);

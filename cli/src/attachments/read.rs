@@ -7,10 +7,11 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt as _};
+use netclaim_api::network_attachment::NetworkAttachment;
 use netclaim_api::{DRIVER_NAME, attributes};
 
 use super::attachment::Attachment;
-use crate::cluster::{ReadError, fold, get, permitted};
+use crate::cluster::{ReadError, fold, get, list, permitted};
 
 /// What has been found.
 #[derive(Debug, Default, PartialEq)]
@@ -65,6 +66,8 @@ pub(crate) async fn find(
     })
     .await?;
     let mut notes = Vec::new();
+    let of_running = of_running_pods(client, namespace.as_deref(), &mut notes).await?.into_iter();
+    attachments.extend(of_running.filter(|attachment| is_chosen(attachment, chosen) && wanted(attachment)));
     let nodes = match pod {
         // The claims say enough of a pod that the user may not read.
         Some(Err(_)) if attachments.iter().all(|attachment| attachment.node.is_some()) => Ok(()),
@@ -86,6 +89,48 @@ pub(crate) async fn find(
     }
     attachments.sort();
     Ok(Found { namespace, attachments, notes })
+}
+
+/// Returns what pods have got while they ran. Its claims are in netclaim's namespace; without the right to
+/// read them, the NetworkAttachments say the rest.
+async fn of_running_pods(
+    client: &Client,
+    namespace: Option<&str>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Attachment>, ReadError> {
+    let api = in_namespace::<NetworkAttachment>(client, namespace);
+    let objects = match list("NetworkAttachments", api, &ListParams::default()).await {
+        Err(error) if error.is_unknown() => Vec::new(),
+        read => permitted(read, notes, || {
+            "you may not read NetworkAttachments: what pods have got while they ran is not shown".to_owned()
+        })?,
+    };
+    let (mut found, mut may_read) = (Vec::new(), true);
+    for object in &objects {
+        let claim = object.status.as_ref().and_then(|status| status.claim.as_ref()).filter(|_| may_read);
+        let read = match claim {
+            Some(claim) => {
+                let what = format!("ResourceClaim {}/{}", claim.namespace, claim.name);
+                let api = Api::<ResourceClaim>::namespaced(client.clone(), claim.namespace.as_str());
+                get(what, api, claim.name.as_str()).await.map(Some)
+            }
+            None => Ok(None),
+        };
+        let claim = match read {
+            Err(error) if error.is_forbidden() => {
+                may_read = false;
+                notes.push(
+                    "you may not read ResourceClaims of netclaim's namespace: the networks of NetworkAttachments are not shown"
+                        .to_owned(),
+                );
+                None
+            }
+            Err(ReadError::Missing { .. }) => None,
+            read => read?,
+        };
+        found.extend(Attachment::of_object(object, claim.as_ref()));
+    }
+    Ok(found)
 }
 
 fn in_namespace<K>(client: &Client, namespace: Option<&str>) -> Api<K>

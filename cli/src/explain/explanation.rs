@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated, is_refused, limits_of};
 use super::networks::{self, Attachment};
 use super::starting;
+use crate::hot_attach::State;
 
 /// An explanation.
 #[derive(Debug, Default, Serialize)]
@@ -24,6 +25,9 @@ pub(super) struct Explanation {
     pub(super) judgement: Option<Judgement>,
     /// What the claims have.
     pub(super) attachments: Vec<Attachment>,
+    /// What the pod gets while it runs, or why not yet: a sentence for each NetworkAttachment.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) network_attachments: Vec<String>,
     /// What else is to know: what could not be read, what is not judged.
     pub(super) notes: Vec<String>,
 }
@@ -33,12 +37,17 @@ impl Explanation {
     pub(super) fn of(facts: &Facts, details: bool) -> Self {
         let mut explanation = match &facts.pod {
             Some(pod) => of_pod(pod, facts, details),
+            None if !facts.hot.is_empty() => {
+                let verdicts: Vec<String> = facts.hot.iter().map(State::named).collect();
+                return Self::saying(verdicts.join("\n"));
+            }
             None => of_claim(facts, details),
         };
         let is_own = |claim: &&ResourceClaim| {
             facts.pod.as_ref().is_none_or(|pod| first_of_claim(claim, pod).is_none())
         };
         explanation.attachments = facts.found().filter(is_own).flat_map(networks::of_claim).collect();
+        explanation.network_attachments = facts.hot.iter().map(State::named).collect();
         explanation.notes.extend(facts.pod.as_ref().and_then(left_out_by));
         explanation.notes.extend(facts.unread.iter().map(ToString::to_string));
         explanation

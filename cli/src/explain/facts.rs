@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim
 use kube::ResourceExt as _;
 use netclaim_allocation::{Limits, extended_resources};
 use netclaim_api::network::ClaimNetwork;
+use netclaim_api::network_attachment::NetworkAttachment;
 
 /// The objects of one moment, more or less.
 #[derive(Debug, Default)]
@@ -17,6 +18,8 @@ pub(super) struct Facts {
     pub(super) claims: Vec<ClaimFact>,
     /// The scheduler's input, if something waits for it.
     pub(super) cluster: Option<Cluster>,
+    /// The pod's NetworkAttachments, or the one that is explained.
+    pub(super) hot: Vec<NetworkAttachment>,
     /// A pod of the explained claim that has a node, though the claim is not allocated.
     pub(super) bound: Option<Pod>,
     /// The pod's node, if it has one and is not running.

@@ -1,5 +1,5 @@
-//! `netclaimctl explain`: why a pod waits for its networks, or what it has; and what a ClaimNetwork would
-//! give a pod on a node.
+//! `netclaimctl explain`: why a pod waits for its networks, or what it has; what a ClaimNetwork would give a
+//! pod on a node; and why a NetworkAttachment waits.
 //!
 //! ```text
 //!   API server ── the pod, its claims ──> what else is needed ──> facts ──> explanation (pure) ──> text, or JSON
@@ -33,7 +33,8 @@ use crate::print::{failed, json};
 /// `netclaimctl explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The type of the object: pod (po), claim (resourceclaim), or network (claimnetwork). Also TYPE/NAME
+    /// The type of the object: pod (po), claim (resourceclaim), network (claimnetwork), or attachment
+    /// (networkattachment). Also TYPE/NAME
     #[arg(value_name = "TYPE", add = ArgValueCandidates::new(types))]
     pub first: First,
     /// The object's name
@@ -66,6 +67,7 @@ fn types() -> Vec<CompletionCandidate> {
         candidate("pod", "Says why a pod waits, why it does not start, or which networks it has"),
         candidate("claim", "Says why a ResourceClaim is not allocated, or what it has"),
         candidate("network", "Says what a ClaimNetwork would give a pod on each node"),
+        candidate("attachment", "Says why a NetworkAttachment waits, or what its pod has by it"),
     ]
 }
 
@@ -113,6 +115,7 @@ async fn text(object: &Object, args: &Args) -> Result<String, String> {
     let facts = match object {
         Object::Pod(name) => read::of_pod(name, args).await.map_err(unread)?,
         Object::Claim(name) => read::of_claim(name, args).await.map_err(unread)?,
+        Object::Attachment(name) => read::of_attachment(name, args).await.map_err(unread)?,
         Object::Network(name) => {
             let report = dry_run::report(name, args).await.map_err(unread)?;
             return match args.output {

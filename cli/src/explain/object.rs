@@ -6,7 +6,7 @@ use std::str::FromStr;
 type Of = fn(String) -> Object;
 
 /// A type of object, by its singular, its plural or kubectl's short name.
-const TYPES: [(&str, Of); 11] = [
+const TYPES: [(&str, Of); 16] = [
     ("pod", Object::Pod),
     ("pods", Object::Pod),
     ("po", Object::Pod),
@@ -18,6 +18,11 @@ const TYPES: [(&str, Of); 11] = [
     ("claimnetwork", Object::Network),
     ("claimnetworks", Object::Network),
     ("claimnetworks.netclaim.dev", Object::Network),
+    ("attachment", Object::Attachment),
+    ("netatt", Object::Attachment),
+    ("networkattachment", Object::Attachment),
+    ("networkattachments", Object::Attachment),
+    ("networkattachments.netclaim.dev", Object::Attachment),
 ];
 
 /// An object that can be explained, by its name.
@@ -29,6 +34,8 @@ pub enum Object {
     Claim(String),
     /// What an attachment to the ClaimNetwork would be.
     Network(String),
+    /// Why a NetworkAttachment waits, or what its pod has by it.
+    Attachment(String),
 }
 
 /// The first word: `TYPE`, or `TYPE/NAME`.
@@ -45,7 +52,9 @@ impl FromStr for First {
         let (kind, name) = text.split_once('/').map_or((text, None), |(kind, name)| (kind, Some(name)));
         let of = TYPES.into_iter().find(|(known, _)| kind.eq_ignore_ascii_case(known));
         let (_, of) = of.ok_or_else(|| {
-            format!("{kind:?} is neither pod, claim nor network: write pod/NAME, claim/NAME or network/NAME")
+            format!(
+                "{kind:?} is neither pod, claim, network nor attachment: write pod/NAME, claim/NAME, network/NAME or attachment/NAME"
+            )
         })?;
         match name {
             Some("") => Err("there is no name after the slash".to_owned()),
@@ -62,7 +71,9 @@ impl First {
     pub(crate) fn object(&self, second: Option<&str>) -> Result<Object, &'static str> {
         match (self.name.as_deref(), second) {
             (Some(name), None) | (None, Some(name)) => Ok((self.of)(name.to_owned())),
-            (None, None) => Err("the name is missing: write pod NAME, claim NAME or network NAME"),
+            (None, None) => {
+                Err("the name is missing: write pod NAME, claim NAME, network NAME or attachment NAME")
+            }
             (Some(_), Some(_)) => Err("there are two names, and one object is explained at a time"),
         }
     }

@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTe
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
+use netclaim_api::network_attachment::NetworkAttachment;
 use serde::de::DeserializeOwned;
 
 use super::Args;
@@ -35,6 +36,17 @@ pub(super) async fn of_claim(name: &str, args: &Args) -> Result<Facts, ReadError
     let mut reader = Reader::new(args).await?;
     let facts = reader.claim(name).await?;
     Ok(Facts { unread: reader.unread, ..facts })
+}
+
+/// Reads a NetworkAttachment.
+///
+/// # Errors
+/// Fails if it cannot be read. See [`ReadError`].
+pub(super) async fn of_attachment(name: &str, args: &Args) -> Result<Facts, ReadError> {
+    let Reader { client, namespace, .. } = Reader::new(args).await?;
+    let what = format!("NetworkAttachment {namespace}/{name}");
+    let object = get(what, Api::<NetworkAttachment>::namespaced(client, &namespace), name).await?;
+    Ok(Facts { hot: vec![object], ..Facts::default() })
 }
 
 struct Reader {
@@ -79,8 +91,24 @@ impl Reader {
             Stage::Starting => facts.node = Some(self.node(&pod, netclaim_namespace).await?),
             _ => {}
         }
+        facts.hot = self.hot_attachments(name).await?;
         facts.pod = Some(pod);
         Ok(facts)
+    }
+
+    /// Returns the NetworkAttachments for pods of this name.
+    async fn hot_attachments(&mut self, pod: &str) -> Result<Vec<NetworkAttachment>, ReadError> {
+        let (what, api) = ("NetworkAttachments", Api::namespaced(self.client.clone(), &self.namespace));
+        let is_its = |object: &NetworkAttachment| object.spec.pod_name.as_str() == pod;
+        let kept = list_kept(what, api, &ListParams::default(), |object| Some(object).filter(is_its)).await;
+        match kept {
+            // A cluster without the kind has none.
+            Err(error) if error.is_unknown() => Ok(Vec::new()),
+            read => {
+                let follows = "what the pod gets while it runs is not known";
+                Ok(self.readable(what, follows, read)?.unwrap_or_default())
+            }
+        }
     }
 
     async fn claim(&mut self, name: &str) -> Result<Facts, ReadError> {

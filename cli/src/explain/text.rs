@@ -27,6 +27,7 @@ impl Explanation {
         }
         section(&mut text, "causes", &self.causes);
         section(&mut text, "attachments", &self.attachments);
+        section(&mut text, "while the pod runs", &self.network_attachments);
         section(&mut text, "notes", &self.notes);
         text
     }

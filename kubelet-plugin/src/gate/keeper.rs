@@ -173,7 +173,7 @@ impl GateKeeper {
             state.records.push(record.clone());
             // What came to the pod may not be made yet.
             let sandbox = record.phase.sandbox().filter(|sandbox| sandbox.boot_id == boot_id);
-            state.sandbox = sandbox.cloned().or(state.sandbox.take());
+            state.sandbox = sandbox.cloned().or_else(|| state.sandbox.take());
         }
         for state in states.values_mut() {
             state.sandbox = state.sandbox.take().filter(|sandbox| state.gate(&sandbox.id) == Gate::Open);

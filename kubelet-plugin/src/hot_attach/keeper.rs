@@ -10,7 +10,7 @@ use http::header::ACCEPT;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, Request};
 use kube::runtime::watcher;
 use kube::{Api, Resource as _, ResourceExt as _};
-use netclaim_api::network_attachment::NetworkAttachment;
+use netclaim_api::network_attachment::{NetworkAttachment, attachment_name};
 use netclaim_api::reasons::{AttachedReason, PodEvent};
 use netclaim_cni::error_chain;
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::report::{Report, Seen};
 use super::wanted::{Object, Target, Wanted};
 use crate::inventory::watch::events;
-use crate::pods::owner::{ObjectRef, Plan, Record};
+use crate::pods::owner::{ObjectRef, Owner, Plan, Record};
 use crate::prepare::call::{NodeAgent, Plugins, PrepareError};
 use crate::prepare::claim::ReadError;
 use crate::reports::METADATA_ONLY;
@@ -41,6 +41,14 @@ const RELEASE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Carries out the NetworkAttachments of the node.
 pub(crate) struct Keeper<N>(pub(crate) Arc<NodeAgent<N>>);
+
+/// What is said of a NetworkAttachment.
+struct Saying {
+    /// What the object says, as the API server has told it.
+    seen: watch::Receiver<Seen>,
+    /// What this agent has written since.
+    said: Option<Report>,
+}
 
 /// The task of one NetworkAttachment.
 struct Followed {
@@ -123,18 +131,19 @@ impl<N: Plugins> Keeper<N> {
         self: Arc<Self>,
         uid: String,
         mut wanted: watch::Receiver<Wanted>,
-        mut seen: watch::Receiver<Seen>,
+        seen: watch::Receiver<Seen>,
     ) {
+        let mut saying = Saying { seen, said: None };
         loop {
             let now = wanted.borrow_and_update().clone();
             let doing = async {
                 match &now {
-                    Wanted::Attached(target) => self.attach(&uid, target, &mut seen).await,
-                    Wanted::Detached { object, claim_uid } => {
-                        self.release(&uid, claim_uid.as_deref(), |_| true).await;
-                        self.say(object, &mut seen, &Report::detached()).await;
+                    Wanted::Attached(target) => self.attach(&uid, target, &mut saying).await,
+                    Wanted::Detached(object) => {
+                        self.release(&uid, |_| true).await;
+                        self.say(object, &mut saying, &Report::detached()).await;
                     }
-                    Wanted::Gone => self.release(&uid, None, |_| true).await,
+                    Wanted::Gone => self.release(&uid, |_| true).await,
                 }
             };
             tokio::select! {
@@ -145,22 +154,22 @@ impl<N: Plugins> Keeper<N> {
     }
 
     /// Has the pod attached, and says how far that is. What cannot be done now is tried again.
-    async fn attach(&self, uid: &str, target: &Target, seen: &mut watch::Receiver<Seen>) {
+    async fn attach(&self, uid: &str, target: &Target, saying: &mut Saying) {
         // Of an earlier claim or pod: the controller has gone on while no agent worked.
         let is_other =
             |plan: &Plan| plan.owner.claim.uid != target.claim.uid || plan.owner.pod.uid != target.pod.uid;
-        self.release(uid, None, is_other).await;
+        self.release(uid, is_other).await;
         let [mut delay, longest] = RETRY;
         loop {
             match self.plan(target).await {
                 Ok(true) => {
                     [delay, _] = RETRY;
-                    self.follow_pod(target, seen).await;
+                    self.follow_pod(target, saying).await;
                 }
                 Ok(false) => sleep(LOOK_INTERVAL).await,
                 Err(message) => {
                     tracing::warn!(attachment = %target.object.name, pod = %target.pod, message, "cannot attach a running pod");
-                    self.write(&target.object, seen, &Report::refused(message), Some(&target.pod)).await;
+                    self.write(&target.object, saying, &Report::refused(message), Some(&target.pod)).await;
                     sleep(delay).await;
                     delay = longest.min(delay * 2);
                 }
@@ -200,7 +209,7 @@ impl<N: Plugins> Keeper<N> {
     }
 
     /// Says how far the pod's attachments are, as long as it has any of this object.
-    async fn follow_pod(&self, target: &Target, seen: &mut watch::Receiver<Seen>) {
+    async fn follow_pod(&self, target: &Target, saying: &mut Saying) {
         let Some(mut state) = self.0.attacher.watch(&target.pod.uid) else { return };
         loop {
             let report = {
@@ -214,25 +223,23 @@ impl<N: Plugins> Keeper<N> {
             };
             let is_written = match report {
                 // The pod's event of a failed ADD comes with the status of its claim.
-                Some(report) => self.write(&target.object, seen, &report, None).await,
+                Some(report) => self.write(&target.object, saying, &report, None).await,
                 None => true,
             };
             tokio::select! {
                 changed = state.changed() => if changed.is_err() { return },
                 // The controller has written the condition, for example because no agent worked.
-                changed = seen.changed() => if changed.is_err() { return },
+                changed = saying.seen.changed() => if changed.is_err() { return },
                 () = sleep(WRITE_RETRY), if !is_written => {}
             }
         }
     }
 
-    /// Detaches what the journal has of an object, as far as it is `selected`, and the claim. Returns when
-    /// every owed DEL is done.
-    async fn release(&self, uid: &str, claim_uid: Option<&str>, selected: impl Fn(&Plan) -> bool) {
-        let of_object =
-            || self.journalled(|plan| selected(plan)).into_iter().filter(|(object, _)| object == uid);
-        let claims: BTreeSet<String> =
-            of_object().map(|(_, claim)| claim).chain(claim_uid.map(str::to_owned)).collect();
+    /// Detaches what the journal has of an object, as far as it is `selected`. Returns when every owed DEL is
+    /// done.
+    async fn release(&self, uid: &str, selected: impl Fn(&Plan) -> bool) {
+        let journalled = self.journalled(selected).into_iter();
+        let claims = journalled.filter_map(|(object, claim)| (object == uid).then_some(claim));
         for claim in claims {
             while let Err(failure) = self.0.release(&claim).await {
                 tracing::warn!(attachment.uid = uid, claim.uid = claim, error = %failure, "cannot detach from a running pod yet");
@@ -249,18 +256,18 @@ impl<N: Plugins> Keeper<N> {
     /// Returns what is journalled of NetworkAttachments, each by the UIDs of object and claim.
     fn journalled(&self, selected: impl Fn(&Plan) -> bool) -> BTreeSet<(String, String)> {
         let of = |plan: &Plan| {
-            let by = plan.owner.network_attachment.as_ref().filter(|_| selected(plan))?;
-            Some((by.uid.clone(), plan.owner.claim.uid.clone()))
+            let uid = object_of(&plan.owner).filter(|_| selected(plan))?;
+            Some((uid.to_owned(), plan.owner.claim.uid.clone()))
         };
         self.0.attacher.plans(of).into_iter().flatten().collect()
     }
 
     /// Writes a report that stays true.
-    async fn say(&self, object: &Object, seen: &mut watch::Receiver<Seen>, report: &Report) {
+    async fn say(&self, object: &Object, saying: &mut Saying, report: &Report) {
         loop {
-            let is_written = self.write(object, seen, report, None).await;
+            let is_written = self.write(object, saying, report, None).await;
             tokio::select! {
-                changed = seen.changed() => if changed.is_err() { return },
+                changed = saying.seen.changed() => if changed.is_err() { return },
                 () = sleep(WRITE_RETRY), if !is_written => {}
             }
         }
@@ -271,20 +278,32 @@ impl<N: Plugins> Keeper<N> {
     async fn write(
         &self,
         object: &Object,
-        seen: &mut watch::Receiver<Seen>,
+        saying: &mut Saying,
         report: &Report,
         pod: Option<&ObjectRef>,
     ) -> bool {
-        let known = seen.borrow_and_update().clone();
+        if saying.seen.has_changed().unwrap_or_default() {
+            saying.said = None;
+        }
+        // What was written may not have come back yet.
+        if saying.said.as_ref() == Some(report) {
+            return true;
+        }
+        let known = saying.seen.borrow_and_update().clone();
         let Some(patch) = report.patch(object, &known) else { return true };
         let fails = matches!(report.reason, AttachedReason::AttachFailed | AttachedReason::Refused);
-        if fails && !known.is_for(report.reason) {
+        let is_known = known.is_for(report.reason)
+            || saying.said.as_ref().is_some_and(|said| said.reason == report.reason);
+        if fails && !is_known {
             let (reason, events) = (PodEvent::NetworkAttachFailed, &self.0.events);
             events.warn_attachment(&object.name, reason, "Attach", report.message.clone());
             pod.into_iter().for_each(|pod| events.warn_pod(pod, reason, "Attach", report.message.clone()));
         }
         match tokio::time::timeout(WRITE_TIMEOUT, self.patch(&object.name, patch)).await {
-            Ok(Ok(())) => true,
+            Ok(Ok(())) => {
+                saying.said = Some(report.clone());
+                true
+            }
             // Another object has the name, or none.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => true,
             Ok(Err(error)) => {
@@ -305,6 +324,14 @@ impl<N: Plugins> Keeper<N> {
         request.headers_mut().insert(ACCEPT, METADATA_ONLY);
         self.0.client.request_text(request).await.map(drop)
     }
+}
+
+/// Returns the UID of the NetworkAttachment that an attachment is for.
+fn object_of(owner: &Owner) -> Option<&str> {
+    let noted = owner.network_attachment.as_ref().map(|by| by.uid.as_str());
+    // An agent of before NetworkAttachments, after a rollback, has written the record without it.
+    let is_elsewhere = owner.claim.namespace != owner.pod.namespace;
+    noted.or_else(|| owner.claim.name.strip_prefix(attachment_name("").as_str()).filter(|_| is_elsewhere))
 }
 
 /// Whether an error says nothing about the claim.

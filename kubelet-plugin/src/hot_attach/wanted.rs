@@ -30,8 +30,8 @@ pub(super) struct Object {
 pub(super) enum Wanted {
     /// Attach the pod.
     Attached(Box<Target>),
-    /// Detach it, and say so in the object. The claim is that of the status.
-    Detached { object: Object, claim_uid: Option<String> },
+    /// Detach it, and say so in the object.
+    Detached(Object),
     /// Detach it: the object is gone, or is not of this node any more.
     Gone,
 }
@@ -46,9 +46,8 @@ impl Wanted {
         let is_allocated =
             attachment.condition::<AllocatedReason>().is_some_and(|condition| condition.status == "True")
                 && attachment.metadata.deletion_timestamp.is_none();
-        let claim_uid = status.claim.as_ref().map(|claim| claim.uid.clone());
         let (Some(claim), Some(pod_uid), true) = (status.claim, status.pod_uid, is_allocated) else {
-            return Some(Self::Detached { object, claim_uid });
+            return Some(Self::Detached(object));
         };
         let namespace = object.name.namespace.clone();
         let created = attachment.metadata.creation_timestamp.as_ref();
@@ -103,15 +102,12 @@ mod tests {
         );
         let by = target.by("s1".to_owned());
         assert_eq!((by.created.as_str(), by.uid.as_str()), ("2026-11-29T00:00:00Z", "au"));
-        let is_detached = |wanted: Wanted| match wanted {
-            Wanted::Detached { claim_uid, .. } => claim_uid,
-            other => panic!("{other:?}"),
-        };
-        let taken_back = wanted(|object| object["status"]["conditions"][0]["status"] = json!("False"));
-        assert_eq!(is_detached(taken_back).as_deref(), Some("cu"));
+        let is_detached =
+            |wanted: Wanted| matches!(wanted, Wanted::Detached(object) if object.name.uid == "au");
+        let taken_back = |object: &mut Value| object["status"]["conditions"][0]["status"] = json!("False");
         let deleted =
-            wanted(|object| object["metadata"]["deletionTimestamp"] = json!("2026-11-29T00:00:01Z"));
-        assert_eq!(is_detached(deleted).as_deref(), Some("cu"));
-        assert_eq!(is_detached(wanted(|object| object["status"] = json!({"node": "node0"}))), None);
+            |object: &mut Value| object["metadata"]["deletionTimestamp"] = json!("2026-11-29T00:00:01Z");
+        assert!(is_detached(wanted(taken_back)) && is_detached(wanted(deleted)));
+        assert!(is_detached(wanted(|object| object["status"] = json!({"node": "node0"}))));
     }
 }

@@ -349,7 +349,7 @@ impl<N: Plugins> NodeAgent<N> {
     /// Plans and journals what a NetworkAttachment asks for, in the sandbox in which its pod runs.
     ///
     /// # Errors
-    /// As of a Prepare; where the sandbox has the host's network, why it is refused.
+    /// As of a Prepare. What is refused is tried again by the caller.
     pub(crate) async fn attach(
         &self,
         (by, pod): (&ByAttachment, &ObjectRef),
@@ -364,8 +364,10 @@ impl<N: Plugins> NodeAgent<N> {
             self.plan_and_journal(read, known, &call).await.map(drop)
         };
         let span = self.spans.preparing(claim);
-        let prepared = tokio::time::timeout(ANSWER_TIMEOUT, prepared.instrument(span.clone())).await;
-        let prepared = prepared.unwrap_or_else(|_| Err(PrepareError::Late { node: self.node_name.clone() }));
+        let prepared = match tokio::time::timeout(ANSWER_TIMEOUT, prepared.instrument(span.clone())).await {
+            Ok(prepared) => prepared,
+            Err(_) => Err(PrepareError::Late { node: self.node_name.clone() }),
+        };
         prepared.inspect_err(|error| failed(&span, &error))
     }
 

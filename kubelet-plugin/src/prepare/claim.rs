@@ -94,7 +94,7 @@ enum ClaimError {
         "ResourceClaim {claim} is not that of NetworkAttachment {attachment}: it needs the label {NETWORK_ATTACHMENT_LABEL} with the \
          object's UID, and to be reserved for it alone"
     )]
-    NotOfAttachment { claim: ObjectRef, attachment: ObjectRef },
+    NotOfAttachment { claim: ObjectRef, attachment: String },
     #[error(
         "interfaceName: ResourceClaim {claim} has {devices} devices, and the name is for one: leave it out"
     )]
@@ -187,9 +187,8 @@ impl Consumer {
         self.api_group.is_empty() && self.resource == "pods"
     }
 
-    fn is(&self, attachment: &ObjectRef) -> bool {
-        (self.api_group.as_str(), self.resource.as_str()) == (GROUP, NETWORK_ATTACHMENTS)
-            && self.uid == attachment.uid
+    fn is_attachment(&self, uid: &str) -> bool {
+        (self.api_group.as_str(), self.resource.as_str()) == (GROUP, NETWORK_ATTACHMENTS) && self.uid == uid
     }
 }
 
@@ -294,12 +293,13 @@ impl Claim {
         (text, uid, driver): (&str, &str, &str),
     ) -> Result<Self, ReadError> {
         let document = Document::read(text, uid)?;
-        let attachment =
-            ObjectRef { namespace: pod.namespace.clone(), name: by.name.clone(), uid: by.uid.clone() };
         let is_its = document.is_of_attachment(&by.uid);
         let consumer = |claim: &ObjectRef, consumers: &[Consumer]| match consumers {
-            [one] if one.is(&attachment) && is_its => Ok(pod.clone()),
-            _ => Err(ClaimError::NotOfAttachment { claim: claim.clone(), attachment: attachment.clone() }),
+            [one] if one.is_attachment(&by.uid) && is_its => Ok(pod.clone()),
+            _ => {
+                let attachment = format!("{}/{}", pod.namespace, by.name);
+                Err(ClaimError::NotOfAttachment { claim: claim.clone(), attachment })
+            }
         };
         let claim = Self::of(&document, driver, consumer)?;
         if by.interface_name.is_some() && claim.devices.len() > 1 {

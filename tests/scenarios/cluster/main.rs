@@ -25,6 +25,7 @@ mod endpoints;
 mod facts;
 mod faults;
 mod finalize;
+mod hot_attach;
 mod hot_attach_controller;
 mod karpenter;
 mod links;
@@ -67,6 +68,7 @@ use faults::{
     state_directory::*,
 };
 use finalize::*;
+use hot_attach::*;
 use hot_attach_controller::*;
 use karpenter::*;
 use links::*;
@@ -220,6 +222,9 @@ fn main() -> ExitCode {
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
+            a_pod_that_runs_gets_networks_and_loses_them_again,
+            what_cannot_be_attached_to_a_running_pod_leaves_it_alone,
+            what_came_to_a_running_pod_outlives_its_sandbox_and_the_agent,
             every_kind_of_pod_gets_the_defaults_of_its_namespace,
             a_pod_waits_for_what_its_default_lacks_and_says_so,
             every_container_waits_for_the_networks_of_its_pod_where_the_namespace_says_so,
