@@ -227,6 +227,7 @@ mod tests {
             "devices": [{"driver": "netclaim.dev", "pool": "node2", "device": "net-storage", "networkData": {"interfaceName": "net1"}}]}});
         let client = api_server(move |uri| match uri.contains("resourceclaims") {
             true => items([claim.clone()]),
+            false if uri.contains("networkattachments") => items([]),
             false if uri.ends_with("gone") => status(404, "NotFound"),
             false => (200, json!({"metadata": {"name": uri.rsplit('/').next(), "namespace": "shop"}})),
         });

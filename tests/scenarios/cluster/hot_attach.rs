@@ -87,7 +87,8 @@ fn allocate(test: &Test<'_>, name: &str, pod: &str, class: &str) -> Result<Strin
 /// Plays the controller: takes the allocation back, and releases the claim when the agent says that it is
 /// detached.
 fn take_back(test: &Test<'_>, name: &str) -> Result<()> {
-    let kept = list(&test.get("networkattachment", name)?["status"]["conditions"]).cloned();
+    let before = test.get("networkattachment", name)?;
+    let kept = list(&before["status"]["conditions"]).cloned();
     let kept = kept.filter(|condition| condition["type"] != "Allocated");
     let conditions: Vec<Value> = kept.chain([condition("False", "Deleted")]).collect();
     let namespace = test.namespace();
