@@ -1,6 +1,7 @@
 //! Records, sandboxes and the gate's files for the tests of this crate.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Request, Response};
@@ -17,7 +18,7 @@ use crate::gate::cdi::{CdiSpecs, HookCommand};
 use crate::gate::keeper::GateFiles;
 use crate::gate::markers::Markers;
 use crate::gate::metadata_files::MetadataFiles;
-use crate::pods::owner::{DeviceRef, ObjectRef, Owner, Plan, Record};
+use crate::pods::owner::{ByAttachment, DeviceRef, ObjectRef, Owner, Plan, Record};
 use crate::reports::metrics::NetworkMetrics;
 
 /// An API server whose requests a test answers.
@@ -104,7 +105,20 @@ pub(crate) fn record(claim: &str, phase: Phase) -> Record {
     Record { phase, ..Record::new(plan(claim)) }
 }
 
-/// The same, attached to a sandbox.
+/// A record for a NetworkAttachment that came to the pod in this sandbox.
+pub(crate) fn hot(mut record: Record, sandbox_id: &str) -> Record {
+    let by = ByAttachment {
+        name: "backup".into(),
+        uid: "au".into(),
+        created: "2026-11-29T00:00:00Z".into(),
+        interface_name: None,
+        sandbox_id: sandbox_id.into(),
+    };
+    Arc::make_mut(&mut record.plan).owner.network_attachment = Some(by);
+    record
+}
+
+/// The one attachment of `claim`, in pod `p`, attached to a sandbox.
 pub(crate) fn attached(claim: &str, sandbox_id: &str) -> Record {
     let result = result(&json!({"cniVersion": "1.1.0"}));
     record(claim, Phase::Attached { sandbox: sandbox(sandbox_id), result })

@@ -428,6 +428,45 @@ async fn a_new_attachment_has_the_finalizer_made_again() {
     assert_eq!(node.plugins.calls()[3..], anew);
 }
 
+/// The claim `claim`, which comes to the pod in this sandbox.
+fn hot(claim: &str, sandbox: &str) -> Plan<Claimant> {
+    let mut plan = named(claim, 0);
+    let hot = serde_json::json!({"sandbox": sandbox, "since": "1"});
+    plan.owner.rest.insert("hot".to_owned(), hot);
+    plan
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_to_a_running_pod_and_goes_leaves_its_gate_and_its_finalizer_alone() {
+    let mut node = finalized().await;
+    node.up("s1");
+    node.until("open", open("s1")).await;
+    node.plugins.add.lock().unwrap().extend([Script::Fail, Script::Succeed]);
+    node.attacher.prepare(vec![hot("c", "s1")]).await.unwrap();
+    let of_c = |phase: fn(&Phase) -> bool| {
+        move |state: &PodState<Claimant>| {
+            assert_eq!(state.gate("s1"), Gate::Open);
+            let mut records = state.records.iter();
+            records.any(|record| record.plan.owner.group() == "c-uid" && phase(&record.phase))
+        }
+    };
+    let is_attached = |phase: &Phase| matches!(phase, Phase::Attached { .. });
+    node.until("attached", of_c(is_attached)).await;
+    assert_eq!(node.plugins.calls()[3..], ["add c0 s1", "del c0 s1", "add c0 s1"]);
+    // The next agent knows it, too. In the next sandbox of the pod it comes last.
+    node.attacher.drain().await;
+    node.restart("boot");
+    node.up("s2");
+    node.until("open", open("s2")).await;
+    let calls = node.plugins.calls();
+    let adds: Vec<&String> = calls[6..].iter().filter(|call| !call.starts_with("del")).collect();
+    assert_eq!(adds, ["add a0 s2", "add b0 s2", &FINALIZE.replace("s1", "s2"), "add c0 s2"]);
+    node.attacher.release("c-uid").await.unwrap();
+    let state = node.attacher.watch(POD).unwrap().borrow().clone();
+    assert_eq!((state.closing, state.gate("s2")), (false, Gate::Open));
+    assert!(node.plugins.calls().last().is_some_and(|call| call.starts_with("del c0 s2")));
+}
+
 #[tokio::test(start_paused = true)]
 async fn attachments_wait_for_the_del_of_a_finalizer_until_it_seems_hopeless() {
     let node = finalized().await;

@@ -526,7 +526,7 @@ mod tests {
              delete that claim first"
         );
         let mut other = plan("three");
-        other.owner.claim.namespace = "shop".to_owned();
+        other.owner.pod.namespace = "shop".to_owned();
         let error = leases.take(&other, no_block).await.expect_err("taken");
         assert_eq!(
             error.to_string(),

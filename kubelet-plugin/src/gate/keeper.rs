@@ -396,7 +396,7 @@ mod tests {
     use netclaim_driver::attach::Phase;
 
     use super::*;
-    use crate::fixtures::{attached, gate_files, network_metrics, record, sandbox};
+    use crate::fixtures::{attached, gate_files, hot, network_metrics, record, sandbox};
 
     fn keeper(dir: &Path, records: &[Record]) -> GateKeeper {
         GateKeeper::take_over(gate_files(dir), records, "b", mpsc::unbounded_channel().0, network_metrics())
@@ -462,6 +462,35 @@ mod tests {
             keeper.observe("p", &state).await.unwrap();
             assert_eq!(files(dir.path()), expected, "step {i}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_comes_to_a_running_pod_closes_nothing_and_has_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &[]);
+        let open = ["netclaim.dev-pod_p.json", "s1"];
+        let came = |record| hot(record, "s1");
+        let failed = Record { error: Some("no link".into()), ..record("h", Phase::Planned) };
+        let steps = [
+            ("s1", vec![attached("a", "s1"), came(failed)], &open[..]),
+            ("s1", vec![attached("a", "s1"), came(attached("h", "s1"))], &open),
+            // A pod that names no claim waits in its next sandbox, too.
+            ("s1", vec![came(record("h", Phase::Planned))], &["s1"]),
+            ("s2", vec![came(record("h", Phase::Planned))], &[]),
+            ("s2", vec![came(attached("h", "s2"))], &["s2"]),
+        ];
+        for (i, (id, records, expected)) in steps.into_iter().enumerate() {
+            let state = PodState { sandbox: Some(sandbox(id)), records, ..PodState::default() };
+            keeper.observe("p", &state).await.unwrap();
+            assert_eq!(files(dir.path()), expected, "step {i}");
+            assert!(!dir.path().join("metadata/h_net.json").exists());
+        }
+        keeper.decide("p", Form::Hook);
+        assert!(keeper.wait_in_hook("p"), "its containers may wait");
+        // The next agent goes on with the same files, whatever the journal says last.
+        let records = [attached("a", "s1"), came(record("h", Phase::Planned))];
+        self::keeper(dir.path(), &records);
+        assert_eq!(files(dir.path()), open);
     }
 
     #[tokio::test]

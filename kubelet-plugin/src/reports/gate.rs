@@ -159,7 +159,7 @@ mod tests {
     use netclaim_driver::attach::Finding;
 
     use super::*;
-    use crate::fixtures::{self, attached, record};
+    use crate::fixtures::{self, attached, hot, record};
     use crate::reports::pod_writes::PodWriter;
 
     /// A gate on a node with these devices.
@@ -215,7 +215,14 @@ mod tests {
         assert_eq!(summary(vec![attached("a", "s"), failed]), expected);
         let mut broken = attached("a", "s");
         broken.check = Some(Finding { message: "net1 is gone".to_owned(), is_of_interface: true });
-        assert_eq!(summary(vec![broken]), Some(("CheckFailed", "claim a: net1 is gone".to_owned())));
+        assert_eq!(summary(vec![broken.clone()]), Some(("CheckFailed", "claim a: net1 is gone".to_owned())));
+        // What comes to the running pod counts when it is there.
+        let mut failed = record("h", Phase::Planned);
+        failed.error = Some("no address".to_owned());
+        for coming in [failed, record("h", Phase::Planned)] {
+            assert_eq!(summary(vec![attached("a", "s"), hot(coming, "s")]), fine);
+        }
+        assert_eq!(summary(vec![hot(broken, "s")]).map(|(reason, _)| reason), Some("CheckFailed"));
     }
 
     #[test]
