@@ -1,11 +1,12 @@
 #!/bin/bash
-# chart.sh OUT REGISTRY VERSION: packs the chart of a release into the folder OUT, and writes what it renders for kubectl apply -f, with
-# REGISTRY/netclaim-agent:VERSION and REGISTRY/netclaim-controller:VERSION as the images. Needs Go, which builds Helm where it is missing.
+# chart.sh OUT REGISTRY VERSION [DOCS]: packs the chart of a release into the folder OUT, and writes what it renders for kubectl apply -f,
+# with REGISTRY/netclaim-agent:VERSION and REGISTRY/netclaim-controller:VERSION as the images, and DOCS as the value docsURL. Needs Go,
+# which builds Helm where it is missing.
 set -euo pipefail
 # shellcheck source=../../tests/node/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../../tests/node/lib.sh"
-[[ $# == 3 ]] || die "usage: chart.sh OUT REGISTRY VERSION"
-out=$(realpath "$1") registry=$2 version=$3
+[[ $# == 3 || $# == 4 ]] || die "usage: chart.sh OUT REGISTRY VERSION [DOCS]"
+out=$(realpath "$1") registry=$2 version=$3 docs=${4:-}
 cd "$root"
 chart=deploy/helm/netclaim
 work=$(mktemp -d)
@@ -20,7 +21,10 @@ done
 helm=$(tests/programs/build.sh helm)
 cp -r "$chart" "$work/netclaim"
 sed -i -e "0,/^  registry: \"\"/s||  registry: $registry|" \
-  -e "0,/^  # -- Where netclaim's images are/s|It has to be set.*|By default where those of the release are.|" "$work/netclaim/values.yaml"
+  -e "0,/^  # -- Where netclaim's images are/s|It has to be set.*|By default where those of the release are.|" \
+  ${docs:+-e "s|^docsURL: .*|docsURL: $docs|"} "$work/netclaim/values.yaml"
+# Where the repository is: what is published elsewhere, such as by a fork, leads there.
+[[ $docs != */blob/* ]] || sed -i "s|https://github.com/netclaim/netclaim$|${docs%/blob/*}|; s|\[https://github.com/netclaim/netclaim\]|[${docs%/blob/*}]|" "$work/netclaim/Chart.yaml"
 "$helm" package "$work/netclaim" --destination "$out" >/dev/null
 {
   cat deploy/manifests/namespace.yaml

@@ -81,9 +81,8 @@ helm install netclaim deploy/helm/netclaim --namespace netclaim-system --create-
   --set image.registry=registry.example.com
 ```
 
-[Install, upgrade, uninstall](../../../docs/install.md) has the steps, and
-[distributions](../../../docs/distributions.md) what to set on which. It needs Kubernetes {}. A value that is
-misspelt or of another type is refused by name.
+[Install](../../../docs/install.md) has the steps, and [distributions](../../../docs/distributions.md) what to set on
+which. It needs Kubernetes {}. A value that is misspelt or of another type is refused by name.
 
 ## Values
 ",

@@ -37,18 +37,15 @@ const WORDS: [&str; 22] = [
     "vector",
     "without",
 ];
-/// The site's settings, which name its host.
-const SITE: &str = "docs/site/book.toml";
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(file(path)).expect("a file of the repository")
 }
 
-/// Where the site is published.
-fn site() -> String {
-    let settings = read(SITE);
-    let host = settings.lines().find_map(|line| line.strip_prefix("cname = \"")?.strip_suffix('"'));
-    format!("https://{}", host.expect("the site has a host"))
+/// Where the pages are, unless a value of the chart says otherwise.
+fn pages() -> String {
+    let values: Value = serde_saphyr::from_str(&read("deploy/helm/netclaim/values.yaml")).expect("YAML");
+    text(&values, "/docsURL").to_owned()
 }
 
 /// The rules of all groups.
@@ -207,15 +204,15 @@ fn each_alert_has_its_runbook_and_each_runbook_its_alert() {
     assert_eq!(names, headings, "in the same order");
     for alert in &alerts {
         let anchor = text(alert, "/alert").to_lowercase();
-        let runbook = format!("{}/runbooks.html#{anchor}", site());
+        let runbook = format!("{}/runbooks.md#{anchor}", pages());
         assert_eq!(text(alert, "/annotations/runbook_url"), runbook);
     }
 }
 
 #[test]
-fn the_chart_names_the_site_as_its_home() {
+fn the_chart_names_the_repository_as_its_home() {
     let chart: Value = serde_saphyr::from_str(&read("deploy/helm/netclaim/Chart.yaml")).expect("YAML");
-    assert_eq!(text(&chart, "/home"), site());
+    assert_eq!(pages(), format!("{}/blob/main/docs", text(&chart, "/home")));
 }
 
 #[test]

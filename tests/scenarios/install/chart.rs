@@ -91,6 +91,8 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ),
         ("agent.seLinuxOptions.typ=spc_t", &[], "'typ' not allowed"),
         ("agent.maxSurge=0", &[], "/agent/maxSurge"),
+        ("agent.terminationGracePeriodSeconds=5", &[], "/agent/terminationGracePeriodSeconds"),
+        ("docsURL=docs", &[], "/docsURL"),
         ("agent.maxSurge=0%", &[], "/agent/maxSurge"),
         ("commonLabels.app\\.kubernetes\\.io/name=mine", &[], "app.kubernetes.io/name"),
         (
@@ -169,6 +171,7 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
         "grafana_dashboard: \"1\"",
         "netclaim.json: \"{",
         "folder: net",
+        "runbook_url: https://docs.example.com/runbooks.html#netclaimagentdown",
     ] {
         ensure!(objects.contains(present), "{MONITORING}: no {present:?} in the objects");
     }

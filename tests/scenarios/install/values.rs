@@ -99,6 +99,12 @@ pub const VALUES: &[(&str, &str)] = &[
         "mountPath: /run/ovs",
     ),
     ("commonLabels.team=net", "team: net"),
+    ("agent.serviceAccount.annotations.role=net", "role: net"),
+    ("agent.revisionHistoryLimit=3", "revisionHistoryLimit: 3"),
+    ("agent.terminationGracePeriodSeconds=60", "terminationGracePeriodSeconds: 60"),
+    ("controller.serviceAccount.annotations.role=net", "role: net"),
+    ("controller.revisionHistoryLimit=3", "revisionHistoryLimit: 3"),
+    ("controller.terminationGracePeriodSeconds=60", "terminationGracePeriodSeconds: 60"),
     ("plugins.image=x,plugins.pullPolicy=Always", "pullPolicy: Always"),
     ("controller.hostNetwork=true", "dnsPolicy: ClusterFirstWithHostNet"),
     ("controller.logJSON=true", "NETCLAIM_LOG_JSON"),
@@ -154,7 +160,7 @@ pub const VALUES: &[(&str, &str)] = &[
 pub const MONITORING: &str = "monitoring.podMonitors.enabled=true,monitoring.podMonitors.labels.release=prometheus,\
                           monitoring.alerts.enabled=true,monitoring.alerts.labels.role=alerts,\
                           monitoring.dashboard.enabled=true,monitoring.dashboard.labels.folder=net,\
-                          agent.metricsAddress=0.0.0.0:9999";
+                          agent.metricsAddress=0.0.0.0:9999,docsURL=https://docs.example.com/";
 
 /// Has cert-manager make the webhook's certificate.
 pub const CERT_MANAGER: &str = "webhook.enabled=true,webhook.certManager.enabled=true,webhook.certManager.issuerRef.kind=ClusterIssuer,\

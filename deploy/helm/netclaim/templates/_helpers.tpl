@@ -1,10 +1,16 @@
 {{/* netclaim is one per cluster, like its driver's name: its objects have fixed names. */}}
 
+{{/* A page about netclaim: (list $ "install"). */}}
+{{- define "netclaim.page" -}}
+{{- $docs := trimSuffix "/" (first .).Values.docsURL -}}
+{{ $docs }}/{{ last . }}{{ ternary ".md" ".html" (contains "/blob/" $docs) }}
+{{- end -}}
+
 {{/* The image of agent or controller: (list $ "agent"). */}}
 {{- define "netclaim.image" -}}
 {{- $chart := first . -}}
 {{- $image := (get $chart.Values (last .)).image -}}
-{{- $registry := required "image.registry is empty: push netclaim's images and say where they are, see https://netclaim.dev/install.html" $chart.Values.image.registry -}}
+{{- $registry := required "image.registry is empty: push netclaim's images and say where they are, see docs/install.md" $chart.Values.image.registry -}}
 {{ trimSuffix "/" $registry }}/{{ $image.repository }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $chart.Values.image.tag | default $chart.Chart.AppVersion }}{{ end -}}
 {{- end -}}
