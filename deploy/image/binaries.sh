@@ -1,7 +1,8 @@
 #!/bin/bash
 # binaries.sh DIR [GOARCH]: fills DIR/agent and DIR/controller with the files of the two images: static binaries for this machine, or
-# for amd64 or arm64. Every node pulls the first, which has only what an agent runs; netclaimctl is in the second. Cargo's profile is $NETCLAIM_PROFILE (by default release), its features those of $NETCLAIM_FEATURES (for tests). With
-# $NETCLAIM_AUDITABLE they carry the list of their dependencies, which scanners read (cargo-auditable).
+# for amd64 or arm64. Every node pulls the first, which has only what an agent runs; netclaimctl is in the second. Cargo's profile is
+# $NETCLAIM_PROFILE (by default release), its features those of $NETCLAIM_FEATURES (for tests). With $NETCLAIM_AUDITABLE they carry the
+# list of their dependencies, which scanners read (cargo-auditable). $NETCLAIM_NOTICES is a file with the licences of these.
 set -euo pipefail
 [[ $# == 1 || $# == 2 ]] || { echo "usage: binaries.sh DIR [GOARCH]" >&2; exit 2; }
 mkdir -p "$1"
@@ -33,7 +34,7 @@ RUSTFLAGS='-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs
 folder=${CARGO_TARGET_DIR:-target}/$target/$profile
 for image in agent controller; do
   mkdir -p "$out/$image"/usr/{bin,share/licenses/netclaim}
-  cp LICENSE "$out/$image/usr/share/licenses/netclaim/"
+  cp LICENSE ${NETCLAIM_NOTICES:+"$NETCLAIM_NOTICES"} "$out/$image/usr/share/licenses/netclaim/"
 done
 cp "${agent[@]/#/$folder/}" "$out/agent/usr/bin/"
 cp "${controller[@]/#/$folder/}" "$out/controller/usr/bin/"
