@@ -72,11 +72,9 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- disasters::
 	NETCLAIM_LONG=1 cargo test --workspace --test install --locked -- claims_can_be_written
 
-.PHONY: test-released
-test-released: tools ## Pods get their networks from what is released: its profile, without fail points, with users' times, its chart and manifests (root)
-	tests/node/build.sh
-	NETCLAIM_AS_RELEASED=1 cargo test --workspace --test cluster --locked -- attaching::
-	NETCLAIM_AS_RELEASED=1 cargo test --workspace --test install --locked -- the_files_of_a_release
+.PHONY: test-release
+test-release: tools ## The files of a release are installed, used, upgraded to and uninstalled: those in FILES, or new ones of this tree (root; an hour)
+	tests/release.sh $(FILES)
 
 .PHONY: test-runtimes
 test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
@@ -127,12 +125,12 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 	cargo test --release --package netclaim-tests --test scale --locked -- addresses
 
 # These measure: what they measure is what is released.
-test-released test-density test-scale bench bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_PROFILE := release
+test-density test-scale bench bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_PROFILE := release
 # Without fail points, and with users' times.
 bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_AS_RELEASED := 1
 
 .PHONY: test-all
-test-all: test test-faults test-model test-qemu test-churn test-released test-density test-scale test-runtimes test-versions test-stacks test-integrations test-multus test-crates ## make test, and then what takes longer (root)
+test-all: test test-faults test-model test-qemu test-churn test-release test-density test-scale test-runtimes test-versions test-stacks test-integrations test-multus test-crates ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
 test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)
@@ -200,6 +198,7 @@ bench-peers: tools ## Plain pods, Multus, DRANET and netclaim on one node in tur
 
 .PHONY: lint
 lint: tools deny
+	tests/packages.sh lint
 	cargo fmt --all --check
 	tests/width.sh
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -208,7 +207,7 @@ lint: tools deny
 	cargo clippy --workspace --test '*' --locked -- -D warnings
 	@# The core of the CNI runtime does no IO: it builds without tokio and nix.
 	cargo check --quiet --package netclaim-cni --no-default-features --locked
-	@# Where it is installed, as in CI.
+	@# Where it is installed; root has it by now.
 	! command -v shellcheck >/dev/null || \
 	  shellcheck $$(grep -rlE '^(#!/bin/bash|# shellcheck shell)' .ci deploy docs driver/fuzz tests --exclude-dir=target --exclude-dir=scenarios)
 	! cargo tree --package netclaim-cni --no-default-features --edges normal --prefix none --locked | grep -E '^(nix|tokio) '
@@ -218,8 +217,8 @@ image: tools ## Both images in target/netclaim.tar (localhost/netclaim-agent:dev
 	deploy/image/build.sh target/netclaim.tar
 
 .PHONY: release
-release: tools ## The files of a release in OUT (target/release-files), for amd64 and arm64; REGISTRY is where its images will be (root)
-	deploy/release/build.sh $(or $(OUT),target/release-files) $(or $(REGISTRY),$(error make release REGISTRY=ghcr.io/OWNER))
+release: tools ## The files of a release in OUT (target/release-files), for amd64 and arm64; REGISTRY is where its images will be, DOCS its pages (root)
+	deploy/release/build.sh $(or $(OUT),target/release-files) $(or $(REGISTRY),$(error make release REGISTRY=ghcr.io/OWNER)) $(DOCS)
 
 .PHONY: generate
 generate: tools ## Regenerates CRDs, schemas, protocol code, the plugins' keys, the reference, outcomes of migrations and the manifests (needs Go)

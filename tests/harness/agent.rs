@@ -245,7 +245,7 @@ impl Cluster {
             let patch = r#"{"spec": {"template": {"spec": {"hostPID": null}}}}"#;
             self.kubectl(&["patch", "-n", SYSTEM, AGENT, "-p", patch])?;
             self.set_agent_env(&[&format!("{variable}-")])?;
-            self.apply_manifests()?;
+            self.manifests("apply")?;
         }
         self.agent_ready()
     }

@@ -53,7 +53,7 @@ impl Cluster {
     pub fn start(dir: &Path, nodes: usize) -> Result<Self> {
         let image = image()?;
         let cluster = Self::up(dir, &[("NETCLAIM_NODES", &nodes.to_string())])?;
-        cluster.install(&image).inspect_err(|_| cluster.report_system())?;
+        cluster.install(image.as_deref()).inspect_err(|_| cluster.report_system())?;
         Ok(cluster)
     }
 

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use crate::cluster::{Cluster, SYSTEM, project};
 use crate::command::output;
 use crate::programs;
+use crate::release::Release;
 
 /// The name of the chart's release.
 const RELEASE: &str = "netclaim";
@@ -24,10 +25,18 @@ impl<'a> Helm<'a> {
         Ok(Self { cluster, program: program()? })
     }
 
-    /// Installs or upgrades the chart with more arguments and the images of the tests, and waits until all
-    /// pods are ready.
+    /// Installs or upgrades the chart with more arguments and the images of the tests, or the chart of the
+    /// release under test, and waits until all pods are ready.
     pub fn release(&self, verb: &str, args: &[&str]) -> Result<String> {
-        self.release_of(&chart(), "dev", verb, &[&["--wait", "--timeout=120s"], args].concat())
+        let args = [&["--wait", "--timeout=120s"], args].concat();
+        match Release::given()? {
+            Some(release) => {
+                let chart = release.chart();
+                let all = [verb, RELEASE, &chart.to_string_lossy()];
+                self.run(&[all.as_slice(), &args].concat())
+            }
+            None => self.release_of(&chart(), "dev", verb, &args),
+        }
     }
 
     /// The same with another chart and the images of this tag, without waiting for pods.

@@ -10,6 +10,7 @@ use crate::agent::{AGENT, CONTROLLER, FAILPOINTS};
 use crate::cluster::{Cluster, SYSTEM, project};
 use crate::command::output;
 use crate::helm::{self, Helm};
+use crate::release::Release;
 
 /// Seconds that CNI plugins get on this cluster: a plugin that hangs must not make the tests hang.
 const CNI_TIMEOUT: u32 = 10;
@@ -34,21 +35,29 @@ pub fn as_released() -> bool {
 }
 
 impl Cluster {
-    pub(crate) fn install(&self, image: &Path) -> Result<()> {
+    pub(crate) fn install(&self, image: Option<&Path>) -> Result<()> {
         let busybox = output(Command::new("bash").args(["-c", "command -v busybox"]))?;
         self.program("busybox", &std::fs::read(busybox.trim())?)?;
         let installed = self.kubectl(&["get", "-n", SYSTEM, AGENT]).is_ok();
-        let sum = output(Command::new("sha256sum").arg(image))?;
+        let release = Release::given()?;
+        let archives = match (&release, image) {
+            (Some(release), _) => release.images()?,
+            (None, image) => image.map(Path::to_owned).into_iter().collect(),
+        };
+        let sum = output(Command::new("sha256sum").args(&archives))?;
         let known = self.dir().join("image.sha256");
         let new_image = std::fs::read_to_string(&known).ok() != Some(sum.clone());
-        if new_image {
+        if new_image && let Some(release) = &release {
+            release.load(self)?;
+            release.netclaimctl(&self.dir().join("usr"))?;
+        } else if new_image && let Some(image) = image {
             self.load_image(image)?;
             self.unpack_netclaimctl(image)?;
         }
         match self.stack()?.as_str() {
             "ipv4" => {
-                eprintln!("==> installing netclaim: kubectl apply -k deploy/manifests");
-                self.apply_manifests()?;
+                eprintln!("==> installing netclaim: kubectl apply of its manifests");
+                self.manifests("apply")?;
             }
             stack => self.install_chart(stack)?,
         }
@@ -100,8 +109,17 @@ impl Cluster {
         self.script("image.sh", &[&archive.to_string_lossy()]).map(drop)
     }
 
-    pub(crate) fn apply_manifests(&self) -> Result<()> {
-        self.kubectl(&["apply", "-k", &project("deploy/manifests").to_string_lossy()]).map(drop)
+    /// Applies or deletes netclaim's manifests: those of the release under test, or of the work tree.
+    pub fn manifests(&self, verb: &str) -> Result<()> {
+        let release = Release::given()?;
+        let (kind, path) = match &release {
+            Some(release) => ("-f", release.file("netclaim.yaml")),
+            None => ("-k", project("deploy/manifests")),
+        };
+        let path = path.to_string_lossy();
+        let mut args = vec![verb, kind, &path];
+        args.extend((verb == "delete").then_some("--timeout=120s"));
+        self.kubectl(&args).map(drop)
     }
 
     /// Applies or deletes a kustomization of the project with kubectl.
@@ -138,10 +156,13 @@ impl Cluster {
 }
 
 /// Returns the archive of both images: `$NETCLAIM_IMAGE`, or one built with Cargo's profile
-/// `$NETCLAIM_PROFILE` (`quick`).
-pub(crate) fn image() -> Result<PathBuf> {
+/// `$NETCLAIM_PROFILE` (`quick`); none where a release brings its own.
+pub(crate) fn image() -> Result<Option<PathBuf>> {
+    if Release::given()?.is_some() {
+        return Ok(None);
+    }
     if let Some(path) = std::env::var_os("NETCLAIM_IMAGE") {
-        return Ok(path.into());
+        return Ok(Some(path.into()));
     }
     let (name, settings): (_, &[_]) = if as_released() {
         ("target/netclaim-released.tar", &[])
@@ -153,7 +174,7 @@ pub(crate) fn image() -> Result<PathBuf> {
     let lock = File::create(path.with_extension("lock"))?;
     lock.lock()?;
     build_image(&project("."), &path, "localhost/netclaim:dev", settings)?;
-    Ok(path)
+    Ok(Some(path))
 }
 
 /// Cargo's profile of images, `$NETCLAIM_PROFILE`.

@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use crate::left::nothing_is_left;
 
-pub const MANIFESTS: &str = "deploy/manifests";
 /// What Helm leaves: the definitions with their objects.
 pub const KEPT: [&str; 5] =
     ["CustomResourceDefinition/", "ClaimNetwork/", "APIService/", "DeviceClass/", "Address"];
@@ -25,7 +24,7 @@ pub fn and_then_as_before(test: &Test<'_>, change: impl FnOnce(&Helm<'_>) -> Res
 
 fn restore(test: &Test<'_>, helm: &Helm<'_>) -> Result<()> {
     uninstall(helm)?;
-    test.cluster.kustomization("apply", MANIFESTS)?;
+    test.cluster.manifests("apply")?;
     test.cluster.agent_ready()?;
     test.cluster.controller_ready()
 }

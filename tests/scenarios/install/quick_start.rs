@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::text;
 use netclaim_tests::{Test, helm, output, project};
 
-use crate::helm::{MANIFESTS, and_then_as_before, blocks_are_given_back, nodes_have_no_sockets};
+use crate::helm::{and_then_as_before, blocks_are_given_back, nodes_have_no_sockets};
 use crate::left::nothing_is_left;
 
 /// Where the page's reader pushes the images.
@@ -64,7 +64,7 @@ fn run(test: &Test<'_>, folder: &Path, commands: &str) -> Result<String> {
 pub fn the_quick_start_works_as_it_is_written(test: &Test<'_>) -> Result<()> {
     and_then_as_before(test, |_| {
         blocks_are_given_back(test)?;
-        test.cluster.kustomization("delete", MANIFESTS)?;
+        test.cluster.manifests("delete")?;
         nothing_is_left(test.cluster, &[])?;
         nodes_have_no_sockets(test)?;
         let folder = checkout(test)?;

@@ -5,7 +5,7 @@ use netclaim_tests::helm::Helm;
 use netclaim_tests::{Earlier, Test};
 use serde_json::json;
 
-use crate::helm::{MANIFESTS, and_then_as_before, blocks_are_given_back, timed, uninstall};
+use crate::helm::{and_then_as_before, blocks_are_given_back, timed, uninstall};
 use crate::left::nothing_is_left;
 
 /// Uninstalling removes the definitions, too.
@@ -24,7 +24,7 @@ pub fn an_earlier_version_is_upgraded_and_rolled_back_under_running_pods(test: &
     let earlier = timed("built", || Earlier::build(test.cluster, &revision))?;
     and_then_as_before(test, |helm| {
         blocks_are_given_back(test)?;
-        test.cluster.kustomization("delete", MANIFESTS)?;
+        test.cluster.manifests("delete")?;
         timed("installed as it was", || install(&earlier, helm))?;
         // No address is on two nodes.
         let network = test.network("a", |network| {
