@@ -6,6 +6,7 @@
 mod ci_run;
 mod copy_plugins;
 mod go_programs;
+mod workflows;
 
 use std::process::Command;
 
