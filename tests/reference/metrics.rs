@@ -18,7 +18,7 @@ pub fn page() -> String {
 # Metrics
 
 The programs serve OpenMetrics text on `/metrics`: each agent on port 9177 of its node, each controller on port 9178 of its pod.
-[How Prometheus finds them](../install.md#metrics-alerts-and-a-dashboard), [what to do when an alert fires](../runbooks.md).
+[How Prometheus finds them](../operate.md#metrics-alerts-and-a-dashboard), [what to do when an alert fires](../runbooks.md).
 
 A histogram has the series `NAME_bucket`, `NAME_sum` and `NAME_count`. A metric with labels appears when it first has a value.
 Counters and histograms start from zero when the program starts.

@@ -68,6 +68,29 @@ pub fn macvlan_across_nodes_works_as_its_page_shows(test: &Test<'_>) -> Result<(
     test.kubectl(&["delete", "deployment", "talk", "--cascade=foreground", "--timeout=60s"]).map(drop)
 }
 
+pub fn workloads_get_networks_as_their_page_shows(test: &Test<'_>) -> Result<()> {
+    let page = Page::of_docs(test, "workloads.md")?;
+    let [attachments, wide, command, log] = page.checks()?;
+    test.create(page.objects()?)?;
+    for (rollout, what) in [
+        ("--for=condition=Available", "deployment/reader"),
+        ("--for=jsonpath={.status.readyReplicas}=2", "statefulset/store"),
+        ("--for=condition=Complete", "job/import"),
+    ] {
+        test.kubectl(&["wait", rollout, what, "--timeout=120s"])?;
+    }
+    let shown = page.run(&attachments)?;
+    ensure!(shown.matches("reader-").count() == 2 && shown.contains("data0"), "{shown}");
+    page.run(&wide)?;
+    for (replica, address) in [("store-0", "10.140.3.10"), ("store-1", "10.140.3.11")] {
+        let shown = page.run(&command.replace("store-1", replica))?;
+        ensure!(shown.contains(address), "{replica} has {shown}");
+    }
+    ensure!(page.run(&log)?.contains("inet 10.140."), "{}", page.run(&log)?);
+    test.kubectl(&["delete", "deployment,statefulset,job", "--all", "--cascade=foreground", "--timeout=60s"])
+        .map(drop)
+}
+
 pub fn pods_keep_their_addresses_as_the_page_about_them_shows(test: &Test<'_>) -> Result<()> {
     let page = Page::of(test, "static-addresses.md")?;
     let [attachments, leases] = page.checks()?;
@@ -383,4 +406,44 @@ pub fn pods_get_a_network_without_asking_as_the_page_about_it_shows(test: &Test<
         ensure!(page.run(&explain)?.contains("with 1 network"), "{explain}");
         test.kubectl(&["delete", "deployment", "web", "--cascade=foreground", "--timeout=60s"]).map(drop)
     })
+}
+
+/// What the answers on the page of questions show, by what their questions are about.
+const ANSWERS: [(&str, &[&str]); 13] = [
+    ("several networks", &["inet 10.151."]),
+    ("choose the interface's name", &["inet 10.150.3.7/22", "fd00:150::f007/64", "02:00:5e:10:00:07"]),
+    ("IPv6", &["inet6 fd00:150::"]),
+    ("routes", &["10.152.0.0/16 via 10.150.0.1"]),
+    ("so much bandwidth", &["1.00G"]),
+    ("an init container", &["inet 10.150."]),
+    ("read its addresses", &["data0", "10.150.3.7"]),
+    ("two pods of one node", &["1 packets received"]),
+    ("by a resource name", &["inet 10.150."]),
+    ("limit how many pods", &["green\":\"1\""]),
+    ("see what a pod has", &["two", "chosen", "10.150.3.7"]),
+    ("why a pod waits", &["with 2 networks"]),
+    ("whether the switch passes", &["passes"]),
+];
+
+pub fn questions_are_answered_as_their_page_says(test: &Test<'_>) -> Result<()> {
+    let page = Page::of_docs(test, "can-i.md")?;
+    test.create(page.objects()?)?;
+    all_run(test)?;
+    let answers = page.answers();
+    for (question, commands) in &answers {
+        let known = ANSWERS.iter().find(|(about, _)| question.contains(about));
+        let (_, expected) = known.with_context(|| format!("what is the answer to {question:?}?"))?;
+        let shown = commands.iter().map(|command| page.run(command)).collect::<Result<Vec<_>>>()?.concat();
+        for words in *expected {
+            ensure!(shown.contains(words), "{question}: no {words:?} in {shown}");
+        }
+    }
+    ensure!(answers.len() == ANSWERS.len(), "{} answers have commands", answers.len());
+    // What the quota is for.
+    let mut more = pod("more", &[]);
+    more["spec"]["containers"][0]["resources"] =
+        json!({"limits": {"deviceclass.resource.kubernetes.io/green": "1"}});
+    let refused = test.create([more]).err().context("there is no quota")?;
+    ensure!(format!("{refused:#}").contains("exceeded quota"), "{refused:#}");
+    test.kubectl(&["delete", "pods", "--all", "--timeout=60s"]).map(drop)
 }

@@ -62,6 +62,7 @@ fn main() -> ExitCode {
                 a_bridge_that_nodes_make_connects_their_pods_and_goes_after_the_last,
                 a_vlan_and_a_bridge_that_nodes_make_connect_their_pods_and_go_after_the_last,
                 macvlan_across_nodes_works_as_its_page_shows,
+                workloads_get_networks_as_their_page_shows,
                 pods_keep_their_addresses_as_the_page_about_them_shows,
                 addresses_for_the_whole_cluster_work_as_their_page_shows,
                 bandwidth_is_granted_and_kept_as_its_page_shows,
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
                 what_a_network_does_not_pass_between_pods_is_found;
             alone:
                 pods_get_a_network_without_asking_as_the_page_about_it_shows,
+                questions_are_answered_as_their_page_says,
                 links_are_described_and_given_away_whole_as_their_pages_show,
                 pods_that_start_at_once_on_three_nodes_have_different_addresses_and_reach_each_other,
                 an_empty_block_is_given_back_after_the_idle_time_and_another_node_gets_it,

@@ -10,7 +10,7 @@ use netclaim_tests::{Test, output, project};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// One of `docs/tasks`.
+/// A page with objects and commands.
 pub struct Page<'a> {
     test: &'a Test<'a>,
     name: &'static str,
@@ -20,9 +20,18 @@ pub struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// Reads a page.
+    /// Reads one of the pages about tasks.
     pub fn of(test: &'a Test<'a>, name: &'static str) -> Result<Self> {
-        let text = fs::read_to_string(project("docs/tasks").join(name)).with_context(|| name)?;
+        Self::in_folder(test, "docs/tasks", name)
+    }
+
+    /// Reads a page of `docs` itself.
+    pub fn of_docs(test: &'a Test<'a>, name: &'static str) -> Result<Self> {
+        Self::in_folder(test, "docs", name)
+    }
+
+    fn in_folder(test: &'a Test<'a>, folder: &str, name: &'static str) -> Result<Self> {
+        let text = fs::read_to_string(project(folder).join(name)).with_context(|| name)?;
         let shell = TempDir::new()?;
         fs::copy(test.cluster.dir().join("kubeconfig"), shell.path().join("kubeconfig"))?;
         symlink(test.cluster.netclaimctl(), shell.path().join("kubectl-netclaim"))?;
@@ -57,14 +66,28 @@ impl<'a> Page<'a> {
             let spec = if object["kind"] == "Pod" { "/spec" } else { "/spec/template/spec" };
             let Some(pod) = object.pointer_mut(spec) else { continue };
             pod["terminationGracePeriodSeconds"] = json!(1);
-            for container in pod["containers"].as_array_mut().into_iter().flatten() {
-                container["image"] = json!("localhost/busybox:1");
-                container["imagePullPolicy"] = json!("Never");
-                // For ping: not every runtime grants it by default.
-                container["securityContext"] = json!({"capabilities": {"add": ["NET_RAW"]}});
+            for kind in ["initContainers", "containers"] {
+                let containers = pod.get_mut(kind).and_then(Value::as_array_mut);
+                for container in containers.into_iter().flatten() {
+                    container["image"] = json!("localhost/busybox:1");
+                    container["imagePullPolicy"] = json!("Never");
+                    // For ping: not every runtime grants it by default.
+                    container["securityContext"] = json!({"capabilities": {"add": ["NET_RAW"]}});
+                }
             }
         }
         Ok(objects)
+    }
+
+    /// The commands below each heading that has some, in the page's order.
+    pub fn answers(&self) -> Vec<(&str, Vec<&str>)> {
+        let headings = self.text.split("\n### ").skip(1);
+        let commands = headings.map(|section| {
+            let (heading, text) = section.split_once('\n').unwrap_or_default();
+            let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+            (heading, blocks.flat_map(str::lines).collect::<Vec<_>>())
+        });
+        commands.filter(|(_, commands)| !commands.is_empty()).collect()
     }
 
     /// The page's only block of JSON.
