@@ -25,6 +25,7 @@ out=$(realpath "$1") registry=$2 docs=${3:-}
 cd "$root"
 auditable_version=0.7.7
 cdx_version=0.1.0
+rust_targets=()
 read -ra architectures <<<"${NETCLAIM_ARCHITECTURES:-amd64 arm64}"
 
 machines() { # the compilers of the architectures that this machine does not have
@@ -36,7 +37,15 @@ machines() { # the compilers of the architectures that this machine does not hav
   x86_64:* | aarch64:*) ;;
   *) die "a release is built on amd64 or arm64, and this is $machine" ;;
   esac
-  ! command -v rustup >/dev/null || rustup target add {x86_64,aarch64}-unknown-linux-gnu
+  local arch
+  for arch in "${architectures[@]}"; do
+    case $arch in
+    amd64) rust_targets+=(x86_64-unknown-linux-gnu) ;;
+    arm64) rust_targets+=(aarch64-unknown-linux-gnu) ;;
+    *) die "$arch is neither amd64 nor arm64" ;;
+    esac
+  done
+  ! command -v rustup >/dev/null || rustup target add "${rust_targets[@]}"
 }
 
 install_tools() {
