@@ -12,8 +12,6 @@ const GATE: &str = "templates/gate-policy.yaml";
 /// The template of networks for running pods, and that of the policy which leaves their claims out.
 const HOT_ATTACH: &str = "templates/hot-attach.yaml";
 const NAMESPACES: &str = "templates/namespaces-policy.yaml";
-/// The environment variable of agents and controller that switches them on.
-const HOT_ATTACH_ON: &str = "NETCLAIM_HOT_ATTACH";
 
 impl Cluster {
     /// Switches default networks and the gate for all containers (in labelled namespaces) on, runs a
@@ -38,14 +36,9 @@ impl Cluster {
         result
     }
 
-    /// Switches networks for running pods on, runs a scenario, and switches them off again. Agents and
-    /// controller restart.
+    /// Switches networks for running pods on in the controller, runs a scenario, and switches them off again.
+    /// The controller restarts.
     pub fn with_hot_attach(&self, scenario: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.with_hot_attach_in_controller(|| self.with_agent_env(HOT_ATTACH_ON, "true", scenario))
-    }
-
-    /// The same without agents: nothing is attached.
-    pub fn with_hot_attach_in_controller(&self, scenario: impl FnOnce() -> Result<()>) -> Result<()> {
         let helm = Helm::new(self)?;
         let of = |values: &str, file| {
             helm.template(&chart(), &["--kube-version", "1.37.0", "--set", values, "--show-only", file])
@@ -55,12 +48,17 @@ impl Cluster {
         for objects in [&objects, &of(on, NAMESPACES)?] {
             self.kubectl_with(&["apply", "-f", "-"], objects)?;
         }
-        let result = self.set_controller(&[&format!("{HOT_ATTACH_ON}=true")]).and_then(|()| scenario());
+        let result = self.set_controller(&["NETCLAIM_HOT_ATTACH=true"]).and_then(|()| scenario());
         self.kubectl(&["delete", "networkattachments.netclaim.dev", "-A", "--all", "--wait=false"])?;
         self.kubectl_with(&["delete", "-f", "-"], &objects)?;
         self.kubectl_with(&["apply", "-f", "-"], &of("hotAttach.enabled=false", NAMESPACES)?)?;
-        self.set_controller(&[&format!("{HOT_ATTACH_ON}-")])?;
+        self.set_controller(&["NETCLAIM_HOT_ATTACH-"])?;
         result
+    }
+
+    /// As [`Self::with_hot_attach`], with agents that attach, too.
+    pub fn with_hot_attach_on_nodes(&self, scenario: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.with_hot_attach(|| self.with_agent_env("NETCLAIM_HOT_ATTACH", "true", scenario))
     }
 
     fn set_controller(&self, settings: &[&str]) -> Result<()> {

@@ -75,7 +75,7 @@ fn detach(test: &Test<'_>, name: &str) -> Result<()> {
 }
 
 pub fn a_running_pod_gets_devices_from_the_scheduler_and_gives_them_back(test: &Test<'_>) -> Result<()> {
-    test.cluster.with_hot_attach_in_controller(|| {
+    test.cluster.with_hot_attach(|| {
         let a = test.macvlan("a")?;
         let not_for_us =
             json!({"from": "Selector", "selector": {"matchLabels": {"netclaim.dev/test-other": "yes"}}});
@@ -143,7 +143,7 @@ pub fn a_running_pod_gets_devices_from_the_scheduler_and_gives_them_back(test: &
 
 pub fn of_a_pod_and_a_network_attachment_one_gets_the_last_unit(test: &Test<'_>) -> Result<()> {
     let races = if long() { 50 } else { 6 };
-    test.cluster.with_hot_attach_in_controller(|| {
+    test.cluster.with_hot_attach(|| {
         let a = test.network("a", |network| network["spec"]["capacity"] = json!({"interfaces": 1}))?;
         test.create([claim_template("a", &a), pod("p", &[])])?;
         test.runs("p")?;
@@ -192,7 +192,7 @@ pub fn the_controllers_token_makes_probes_and_nothing_else(test: &Test<'_>) -> R
     for right in writes {
         ensure!(!may(right), "the controller may {right} without hot attach");
     }
-    test.cluster.with_hot_attach_in_controller(|| {
+    test.cluster.with_hot_attach(|| {
         for right in writes {
             ensure!(may(right), "the controller may not {right}");
         }
