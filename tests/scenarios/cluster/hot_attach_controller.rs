@@ -1,6 +1,9 @@
 //! Networks for pods that run: what the controller does on a real API server and scheduler, and what its
 //! token may do. The agent is a fake here: the scenario writes its part of the status.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::objects::{claim_template, list, pod, pod_of_template, request, text};
 use netclaim_tests::{SYSTEM, Test, eventually, long};
@@ -142,7 +145,7 @@ pub fn a_running_pod_gets_devices_from_the_scheduler_and_gives_them_back(test: &
 }
 
 pub fn of_a_pod_and_a_network_attachment_one_gets_the_last_unit(test: &Test<'_>) -> Result<()> {
-    let races = if long() { 50 } else { 6 };
+    let races: u64 = if long() { 50 } else { 8 };
     test.cluster.with_hot_attach(|| {
         let a = test.network("a", |network| network["spec"]["capacity"] = json!({"interfaces": 1}))?;
         test.create([claim_template("a", &a), pod("p", &[])])?;
@@ -150,10 +153,10 @@ pub fn of_a_pod_and_a_network_attachment_one_gets_the_last_unit(test: &Test<'_>)
         let (mut pods, mut attachments) = (0, 0);
         for race in 0..races {
             let name = format!("r{race}");
-            let (attachment, pod) = (attachment_of(&name, "p", "a"), pod_of_template(&name, "a"));
-            // The controller needs a moment until it has a probe.
-            let order = if race % 2 == 0 { [attachment, pod] } else { [pod, attachment] };
-            test.create(order)?;
+            test.create([attachment_of(&name, "p", "a")])?;
+            // The controller needs about 100 ms until the scheduler has the probe.
+            sleep(Duration::from_millis(20 * (1 + race % 8)));
+            test.create([pod_of_template(&name, "a")])?;
             let won = || -> Result<(bool, bool)> {
                 let allocated = condition(test, &name, "Allocated")?.starts_with("True");
                 Ok((allocated, !test.get("pods", &name)?["spec"]["nodeName"].is_null()))
@@ -163,7 +166,7 @@ pub fn of_a_pod_and_a_network_attachment_one_gets_the_last_unit(test: &Test<'_>)
                 Ok(())
             })?;
             // A second allocation would become visible soon after the first one.
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            sleep(Duration::from_millis(300));
             match won()? {
                 (true, false) => attachments += 1,
                 (false, true) => pods += 1,
@@ -178,25 +181,25 @@ pub fn of_a_pod_and_a_network_attachment_one_gets_the_last_unit(test: &Test<'_>)
 }
 
 pub fn the_controllers_token_makes_probes_and_nothing_else(test: &Test<'_>) -> Result<()> {
-    let writes = [
-        "create pods",
-        "delete pods",
-        "create resourceclaims",
-        "patch resourceclaims/status",
-        "patch networkattachments",
+    let writes: [&[&str]; 6] = [
+        &["create", "pods"],
+        &["delete", "pods"],
+        &["create", "resourceclaims"],
+        &["patch", "resourceclaims", "--subresource=status"],
+        &["patch", "networkattachments.netclaim.dev"],
+        &["patch", "networkattachments.netclaim.dev", "--subresource=status"],
     ];
-    let may = |right: &str| {
-        let words: Vec<&str> = right.split(' ').collect();
-        test.cluster.may(CONTROLLER, &[words.as_slice(), &["-n", SYSTEM]].concat())
-    };
+    let may = |right: &[&str], namespace| test.cluster.may(CONTROLLER, &[right, &["-n", namespace]].concat());
     for right in writes {
-        ensure!(!may(right), "the controller may {right} without hot attach");
+        ensure!(!may(right, SYSTEM), "the controller may {right:?} without hot attach");
     }
     test.cluster.with_hot_attach(|| {
         for right in writes {
-            ensure!(may(right), "the controller may not {right}");
+            ensure!(may(right, SYSTEM), "the controller may not {right:?}");
         }
-        ensure!(!test.cluster.may(CONTROLLER, &["create", "pods", "-n", "default"]), "pods of another namespace");
+        for right in writes.iter().take(4) {
+            ensure!(!may(right, "default"), "the controller may {right:?} in another namespace");
+        }
         // A probe as the controller makes it, and what becomes of it.
         let uid = "0f0f";
         let good = probe(uid);
@@ -250,37 +253,33 @@ fn claims_are_confined(test: &Test<'_>, create: &impl Fn(&Value) -> Result<Strin
     ] {
         refused(path, create(&changed(&good, path, value)?), &[words])?;
     }
-    // One that the scheduler has allocated for a pod, in netclaim's namespace.
-    good["metadata"]["finalizers"] = json!([]);
-    test.cluster.kubectl_with(&["-n", SYSTEM, "create", "-f", "-"], &good.to_string())?;
-    let name = "attachment-0f0f";
-    let patch = |status: Value| {
-        let patch = json!({"status": status}).to_string();
-        let args = [
-            "-n",
-            SYSTEM,
-            "patch",
-            "resourceclaim",
-            name,
-            "--subresource=status",
-            "--type=merge",
-            "--as",
-            CONTROLLER,
-        ];
-        test.cluster.kubectl(&[args.as_slice(), &["--dry-run=server", "-p", &patch]].concat())
-    };
-    let allocation = json!({"devices": {"results": [{"request": "net", "driver": "netclaim.dev", "pool": "node0", "device": "any"}]}});
-    let result = refused("an allocation", patch(json!({"allocation": allocation})), &["allocate nothing"])
-        .and_then(|()| {
-            let foreign = json!([{"resource": "pods", "name": "p", "uid": "u"}]);
-            refused(
-                "a reservation of a pod",
-                patch(json!({"reservedFor": foreign})),
-                &["only reserve a ResourceClaim"],
-            )
-        });
-    test.cluster.kubectl(&["-n", SYSTEM, "delete", "resourceclaim", name])?;
+    // The controller deletes a claim without a NetworkAttachment.
+    test.cluster.controller_away()?;
+    let result = reservations_are_confined(test, good);
+    test.cluster.controller_back()?;
     result
+}
+
+/// An allocation of its own, and a reservation for a pod.
+fn reservations_are_confined(test: &Test<'_>, mut claim: Value) -> Result<()> {
+    claim["metadata"]["finalizers"] = json!([]);
+    test.cluster.kubectl_with(&["-n", SYSTEM, "create", "-f", "-"], &claim.to_string())?;
+    let name = "attachment-0f0f";
+    // kubectl reads what it patches, and the controller does not.
+    let patch = |status: Value| {
+        let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+            "status": status});
+        let apply = ["-n", SYSTEM, "apply", "--server-side", "--force-conflicts", "--validate=false"];
+        let how = ["--subresource=status", "--as", CONTROLLER, "--dry-run=server", "-f", "-"];
+        test.cluster.kubectl_with(&[apply.as_slice(), &how].concat(), &object.to_string())
+    };
+    let device = json!({"request": "net", "driver": "netclaim.dev", "pool": "node0", "device": "any"});
+    let allocation = json!({"devices": {"results": [device]}});
+    refused("an allocation", patch(json!({"allocation": allocation})), &["allocate nothing"])?;
+    let pod = json!([{"resource": "pods", "name": "p", "uid": "u"}]);
+    let reserved = json!({"allocation": allocation, "reservedFor": pod});
+    refused("a reservation of a pod", patch(reserved), &["netclaim-attachment-claims"])?;
+    test.cluster.kubectl(&["-n", SYSTEM, "delete", "resourceclaim", name]).map(drop)
 }
 
 /// The agent of a node says nothing of another node's attachments.
