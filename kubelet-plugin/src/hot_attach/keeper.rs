@@ -50,6 +50,17 @@ struct Saying {
     said: Option<Report>,
 }
 
+impl Saying {
+    /// Waits until the object says something else. What was written may be gone then.
+    async fn seen_changed(&mut self) {
+        if self.seen.changed().await.is_err() {
+            // The object's task is about to end.
+            return std::future::pending().await;
+        }
+        self.said = None;
+    }
+}
+
 /// The task of one NetworkAttachment.
 struct Followed {
     wanted: watch::Sender<Wanted>,
@@ -229,7 +240,7 @@ impl<N: Plugins> Keeper<N> {
             tokio::select! {
                 changed = state.changed() => if changed.is_err() { return },
                 // The controller has written the condition, for example because no agent worked.
-                changed = saying.seen.changed() => if changed.is_err() { return },
+                () = saying.seen_changed() => {}
                 () = sleep(WRITE_RETRY), if !is_written => {}
             }
         }
@@ -267,7 +278,7 @@ impl<N: Plugins> Keeper<N> {
         loop {
             let is_written = self.write(object, saying, report, None).await;
             tokio::select! {
-                changed = saying.seen.changed() => if changed.is_err() { return },
+                () = saying.seen_changed() => return,
                 () = sleep(WRITE_RETRY), if !is_written => {}
             }
         }
