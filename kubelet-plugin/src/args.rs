@@ -130,8 +130,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_ALLOW_CAPTURE", default_value = "false", action = clap::ArgAction::Set)]
     pub allow_capture: bool,
 
-    /// Whether pods get and lose networks while they run, by NetworkAttachments; as the controller has it, and
-    /// the chart's hotAttach.enabled
+    /// Whether pods get and lose networks while they run, by NetworkAttachments; as the controller has it,
+    /// and the chart's hotAttach.enabled
     #[arg(long, env = "NETCLAIM_HOT_ATTACH", default_value = "false", action = clap::ArgAction::Set)]
     pub hot_attach: bool,
 

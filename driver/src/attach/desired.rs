@@ -285,9 +285,9 @@ fn carries<O: Owner>(
 
 #[cfg(test)]
 mod tests {
-    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one), and the hot
-    //! `c` and `d` (one), each with a finalizer: agents that come, end and are killed, sandboxes, releases,
-    //! failing plugins.
+    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one), and the
+    //! hot `c` and `d` (one), each with a finalizer: agents that come, end and are killed, sandboxes,
+    //! releases, failing plugins.
 
     use std::collections::btree_map::Entry;
     use std::collections::{BTreeMap, BTreeSet};

@@ -283,7 +283,7 @@ impl Claim {
         Ok(claim)
     }
 
-    /// Reads the claim `uid`, as [`read`](Self::read) does, that a NetworkAttachment has for a pod which runs.
+    /// Reads the claim `uid`, as [`read`](Self::read) does, that a NetworkAttachment has for a running pod.
     ///
     /// # Errors
     /// See [`ReadError`]; a claim that is not that of the object is refused.
