@@ -346,6 +346,10 @@ reasons! {
         Refused,
         /// Nothing is attached any more, and no DEL is owed.
         Detached,
+        /// A DEL has failed. The agent retries it, and until then the devices stay allocated.
+        ///
+        /// Read the plugin's message and correct what it names.
+        DetachFailed,
         /// The agent of the node has not been ready for 30 s. What is attached stays so.
         ///
         /// Find out why the agent does not run on the node of `status.node`.
@@ -509,7 +513,7 @@ impl ConditionReason for AttachedReason {
     fn status_text(self) -> &'static str {
         match self {
             Self::Attached => "True",
-            Self::AgentAway => "Unknown",
+            Self::AgentAway | Self::DetachFailed => "Unknown",
             Self::AttachFailed | Self::Refused | Self::Detached => "False",
         }
     }

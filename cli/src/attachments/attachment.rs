@@ -2,8 +2,9 @@
 
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim};
 use kube::ResourceExt as _;
+use netclaim_api::GROUP;
 use netclaim_api::device::{DeviceName, node_of_pool};
-use netclaim_api::network_attachment::{AttachedInterface, NETWORK_ATTACHMENT_LABEL, NetworkAttachment};
+use netclaim_api::network_attachment::{AttachedInterface, NetworkAttachment};
 use netclaim_api::reasons::AttachedReason;
 use netclaim_api::traffic::Traffic;
 use serde::Serialize;
@@ -63,8 +64,9 @@ impl Attachment {
     /// of these: Kubernetes adds the others at the end.
     pub(super) fn of_claim(claim: &ResourceClaim) -> Vec<Self> {
         let Some(status) = &claim.status else { return Vec::new() };
-        // It is netclaim's, for the pod that a NetworkAttachment names.
-        if claim.labels().contains_key(NETWORK_ATTACHMENT_LABEL) {
+        // It is netclaim's, for the pod that a NetworkAttachment names. Labels are a tenant's to write.
+        let mut consumers = status.reserved_for.iter().flatten();
+        if consumers.any(|consumer| consumer.api_group.as_deref() == Some(GROUP)) {
             return Vec::new();
         }
         let pods: Vec<&str> = status

@@ -159,7 +159,13 @@ impl Waiting {
     async fn is_attached(&self, api: &Api<NetworkAttachment>, name: &str) -> Result<String, String> {
         let deadline = self.deadline();
         loop {
-            let object = read(api, name).await?;
+            let object = match read(api, name).await {
+                Err(_) if Instant::now() < deadline => {
+                    sleep(LOOK_INTERVAL).await;
+                    continue;
+                }
+                read => read?,
+            };
             let object = object.ok_or_else(|| format!("NetworkAttachment {name} was deleted meanwhile"))?;
             let State { is_attached, is_refused, text } = State::of(&object);
             if is_attached {
@@ -177,7 +183,14 @@ impl Waiting {
         let deadline = self.deadline();
         let mut uid = None;
         loop {
-            let Some(object) = read(api, name).await? else { return Ok(()) };
+            let object = match read(api, name).await {
+                Err(_) if Instant::now() < deadline => {
+                    sleep(LOOK_INTERVAL).await;
+                    continue;
+                }
+                read => read?,
+            };
+            let Some(object) = object else { return Ok(()) };
             if uid.get_or_insert_with(|| object.uid()) != &object.uid() {
                 return Ok(());
             }

@@ -21,6 +21,7 @@ impl State {
     pub(crate) fn of(object: &NetworkAttachment) -> Self {
         let status = object.status.clone().unwrap_or_default();
         let (pod, node) = (&object.spec.pod_name, status.node.map(|node| node.to_string()));
+        let is_on_node = node.is_some();
         let node = node.unwrap_or_default();
         let allocated = object.condition::<AllocatedReason>();
         let attached = object.condition::<AttachedReason>();
@@ -32,8 +33,12 @@ impl State {
         };
         let is_leaving = object.metadata.deletion_timestamp.is_some();
         let is_attached = is(allocated, "True") && is(attached, "True") && !is_leaving;
-        let text = if is_leaving {
-            format!("is being detached from pod {pod} by the agent of node {node}")
+        let text = if is_leaving && !is_on_node {
+            "is being removed by the controller".to_owned()
+        } else if is_leaving {
+            let fails = attached.filter(|_| says(attached, AttachedReason::DetachFailed));
+            let why = fails.map(|of| format!(", whose plugin fails: {}", of.message)).unwrap_or_default();
+            format!("is being detached from pod {pod} by the agent of node {node}{why}")
         } else if is_attached {
             let interfaces: Vec<String> = status
                 .interfaces
@@ -56,7 +61,8 @@ impl State {
         } else {
             format!("waits for the agent of node {node} to attach pod {pod}")
         };
-        let is_refused = says(allocated, AllocatedReason::Refused) || says(attached, AttachedReason::Refused);
+        // What the agent refuses it tries again: an interface of the name may be about to go.
+        let is_refused = says(allocated, AllocatedReason::Refused);
         Self { is_attached, is_refused: is_refused && !is_leaving, text }
     }
 
@@ -111,7 +117,7 @@ mod tests {
             assert_eq!((state.text.as_str(), state.is_attached, state.is_refused), (text, false, false));
         }
         assert!(state(&[["Allocated", "False", "Refused"]], &none).is_refused);
-        assert!(state(&[allocated, ["Attached", "False", "Refused"]], &none).is_refused);
+        assert!(!state(&[allocated, ["Attached", "False", "Refused"]], &none).is_refused);
         let interfaces = json!([{"name": "net2", "ips": ["10.20.0.2", "fd00::2"]}, {"name": "lan0"}]);
         let attached = state(&[allocated, ["Attached", "True", "Attached"]], &interfaces);
         assert_eq!(

@@ -56,8 +56,11 @@ async fn a_wait_ends_when_the_pod_has_the_interfaces_or_never_will() {
     let made = api(vec![failing.clone(), failing.clone(), (200, object("True", "Attached"))]);
     assert_eq!(wait.is_attached(&made, "x").await.as_deref(), Ok("pod web-0 has net2 (10.20.0.2)"));
     let began = Instant::now();
-    let refused = wait.is_attached(&api(vec![(200, object("False", "Refused"))]), "x").await.unwrap_err();
-    assert_eq!(refused, "NetworkAttachment x node a cannot attach pod web-0: Refused: why");
+    let mut refused = object("False", "Refused");
+    refused["status"]["conditions"][0] = json!({"type": "Allocated", "status": "False", "reason": "Refused",
+        "message": "why", "lastTransitionTime": "2026-11-29T00:00:00Z"});
+    let refused = wait.is_attached(&api(vec![(200, refused)]), "x").await.unwrap_err();
+    assert_eq!(refused, "NetworkAttachment x waits for its devices: Refused: why");
     assert!(began.elapsed() < LOOK_INTERVAL, "it is final");
     let late = wait.is_attached(&api(vec![failing]), "x").await.unwrap_err();
     assert!(late.contains("AttachFailed") && began.elapsed() >= Duration::from_secs(10), "{late}");

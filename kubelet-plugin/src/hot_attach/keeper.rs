@@ -30,6 +30,8 @@ use crate::runtime::sandboxes::Inspection;
 const MANAGER: &str = "netclaim-agent";
 /// Time between two looks at a pod that has no sandbox, and at a DEL that is owed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an attachment may be planned before the pod's task is told of the sandbox again.
+const PLANNED_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay before what was refused is planned again, the first one and the longest.
 const RETRY: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 /// Delay after a write that has failed.
@@ -151,10 +153,16 @@ impl<N: Plugins> Keeper<N> {
                 match &now {
                     Wanted::Attached(target) => self.attach(&uid, target, &mut saying).await,
                     Wanted::Detached(object) => {
-                        self.release(&uid, |_| true).await;
+                        self.release(
+                            &uid,
+                            object.claim_uid.as_deref(),
+                            |_| true,
+                            Some((object, &mut saying)),
+                        )
+                        .await;
                         self.say(object, &mut saying, &Report::detached()).await;
                     }
-                    Wanted::Gone => self.release(&uid, |_| true).await,
+                    Wanted::Gone => self.release(&uid, None, |_| true, None).await,
                 }
             };
             tokio::select! {
@@ -169,7 +177,7 @@ impl<N: Plugins> Keeper<N> {
         // Of an earlier claim or pod: the controller has gone on while no agent worked.
         let is_other =
             |plan: &Plan| plan.owner.claim.uid != target.claim.uid || plan.owner.pod.uid != target.pod.uid;
-        self.release(uid, is_other).await;
+        self.release(uid, None, is_other, Some((&target.object, saying))).await;
         let [mut delay, longest] = RETRY;
         loop {
             match self.plan(target).await {
@@ -196,10 +204,15 @@ impl<N: Plugins> Keeper<N> {
     async fn plan(&self, target: &Target) -> Result<bool, String> {
         let Target { pod, claim, .. } = target;
         let known = self.0.attacher.plans_of(&claim.uid);
+        let inspection = self.0.sandboxes.inspect(&pod.uid, &self.0.boot_id);
         if known.first().is_some_and(|plan| plan.of as usize == known.len()) {
+            // The task of a pod that had nothing before has perhaps not heard of its sandbox.
+            if let Some(Inspection::Live(live)) = inspection {
+                self.0.attacher.sandbox_up(live);
+            }
             return Ok(true);
         }
-        let sandbox_id = match self.0.sandboxes.inspect(&pod.uid, &self.0.boot_id) {
+        let sandbox_id = match inspection {
             Some(Inspection::Live(live)) => live.sandbox.id,
             Some(Inspection::Unfit(reason)) => return Err(reason),
             Some(Inspection::Gone | Inspection::Unclear(_)) | None => return Ok(false),
@@ -232,6 +245,7 @@ impl<N: Plugins> Keeper<N> {
                 }
                 Report::of(&records)
             };
+            let is_under_way = report.is_none();
             let is_written = match report {
                 // The pod's event of a failed ADD comes with the status of its claim.
                 Some(report) => self.write(&target.object, saying, &report, None).await,
@@ -242,18 +256,36 @@ impl<N: Plugins> Keeper<N> {
                 // The controller has written the condition, for example because no agent worked.
                 () = saying.seen_changed() => {}
                 () = sleep(WRITE_RETRY), if !is_written => {}
+                // The pod's task is told of the sandbox again.
+                () = sleep(PLANNED_INTERVAL), if is_under_way => return,
             }
         }
     }
 
-    /// Detaches what the journal has of an object, as far as it is `selected`. Returns when every owed DEL is
-    /// done.
-    async fn release(&self, uid: &str, selected: impl Fn(&Plan) -> bool) {
+    /// Detaches what the journal has of an object, as far as it is `selected`, and what it has of a claim that
+    /// is named. Returns when every owed DEL is done, and says meanwhile in the object what fails.
+    ///
+    /// The claim is named where nothing may be left of it: its file may be unreadable, which only the release
+    /// tells.
+    async fn release(
+        &self,
+        uid: &str,
+        claim: Option<&str>,
+        selected: impl Fn(&Plan) -> bool,
+        mut said_in: Option<(&Object, &mut Saying)>,
+    ) {
+        self.0.journalled().await;
         let journalled = self.journalled(selected).into_iter();
-        let claims = journalled.filter_map(|(object, claim)| (object == uid).then_some(claim));
+        let of_object = journalled.filter_map(|(object, claim)| (object == uid).then_some(claim));
+        let claims: BTreeSet<String> = of_object.chain(claim.map(str::to_owned)).collect();
         for claim in claims {
+            let held = self.0.attacher.plans_of(&claim).into_iter().next().map(|plan| plan.owner);
             while let Err(failure) = self.0.release(&claim).await {
                 tracing::warn!(attachment.uid = uid, claim.uid = claim, error = %failure, "cannot detach from a running pod yet");
+                if let Some((object, saying)) = &mut said_in {
+                    let report = Report::detach_failed(failure.to_string(), &saying.seen.borrow());
+                    self.write(object, saying, &report, None).await;
+                }
                 // The pod's task goes on by itself.
                 let asked = Instant::now();
                 sleep(LOOK_INTERVAL).await;
@@ -261,6 +293,8 @@ impl<N: Plugins> Keeper<N> {
                     sleep(LOOK_INTERVAL).await;
                 }
             }
+            // Pods may wait for its link or its address.
+            held.into_iter().for_each(|owner| self.0.waker.released(&owner.claim, &owner.pod));
         }
     }
 
@@ -302,11 +336,15 @@ impl<N: Plugins> Keeper<N> {
         }
         let known = saying.seen.borrow_and_update().clone();
         let Some(patch) = report.patch(object, &known) else { return true };
-        let fails = matches!(report.reason, AttachedReason::AttachFailed | AttachedReason::Refused);
+        let event = match report.reason {
+            AttachedReason::AttachFailed | AttachedReason::Refused => Some(PodEvent::NetworkAttachFailed),
+            AttachedReason::DetachFailed => Some(PodEvent::NetworkDetachFailed),
+            AttachedReason::Attached | AttachedReason::Detached | AttachedReason::AgentAway => None,
+        };
         let is_known = known.is_for(report.reason)
             || saying.said.as_ref().is_some_and(|said| said.reason == report.reason);
-        if fails && !is_known {
-            let (reason, events) = (PodEvent::NetworkAttachFailed, &self.0.events);
+        if let Some(reason) = event.filter(|_| !is_known) {
+            let events = &self.0.events;
             events.warn_attachment(&object.name, reason, "Attach", report.message.clone());
             pod.into_iter().for_each(|pod| events.warn_pod(pod, reason, "Attach", report.message.clone()));
         }
@@ -315,8 +353,8 @@ impl<N: Plugins> Keeper<N> {
                 saying.said = Some(report.clone());
                 true
             }
-            // Another object has the name, or none.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => true,
+            // It is gone, as the watch is about to say.
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => true,
             Ok(Err(error)) => {
                 let error = error_chain(&error);
                 tracing::warn!(attachment = %object.name, error, "cannot write the NetworkAttachment's status, retrying");

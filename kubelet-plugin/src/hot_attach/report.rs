@@ -47,6 +47,12 @@ impl Report {
         Self::without(AttachedReason::Detached, "nothing is attached, and no DEL is owed".to_owned())
     }
 
+    /// A DEL fails, for this reason. The interfaces stay as the object has them.
+    pub(super) fn detach_failed(message: String, seen: &Seen) -> Self {
+        let interfaces = seen.interfaces.clone();
+        Self { interfaces, ..Self::without(AttachedReason::DetachFailed, message) }
+    }
+
     /// The pod cannot be attached, for this reason.
     pub(super) fn refused(message: String) -> Self {
         Self::without(AttachedReason::Refused, message)
@@ -86,7 +92,7 @@ impl Report {
 
     /// Returns the server-side apply that says so; `None` if the object does.
     pub(super) fn patch(&self, object: &Object, seen: &Seen) -> Option<Value> {
-        let Object { name, generation } = object;
+        let Object { name, generation, .. } = object;
         let (status, reason) = (self.reason.status_text(), self.reason.as_str());
         let same = seen.condition.as_ref().filter(|condition| condition.status == status);
         let is_said = |seen: &Condition| {
@@ -127,7 +133,7 @@ mod tests {
 
     fn object() -> Object {
         let name = ObjectRef { namespace: "shop".into(), name: "backup".into(), uid: "au".into() };
-        Object { name, generation: Some(1) }
+        Object { name, generation: Some(1), claim_uid: None }
     }
 
     /// What the object says when it was patched.

@@ -23,6 +23,8 @@ pub(super) struct Target {
 pub(super) struct Object {
     pub(super) name: ObjectRef,
     pub(super) generation: Option<i64>,
+    /// The UID of the claim in its status.
+    pub(super) claim_uid: Option<String>,
 }
 
 /// What the node is to do for a NetworkAttachment.
@@ -41,8 +43,9 @@ impl Wanted {
     pub(super) fn of(attachment: &NetworkAttachment) -> Option<Self> {
         let (namespace, name) = (attachment.namespace()?, attachment.metadata.name.clone()?);
         let name = ObjectRef { namespace, name, uid: attachment.uid()? };
-        let object = Object { name, generation: attachment.metadata.generation };
         let status = attachment.status.clone().unwrap_or_default();
+        let claim_uid = status.claim.as_ref().map(|claim| claim.uid.clone());
+        let object = Object { name, generation: attachment.metadata.generation, claim_uid };
         let is_allocated =
             attachment.condition::<AllocatedReason>().is_some_and(|condition| condition.status == "True")
                 && attachment.metadata.deletion_timestamp.is_none();

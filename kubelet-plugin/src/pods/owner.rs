@@ -221,7 +221,11 @@ impl attach::Owner for Owner {
     }
 
     fn hot(&self) -> Option<attach::Hot<'_>> {
-        let by = self.network_attachment.as_ref()?;
-        Some(attach::Hot { sandbox_id: &by.sandbox_id, since: &by.created })
+        if let Some(by) = &self.network_attachment {
+            return Some(attach::Hot { sandbox_id: &by.sandbox_id, since: &by.created });
+        }
+        // An agent of before NetworkAttachments, after a rollback, has written the record without it. Other
+        // claims are in the namespace of their pod.
+        (self.claim.namespace != self.pod.namespace).then_some(attach::Hot { sandbox_id: "", since: "" })
     }
 }

@@ -371,6 +371,11 @@ impl<N: Plugins> NodeAgent<N> {
         prepared.inspect_err(|error| failed(&span, &error))
     }
 
+    /// Waits until what is being planned now is in the journal.
+    pub(crate) async fn journalled(&self) {
+        drop(self.plan_lock.lock().await);
+    }
+
     /// Detaches and forgets what is journalled of a claim.
     ///
     /// # Errors
@@ -379,7 +384,7 @@ impl<N: Plugins> NodeAgent<N> {
         self.calls.end(claim_uid);
         // A Prepare that has its turn now journals before the release; one that comes to it later sees that
         // it is over.
-        drop(self.plan_lock.lock().await);
+        self.journalled().await;
         self.attacher.release(claim_uid).await
     }
 
@@ -625,13 +630,15 @@ impl<N: Plugins> NodeAgent<N> {
         let journalled = journalled.unwrap_or_else(|error| Err(Failure::of(&error)));
         journalled.map_err(|failure| self.refuse(claim, PrepareError::Journal(failure)))?;
         Failpoint::Planned.reach();
-        // The pod of a claim that is handed over has its sandbox already.
+        // The pod of a claim that is handed over has its sandbox already, and so has one that runs. That one
+        // keeps what it has, whatever this look says.
+        let runs = claim.by_attachment.is_some();
         match self.sandboxes.inspect(&claim.pod.uid, &self.boot_id) {
             Some(Inspection::Live(live)) => self.attacher.sandbox_up(live),
-            Some(Inspection::Unfit(reason) | Inspection::Unclear(reason)) => {
+            Some(Inspection::Unfit(reason) | Inspection::Unclear(reason)) if !runs => {
                 self.attacher.sandbox_unfit(&claim.pod.uid, reason);
             }
-            Some(Inspection::Gone) | None => {}
+            Some(Inspection::Gone | Inspection::Unfit(_) | Inspection::Unclear(_)) | None => {}
         }
         Ok(())
     }

@@ -259,6 +259,12 @@ impl Document {
         ObjectRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() }
     }
 
+    /// Whether it is reserved for a pod that is named like it.
+    fn has_pod_of_its_name(&self) -> bool {
+        let is_it = |consumer: &Consumer| consumer.is_pod() && consumer.name == self.metadata.name;
+        self.status.reserved_for.iter().any(is_it)
+    }
+
     /// Whether it is the claim of the NetworkAttachment with this UID.
     fn is_of_attachment(&self, uid: &str) -> bool {
         self.metadata.labels.get(NETWORK_ATTACHMENT_LABEL).is_some_and(|labelled| labelled == uid)
@@ -273,7 +279,9 @@ impl Claim {
     pub(crate) fn read(text: &str, uid: &str, driver: &str) -> Result<Self, ReadError> {
         let document = Document::read(text, uid)?;
         let labelled = document.metadata.labels.get(NETWORK_ATTACHMENT_LABEL);
-        if labelled.is_some_and(|uid| document.metadata.name == attachment_name(uid)) {
+        // The pod by which the scheduler is asked has the claim's name.
+        let has_probe = document.has_pod_of_its_name();
+        if has_probe && labelled.is_some_and(|uid| document.metadata.name == attachment_name(uid)) {
             return Err(ReadError::OfAttachment(document.object()));
         }
         let mut claim = Self::of(&document, driver, one_pod)?;
@@ -584,7 +592,11 @@ mod tests {
         let its = of("au", json!([ours]));
         let found = read_for(&by, &its).expect("readable");
         assert_eq!((&found.pod, found.by_attachment.as_ref()), (&pod, Some(&by)));
-        assert!(matches!(read(&its), Err(ReadError::OfAttachment(_))), "the kubelet asks for it");
+        let probe = json!({"resource": "pods", "name": "attachment-au", "uid": "ppu"});
+        let probed = read(&of("au", json!([probe, ours])));
+        assert!(matches!(probed, Err(ReadError::OfAttachment(_))), "the kubelet asks for it");
+        let copied = read(&of("au", json!([{"resource": "pods", "name": "p", "uid": "pu"}])));
+        assert_eq!(copied.expect("a pod's, whatever it is called").pod.name, "p");
         let mut others = ours.clone();
         others["uid"] = json!("bu");
         let mut of_pods = ours.clone();

@@ -109,6 +109,12 @@ impl Waker {
         self.tell(Event::Supplied(pod));
     }
 
+    /// A claim was released without the kubelet, as one of a NetworkAttachment is.
+    pub(crate) fn released(&self, claim: &ObjectRef, holder: &ObjectRef) {
+        let claim = (claim.namespace.clone(), claim.name.clone());
+        self.tell(Event::Released(Released { claim, holder: Some(holder.uid.clone()) }));
+    }
+
     fn tell(&self, event: Event) {
         // Where waking is switched off, there is no receiver.
         let _ = self.0.send(event);
