@@ -271,20 +271,17 @@ impl Keeper {
 
     fn see_pod(&mut self, namespace: &str, event: watcher::Event<TargetObject>) {
         let Some((_, pods)) = self.watched.namespaces.get_mut(namespace) else { return };
+        // A list also says which pods are not there.
+        let is_list = matches!(event, watcher::Event::InitDone);
         // By name: the NetworkAttachments name them.
         let names = pods.apply(event, |pod| Some((pod.name_any(), objects::target(&pod))));
         let is_of = |object: &&NetworkAttachment| {
             object.namespace().as_deref() == Some(namespace)
-                && names.iter().any(|name| name == object.spec.pod_name.as_str())
+                && (is_list || names.iter().any(|name| name == object.spec.pod_name.as_str()))
         };
         let uids: Vec<Uid> =
             self.objects.objects.values().filter(is_of).filter_map(ResourceExt::uid).collect();
-        // The first list may be empty.
-        let all = pods.is_synced && names.is_empty();
         uids.into_iter().for_each(|uid| self.touch(uid));
-        if all {
-            self.touch_all();
-        }
     }
 
     /// Returns the next steps, at most so many, each with what it is about.
