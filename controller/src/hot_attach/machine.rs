@@ -200,6 +200,7 @@ pub(super) fn next(seen: &Seen<'_>, memory: &mut Memory, now: Instant) -> Step {
         }
         return undo(seen).unwrap_or(Step::Wait(None));
     };
+    memory.gone = None;
     let status = object.status.clone().unwrap_or_default();
     match &status.node {
         Some(_) if is(object, AllocatedReason::TYPE, "True") => held(seen, object, &status, memory, now),
