@@ -131,6 +131,9 @@ pub(super) struct Memory {
 impl Memory {
     /// Notes why the devices cannot be had. They are asked for again later.
     pub(super) fn failed(&mut self, problem: Finding<AllocatedReason>, now: Instant) {
+        if self.retry.is_some_and(|retry| retry + LONGEST_RETRY < now) {
+            self.failures = 0;
+        }
         let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(16));
         self.retry = Some(now + doubled.min(LONGEST_RETRY));
         self.failures = self.failures.saturating_add(1);
@@ -242,7 +245,14 @@ fn held(
         seen.evicted.map(|device| Finding::new(Evicted, device))
     };
     match why {
-        Some(why) => Step::Write(Change::Revoked(why)),
+        Some(why) => {
+            // The scheduler may allocate at once what would be taken away again.
+            if matches!(why.reason, Evicted | ClaimDeleted) {
+                memory.pod = status.pod_uid.clone().unwrap_or_default();
+                memory.failed(why.clone(), now);
+            }
+            Step::Write(Change::Revoked(why))
+        }
         None if seen.probe.is_some_and(|probe| !probe.is_deleted) => Step::DeleteProbe,
         None => agent_away(seen, object, memory, now),
     }
