@@ -75,10 +75,27 @@ pub(super) struct ClaimNow {
 pub(super) struct Allocation {
     /// The only Node on which it can be used; `None` if there are several.
     pub(super) node: Option<String>,
+    /// When it was allocated, and the devices: tells it from another one of the same claim.
+    pub(super) devices: String,
     /// Whether it is reserved for the NetworkAttachment.
     pub(super) is_ours: bool,
     /// Whether it is reserved for something else, too: the probe.
     pub(super) is_others: bool,
+}
+
+impl ClaimNow {
+    fn judged(&self) -> Option<Judged> {
+        let devices = self.allocation.as_ref()?.devices.clone();
+        Some(Judged { claim: self.place.uid.clone(), devices })
+    }
+}
+
+/// One allocation of one claim, which may be used or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Judged {
+    /// UID of the claim.
+    claim: String,
+    devices: String,
 }
 
 /// The probe pod of a NetworkAttachment.
@@ -118,10 +135,10 @@ pub(super) struct Memory {
     failures: u32,
     problem: Option<Finding<AllocatedReason>>,
     retry: Option<Instant>,
-    /// The claim, by its UID, that may be used for the object.
-    permitted: Option<String>,
-    /// The claim, by its UID, that may not.
-    refused: Option<String>,
+    /// What may be used for the object.
+    permitted: Option<Judged>,
+    /// What may not.
+    refused: Option<Judged>,
     /// Since when the object has been gone.
     gone: Option<Instant>,
     /// When the status got the word that the agent is away.
@@ -141,14 +158,14 @@ impl Memory {
         self.asked = None;
     }
 
-    /// Notes that the claim with this UID may be used: its devices are ours and for the object's namespace.
-    pub(super) fn permit(&mut self, claim: &AttachmentClaim) {
-        self.permitted = Some(claim.uid.clone());
+    /// Notes that what this claim has may be used: its devices are ours and for the object's namespace.
+    pub(super) fn permit(&mut self, claim: &ClaimNow) {
+        self.permitted = claim.judged();
     }
 
-    /// Notes that this claim may not be used. Another one is made later.
-    pub(super) fn refuse(&mut self, claim: &AttachmentClaim, why: String, now: Instant) {
-        self.refused = Some(claim.uid.clone());
+    /// Notes that what this claim has may not be used. Another claim is made later.
+    pub(super) fn refuse(&mut self, claim: &ClaimNow, why: String, now: Instant) {
+        self.refused = claim.judged();
         self.failed(Finding::new(AllocatedReason::Refused, why), now);
     }
 }
@@ -389,10 +406,11 @@ fn allocated(seen: &Seen<'_>, memory: &Memory, pod: &Target, node: &str) -> Opti
     if is_elsewhere || claim.is_deleted {
         return undo(seen);
     }
-    if memory.refused.as_ref() == Some(&claim.place.uid) {
+    let judged = claim.judged();
+    if memory.refused == judged {
         return undo(seen);
     }
-    if memory.permitted.as_ref() != Some(&claim.place.uid) {
+    if memory.permitted != judged {
         return Some(Step::Judge);
     }
     Some(if !allocation.is_ours {
