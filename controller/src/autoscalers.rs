@@ -90,8 +90,9 @@ impl Autoscalers {
             && !spec.is_counted_on_nodes()
             && of_cluster().problems(name.as_ref()).is_empty();
         fits.then(|| {
+            // Without the count, which would write the status again with each node that joins.
             let message = format!(
-                "{nodes} nodes publish a device each, at all of which the scheduler looks for pods with claims; where no \
+                "at least {MANY_NODES} nodes publish a device each, at all of which the scheduler looks for pods with claims; where no \
                  claim asks for bandwidth, scope Cluster makes one device of them: see the guide for big clusters"
             );
             Invalid::new("spec.scope", message)
@@ -222,7 +223,7 @@ mod tests {
             autoscalers.advice(&(name, serde_json::from_value(spec).unwrap()), nodes)
         };
         let found = advice(&none, json!({}), 1000).map(|advice| advice.to_string()).unwrap_or_default();
-        assert!(found.starts_with("spec.scope: 1000 nodes publish a device each"), "{found}");
+        assert!(found.starts_with("spec.scope: at least 1000 nodes publish a device each"), "{found}");
         assert_eq!(advice(&none, json!({}), 999), None);
         assert_eq!(advice(&none, json!({"scope": "Cluster"}), 5000), None);
         assert_eq!(advice(&none, json!({"capacity": {"interfaces": 5}}), 5000), None);

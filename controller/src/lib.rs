@@ -167,9 +167,11 @@ async fn control(
         no_defaults_in: args
             .default_networks
             .then(|| args.default_networks_except.into_iter().map(|name| name.trim().to_owned()).collect()),
-        hot_attach: args
-            .hot_attach
-            .then(|| HotAttach { namespace: namespace.clone(), driver: args.driver_name.clone() }),
+        hot_attach: args.hot_attach.then(|| HotAttach {
+            namespace: namespace.clone(),
+            driver: args.driver_name.clone(),
+            config: config.clone(),
+        }),
         lookout: Lookout {
             namespace: args.autoscaler_namespace,
             period: Some(args.autoscaler_period).filter(|period| *period > 0).map(Duration::from_secs),

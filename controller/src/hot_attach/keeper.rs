@@ -6,8 +6,8 @@ use std::error::Error;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
+use futures::stream::{self, FuturesUnordered};
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -16,19 +16,20 @@ use kube::api::{
     ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, ResourceExt,
 };
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Config, Resource};
 use netclaim_api::network::ClaimNetwork;
 use netclaim_api::network_attachment::{
     DETACH_FINALIZER, NETWORK_ATTACHMENT_LABEL, NetworkAttachment, NetworkAttachmentStatus,
 };
 use netclaim_api::reasons::{AllocatedReason, AttachedReason, Reason as _};
+use netclaim_process::kubernetes::{self, answered};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::machine::{Change, Memory, Seen, Step, Target, next};
+use super::machine::{Change, ClaimNow, Memory, Seen, Step, Target, next};
 use super::objects::{self, TargetObject};
 use crate::metrics::{AttachmentState, Metrics, OfState, ProbeOutcome, Probed};
 use crate::networks::published::Evictions;
@@ -38,6 +39,19 @@ use crate::objects::watches::next as next_event;
 
 /// Requests at once. One that a webhook delays does not stop the others.
 const REQUESTS: usize = 16;
+
+/// Watches of pods on one connection. An API server answers at most a hundred requests at once on one, and a
+/// watch is a request that does not end.
+const WATCHES: usize = 50;
+
+/// Probes at once: each takes time of the scheduler.
+const PROBES: usize = 32;
+
+/// Probes at once for the NetworkAttachments of one namespace, which leave the others their turn.
+const PROBES_OF_NAMESPACE: usize = 4;
+
+/// Time until it is seen again whether there may be another probe.
+const PROBE_DELAY: Duration = Duration::from_secs(1);
 
 /// Time between a failed request and the next try, and between a step and the next look if no watch shows
 /// what the step did.
@@ -58,6 +72,8 @@ pub(crate) struct HotAttach {
     /// Namespace of the controller.
     pub(crate) namespace: String,
     pub(crate) driver: String,
+    /// Makes the clients of the watches of pods.
+    pub(crate) config: Config,
 }
 
 type Uid = String;
@@ -88,9 +104,10 @@ pub(crate) async fn run(
         Api::namespaced_with(client.clone(), &settings.namespace, &objects::resource());
     let mut agent_events = pin!(watcher(agents, everything().labels(AGENTS)).default_backoff());
     let (send_pods, mut pod_events) = mpsc::channel(64);
-    let hands = Hands { client: client.clone(), settings, claims, probes, events, metrics: metrics.clone() };
-    let mut keeper = Keeper { watched: Watched::new(client, send_pods), ..Keeper::default() };
-    let mut requests = FuturesUnordered::new();
+    let watched = Watched::new(settings.config.clone(), send_pods);
+    let hands = Hands { client, settings, claims, probes, events, metrics: metrics.clone() };
+    let mut keeper = Keeper { watched, ..Keeper::default() };
+    let (mut requests, mut looking) = (FuturesUnordered::new(), FuturesUnordered::new());
     let mut looks = interval(LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -102,7 +119,7 @@ pub(crate) async fn run(
                 keeper.touched(|keeper| keeper.claims.apply(event, |claim| Some((objects::owner(&claim)?, claim))));
             }
             event = next_event(&mut probe_events, "probes of network attachments") => {
-                keeper.touched(|keeper| keeper.probes.apply(event, |probe| Some((objects::owner(&probe)?, probe))));
+                keeper.see_probe(event);
             }
             event = next_event(&mut agent_events, "agents") => {
                 keeper.agents.apply(event, |agent| Some((agent.uid()?, objects::ready_on(&agent))));
@@ -112,7 +129,10 @@ pub(crate) async fn run(
                 keeper.evictions = evictions.borrow_and_update().clone();
                 keeper.touch_all();
             }
-            _ = looks.tick(), if is_synced && keeper.agents.is_synced => keeper.look(&hands).await,
+            _ = looks.tick(), if is_synced && keeper.agents.is_synced && looking.is_empty() => {
+                looking.extend(keeper.without_agent().map(|nodes| hands.missing(nodes)));
+            }
+            Some(found) = looking.next(), if !looking.is_empty() => keeper.looked(found),
             Some(done) = requests.next(), if !requests.is_empty() => keeper.finished(done),
             () = sleep_until(due.unwrap_or_else(Instant::now)),
                 if is_synced && due.is_some() && requests.len() < REQUESTS => {
@@ -169,24 +189,52 @@ type PodEvent = (String, watcher::Event<TargetObject>);
 /// The watches of pods, one for each namespace that has NetworkAttachments.
 #[derive(Default)]
 struct Watched {
-    send: Option<(Client, mpsc::Sender<PodEvent>)>,
-    namespaces: BTreeMap<String, (AbortOnDropHandle<()>, Known<Target>)>,
+    send: Option<(Config, mpsc::Sender<PodEvent>)>,
+    clients: Vec<Client>,
+    namespaces: BTreeMap<String, Pods>,
+}
+
+/// The pods of a namespace, by name.
+struct Pods {
+    /// Index of the client that watches them.
+    client: usize,
+    known: Known<Target>,
+    _watch: AbortOnDropHandle<()>,
 }
 
 impl Watched {
-    fn new(client: Client, send: mpsc::Sender<PodEvent>) -> Self {
-        Self { send: Some((client, send)), namespaces: BTreeMap::new() }
+    fn new(config: Config, send: mpsc::Sender<PodEvent>) -> Self {
+        Self { send: Some((config, send)), ..Self::default() }
     }
 
     /// Watches the pods of these namespaces and of no others.
     fn keep(&mut self, wanted: &BTreeSet<String>) {
         self.namespaces.retain(|namespace, _| wanted.contains(namespace));
-        let Some((client, send)) = &self.send else { return };
-        for namespace in
-            wanted.iter().filter(|one| !self.namespaces.contains_key(*one)).cloned().collect::<Vec<_>>()
-        {
-            let api: Api<TargetObject> =
-                Api::namespaced_with(client.clone(), &namespace, &objects::resource());
+        let Some((config, send)) = self.send.clone() else { return };
+        for namespace in wanted {
+            if self.namespaces.contains_key(namespace) {
+                continue;
+            }
+            let index = self.free_client();
+            let client = match self.clients.get(index) {
+                Some(client) => client.clone(),
+                None => match kubernetes::client(config.clone()) {
+                    Ok(client) => {
+                        self.clients.push(client.clone());
+                        client
+                    }
+                    Err(error) => {
+                        let error = &error as &dyn Error;
+                        tracing::warn!(
+                            error,
+                            namespace,
+                            "cannot make a client that watches pods, will retry"
+                        );
+                        return;
+                    }
+                },
+            };
+            let api: Api<TargetObject> = Api::namespaced_with(client, namespace, &objects::resource());
             let (send, of) = (send.clone(), namespace.clone());
             let task = async move {
                 let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
@@ -197,9 +245,16 @@ impl Watched {
                     }
                 }
             };
-            let task = AbortOnDropHandle::new(tokio::spawn(task));
-            self.namespaces.insert(namespace, (task, Known::default()));
+            let watch = AbortOnDropHandle::new(tokio::spawn(task));
+            let pods = Pods { client: index, known: Known::default(), _watch: watch };
+            self.namespaces.insert(namespace.clone(), pods);
         }
+    }
+
+    /// Returns the index of a client that can take another watch, which may be one that is not made yet.
+    fn free_client(&self) -> usize {
+        let watches = |index: usize| self.namespaces.values().filter(|pods| pods.client == index).count();
+        (0..self.clients.len()).find(|index| watches(*index) < WATCHES).unwrap_or(self.clients.len())
     }
 }
 
@@ -217,15 +272,26 @@ enum Outcome {
     Stale,
     /// The devices cannot be had now.
     Problem(Finding<AllocatedReason>),
-    Permitted,
-    /// The object's namespace may not have what is allocated.
-    Forbidden(String),
+    /// The status is written: the object has this version no more, but is as the answer has it.
+    Written(Option<String>, Box<NetworkAttachment>),
+    /// The object's namespace may have what is allocated.
+    Permitted(ClaimNow),
+    /// It may not.
+    Forbidden(ClaimNow, String),
     Failed(kube::Error),
+}
+
+/// Nodes without an agent.
+struct Away {
+    nodes: BTreeSet<String>,
+    /// Those of them that do not exist.
+    gone: BTreeSet<String>,
 }
 
 #[derive(Default)]
 struct Keeper {
-    objects: Known<NetworkAttachment>,
+    /// `None`: it exists and cannot be read.
+    objects: Known<Option<NetworkAttachment>>,
     claims: Known<ResourceClaim>,
     probes: Known<Pod>,
     watched: Watched,
@@ -236,6 +302,8 @@ struct Keeper {
     due: BTreeMap<Uid, Instant>,
     /// A request is on its way; whether to look again at once when it is back.
     busy: BTreeMap<Uid, bool>,
+    /// Objects whose probe is being made and not seen yet, with the time since then.
+    asking: BTreeMap<Uid, Instant>,
     evictions: Evictions,
     /// Nodes of attachments without a ready agent, with the time since then.
     away: BTreeMap<String, Instant>,
@@ -263,34 +331,57 @@ impl Keeper {
         let is_whole = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
         self.touched(|keeper| keeper.objects.apply(event, read));
         if is_whole {
-            let objects = self.objects.objects.values();
-            let namespaces = objects.filter_map(ResourceExt::namespace).collect();
-            self.watched.keep(&namespaces);
+            self.watch_pods();
         }
     }
 
+    fn watch_pods(&mut self) {
+        let namespaces = self.readable().filter_map(ResourceExt::namespace).collect();
+        self.watched.keep(&namespaces);
+    }
+
+    fn object(&self, uid: &str) -> Option<&NetworkAttachment> {
+        self.objects.objects.get(uid)?.as_ref()
+    }
+
+    fn readable(&self) -> impl Iterator<Item = &NetworkAttachment> {
+        self.objects.objects.values().flatten()
+    }
+
+    fn see_probe(&mut self, event: watcher::Event<Pod>) {
+        self.touched(|keeper| keeper.probes.apply(event, |probe| Some((objects::owner(&probe)?, probe))));
+        let probes = &self.probes.objects;
+        self.asking.retain(|uid, _| !probes.contains_key(uid));
+    }
+
+    /// Whether there are as many probes as there may be for an object of this namespace.
+    fn has_all_probes(&self, namespace: &str) -> bool {
+        let probes: BTreeSet<&Uid> = self.probes.objects.keys().chain(self.asking.keys()).collect();
+        let is_of =
+            |uid: &&&Uid| self.object(uid).and_then(ResourceExt::namespace).is_some_and(|of| of == namespace);
+        probes.len() >= PROBES || probes.iter().filter(is_of).count() >= PROBES_OF_NAMESPACE
+    }
+
     fn see_pod(&mut self, namespace: &str, event: watcher::Event<TargetObject>) {
-        let Some((_, pods)) = self.watched.namespaces.get_mut(namespace) else { return };
+        let Some(Pods { known: pods, .. }) = self.watched.namespaces.get_mut(namespace) else { return };
+        // A list also says which pods are not there.
+        let is_list = matches!(event, watcher::Event::InitDone);
         // By name: the NetworkAttachments name them.
         let names = pods.apply(event, |pod| Some((pod.name_any(), objects::target(&pod))));
         let is_of = |object: &&NetworkAttachment| {
             object.namespace().as_deref() == Some(namespace)
-                && names.iter().any(|name| name == object.spec.pod_name.as_str())
+                && (is_list || names.iter().any(|name| name == object.spec.pod_name.as_str()))
         };
-        let uids: Vec<Uid> =
-            self.objects.objects.values().filter(is_of).filter_map(ResourceExt::uid).collect();
-        // The first list may be empty.
-        let all = pods.is_synced && names.is_empty();
+        let uids: Vec<Uid> = self.readable().filter(is_of).filter_map(ResourceExt::uid).collect();
         uids.into_iter().for_each(|uid| self.touch(uid));
-        if all {
-            self.touch_all();
-        }
     }
 
     /// Returns the next steps, at most so many, each with what it is about.
     fn steps(&mut self, most: usize) -> Vec<(Uid, Step, View)> {
         let now = Instant::now();
         let mut steps = Vec::new();
+        // Without a watch event, the probe was there for a moment only.
+        self.asking.retain(|uid, since| self.busy.contains_key(uid) || now < *since + RETRY_DELAY);
         let due: Vec<Uid> =
             self.due.iter().filter(|(_, at)| **at <= now).map(|(uid, _)| uid.clone()).collect();
         for uid in due {
@@ -302,9 +393,15 @@ impl Keeper {
                 Step::Wait(until) => {
                     self.due.extend(until.map(|until| (uid, until)));
                 }
+                Step::CreateProbe(_) if self.has_all_probes(&self.namespace(&uid)) => {
+                    self.due.insert(uid, now + PROBE_DELAY);
+                }
                 step => {
+                    if matches!(step, Step::CreateProbe(_)) {
+                        self.asking.insert(uid.clone(), now);
+                    }
                     let view = View {
-                        object: self.objects.objects.get(&uid).cloned(),
+                        object: self.object(&uid).cloned(),
                         claim: self.claims.objects.get(&uid).cloned(),
                         probe: self.probes.objects.get(&uid).cloned(),
                     };
@@ -316,8 +413,16 @@ impl Keeper {
         steps
     }
 
+    fn namespace(&self, uid: &str) -> String {
+        self.object(uid).and_then(ResourceExt::namespace).unwrap_or_default()
+    }
+
     fn step(&mut self, uid: &str, now: Instant) -> Step {
-        let object = self.objects.objects.get(uid);
+        let object = match self.objects.objects.get(uid) {
+            // It is not gone: a pod may have its devices.
+            Some(None) => return Step::Wait(None),
+            object => object.and_then(Option::as_ref),
+        };
         let claim = self.claims.objects.get(uid);
         let probe = self.probes.objects.get(uid).map(objects::probe_now);
         if object.is_none() && claim.is_none() && probe.is_none() {
@@ -325,7 +430,7 @@ impl Keeper {
             return Step::Wait(None);
         }
         let namespace = object.and_then(ResourceExt::namespace).unwrap_or_default();
-        let pods = self.watched.namespaces.get(&namespace).map(|(_, pods)| pods);
+        let pods = self.watched.namespaces.get(&namespace).map(|pods| &pods.known);
         let Some(pods) = pods.filter(|pods| pods.is_synced) else {
             if object.is_some() {
                 return Step::Wait(None);
@@ -356,19 +461,28 @@ impl Keeper {
         let now = Instant::now();
         let again = self.busy.remove(&uid).unwrap_or_default();
         let memory = self.memories.entry(uid.clone()).or_default();
-        let claim = self.claims.objects.get(&uid).and_then(|claim| objects::claim_now(claim, &uid));
+        if !matches!(outcome, Outcome::Done) {
+            self.asking.remove(&uid);
+        }
         let soon = match outcome {
             Outcome::Done | Outcome::Stale => again,
+            Outcome::Written(before, written) => {
+                // The next step must not be decided on what the watch still has.
+                let known = self.objects.objects.get_mut(&uid).and_then(Option::as_mut);
+                let known = known.filter(|known| known.metadata.resource_version == before);
+                known.into_iter().for_each(|known| *known = (*written).clone());
+                again
+            }
             Outcome::Problem(problem) => {
                 memory.failed(problem, now);
                 true
             }
-            Outcome::Permitted => {
-                claim.iter().for_each(|claim| memory.permit(&claim.place));
+            Outcome::Permitted(claim) => {
+                memory.permit(&claim);
                 true
             }
-            Outcome::Forbidden(why) => {
-                claim.iter().for_each(|claim| memory.refuse(&claim.place, why.clone(), now));
+            Outcome::Forbidden(claim, why) => {
+                memory.refuse(&claim, why, now);
                 true
             }
             Outcome::Failed(error) => {
@@ -380,18 +494,22 @@ impl Keeper {
         self.due.insert(uid, if soon { now } else { now + RETRY_DELAY });
     }
 
-    /// Looks which nodes of attachments have no agent, and which do not exist.
-    async fn look(&mut self, hands: &Hands) {
-        let nodes: BTreeSet<String> = self.objects.objects.values().filter_map(node_of).collect();
+    /// Returns the nodes of attachments that have no agent; `None` if there are none, as before.
+    fn without_agent(&mut self) -> Option<BTreeSet<String>> {
+        // Those for which there was no client.
+        self.watch_pods();
+        let nodes: BTreeSet<String> = self.readable().filter_map(node_of).collect();
         let served: BTreeSet<&String> = self.agents.objects.values().flatten().collect();
         let away: BTreeSet<String> = nodes.into_iter().filter(|node| !served.contains(node)).collect();
-        if away.is_empty() && self.away.is_empty() {
-            return;
-        }
-        match hands.missing(&away).await {
-            Ok(gone) => {
+        (!away.is_empty() || !self.away.is_empty()).then_some(away)
+    }
+
+    /// Takes in which nodes have no agent, and which of these do not exist.
+    fn looked(&mut self, found: kube::Result<Away>) {
+        match found {
+            Ok(Away { nodes, gone }) => {
                 let now = Instant::now();
-                self.away = away
+                self.away = nodes
                     .into_iter()
                     .map(|node| {
                         let since = self.away.get(&node).copied().unwrap_or(now);
@@ -410,7 +528,7 @@ impl Keeper {
 
     fn count(&self, metrics: &Metrics) {
         for &state in AttachmentState::ALL {
-            let count = self.objects.objects.values().filter(|object| state_of(object) == state).count();
+            let count = self.readable().filter(|object| state_of(object) == state).count();
             metrics
                 .attachments
                 .get_or_create(&OfState { state })
@@ -439,13 +557,18 @@ fn node_of(object: &NetworkAttachment) -> Option<String> {
 }
 
 /// Reads an object by itself: one that cannot be read does not hide the others.
-fn read(object: DynamicObject) -> Option<(Uid, NetworkAttachment)> {
+fn read(object: DynamicObject) -> Option<(Uid, Option<NetworkAttachment>)> {
     let uid = object.uid()?;
     match object.try_parse::<NetworkAttachment>() {
-        Ok(object) => Some((uid, object)),
+        Ok(object) => Some((uid, Some(object))),
         Err(error) => {
-            tracing::warn!(error = &error as &dyn Error, uid, "cannot read a NetworkAttachment, ignoring it");
-            None
+            let error = &error as &dyn Error;
+            tracing::warn!(
+                error,
+                uid,
+                "cannot read a NetworkAttachment, leaving what belongs to it as it is"
+            );
+            Some((uid, None))
         }
     }
 }
@@ -475,7 +598,12 @@ impl Hands {
         match (step, object, claim, probe) {
             (Step::DeleteProbe, _, _, Some(probe)) => delete(&self.probes, probe).await,
             (Step::DeleteClaim, _, Some(claim), _) => delete(&self.claims, claim).await,
-            (Step::Deallocate, _, Some(claim), _) => self.patch_claim(claim, objects::release(claim)).await,
+            (Step::Deallocate, object, Some(claim), _) => {
+                if let Some(object) = object {
+                    self.confirm(object).await?;
+                }
+                self.patch_claim(claim, objects::release(claim)).await
+            }
             (Step::Reserve, Some(object), Some(claim), _) => {
                 self.patch_claim(claim, objects::reservation(claim, object)).await
             }
@@ -498,6 +626,14 @@ impl Hands {
         Ok(Outcome::Done)
     }
 
+    /// Fails with 409 if the object has another version. The claim's does not change when the object becomes
+    /// Allocated, so that a replica that is late could release what an agent attaches.
+    async fn confirm(&self, object: &NetworkAttachment) -> kube::Result<()> {
+        let params = PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(json!({"metadata": objects::version(object)}));
+        self.api(object).patch_status(&object.name_any(), &params, &patch).await.map(drop)
+    }
+
     async fn create_claim(&self, object: &NetworkAttachment) -> kube::Result<Outcome> {
         let namespace = object.namespace().unwrap_or_default();
         let name = object.spec.resource_claim_template_name.as_str();
@@ -517,13 +653,16 @@ impl Hands {
     /// netclaim-namespaces looks at the namespace of a claim, which is the controller's here.
     async fn judge(&self, object: &NetworkAttachment, claim: &ResourceClaim) -> kube::Result<Outcome> {
         let namespace = object.namespace().unwrap_or_default();
+        let judged = object.uid().and_then(|uid| objects::claim_now(claim, &uid));
+        let Some(judged) = judged else { return Ok(Outcome::Stale) };
         let networks = match objects::networks_of(claim, &self.settings.driver) {
             Ok(networks) => networks,
             Err(driver) => {
-                return Ok(Outcome::Forbidden(format!(
+                let why = format!(
                     "the template asks for a device of the driver {driver}: only those of {} can be attached",
                     self.settings.driver
-                )));
+                );
+                return Ok(Outcome::Forbidden(judged, why));
             }
         };
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
@@ -532,13 +671,14 @@ impl Hands {
         for name in networks {
             let network = api.get_opt(name.as_str()).await?;
             if !network.is_some_and(|network| network.spec.namespaces.include(&labels)) {
-                return Ok(Outcome::Forbidden(format!(
+                let why = format!(
                     "ClaimNetwork {name} is not for namespace {namespace}: its admin says for which in spec.namespaces"
-                )));
+                );
+                return Ok(Outcome::Forbidden(judged, why));
             }
         }
         self.count_probe(ProbeOutcome::Allocated);
-        Ok(Outcome::Permitted)
+        Ok(Outcome::Permitted(judged))
     }
 
     async fn finalize(&self, object: &NetworkAttachment, wanted: bool) -> kube::Result<Outcome> {
@@ -565,7 +705,8 @@ impl Hands {
         let status = change.status(object, &at);
         let params = PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
         let patch = json!({"metadata": objects::version(object), "status": replacing(object, &status)});
-        self.api(object).patch_status(&object.name_any(), &params, &Patch::Merge(patch)).await?;
+        let written =
+            self.api(object).patch_status(&object.name_any(), &params, &Patch::Merge(patch)).await?;
         if let Some(why) = warning {
             match why.reason {
                 AllocatedReason::NotAllocated => self.count_probe(ProbeOutcome::NotAllocated),
@@ -577,22 +718,25 @@ impl Hands {
             let about = ObjectReference { resource_version: None, ..object.object_ref(&()) };
             self.events.warn(&about, why.reason.as_str(), "Attach", why.message).await;
         }
-        Ok(Outcome::Done)
+        Ok(Outcome::Written(object.metadata.resource_version.clone(), Box::new(written)))
     }
 
     fn count_probe(&self, outcome: ProbeOutcome) {
         self.metrics.probes.get_or_create(&Probed { outcome }).inc();
     }
 
-    /// Returns which of these Nodes do not exist.
-    async fn missing(&self, nodes: &BTreeSet<String>) -> kube::Result<BTreeSet<String>> {
-        let (api, mut gone): (Api<Node>, _) = (Api::all(self.client.clone()), BTreeSet::new());
-        for node in nodes {
-            if api.get_metadata_opt(node).await?.is_none() {
-                gone.insert(node.clone());
+    /// Asks which of these Nodes do not exist.
+    async fn missing(&self, nodes: BTreeSet<String>) -> kube::Result<Away> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let missing = stream::iter(nodes.clone()).map(|node| {
+            let api = api.clone();
+            async move {
+                let found = answered(api.get_metadata_opt(&node)).await?;
+                Ok::<_, kube::Error>(found.is_none().then_some(node))
             }
-        }
-        Ok(gone)
+        });
+        let missing: Vec<Option<String>> = missing.buffer_unordered(REQUESTS).try_collect().await?;
+        Ok(Away { nodes, gone: missing.into_iter().flatten().collect() })
     }
 }
 
@@ -641,5 +785,88 @@ async fn create<K: Clone + DeserializeOwned + std::fmt::Debug + serde::Serialize
             Ok(Outcome::Problem(Finding::new(AllocatedReason::ProbeRefused, message)))
         }
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attachment(uid: &str, namespace: &str) -> NetworkAttachment {
+        let object = json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "NetworkAttachment",
+            "metadata": {"name": uid, "namespace": namespace, "uid": uid, "resourceVersion": "1"},
+            "spec": {"podName": "web-0", "resourceClaimTemplateName": "backup"},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn keeper(objects: &[(&str, &str)]) -> Keeper {
+        let mut keeper = Keeper::default();
+        for (uid, namespace) in objects {
+            keeper.objects.objects.insert((*uid).to_owned(), Some(attachment(uid, namespace)));
+        }
+        keeper
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_not_gone() {
+        let object = json!({
+            "apiVersion": "netclaim.dev/v1alpha1", "kind": "NetworkAttachment",
+            "metadata": {"name": "a", "namespace": "shop", "uid": "u"}, "spec": {"podName": 1},
+        });
+        let mut keeper = Keeper::default();
+        keeper.see_object(watcher::Event::Apply(serde_json::from_value(object).unwrap()));
+        let claim = json!({"metadata": {"name": "attachment-u", "namespace": "netclaim-system", "uid": "c"}, "spec": {}});
+        keeper.claims.objects.insert("u".to_owned(), serde_json::from_value(claim).unwrap());
+        assert!(matches!(keeper.step("u", Instant::now()), Step::Wait(None)));
+        keeper.objects.objects.clear();
+        assert!(matches!(keeper.step("u", Instant::now()), Step::DeleteClaim));
+    }
+
+    #[tokio::test]
+    async fn a_list_of_pods_has_all_objects_of_the_namespace_looked_at() {
+        let mut keeper = keeper(&[("a", "shop"), ("b", "bank")]);
+        let watch = AbortOnDropHandle::new(tokio::spawn(async {}));
+        let pods = Pods { client: 0, known: Known::default(), _watch: watch };
+        keeper.watched.namespaces.insert("shop".to_owned(), pods);
+        let other = json!({"metadata": {"name": "other", "uid": "p"}, "spec": {}});
+        keeper.see_pod("shop", watcher::Event::Init);
+        keeper.see_pod("shop", watcher::Event::InitApply(serde_json::from_value(other).unwrap()));
+        assert!(keeper.due.is_empty());
+        keeper.see_pod("shop", watcher::Event::InitDone);
+        assert_eq!(keeper.due.keys().collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn one_namespace_does_not_take_all_probes() {
+        let mut keeper = keeper(&[("a", "shop"), ("b", "shop"), ("c", "shop"), ("d", "shop"), ("e", "bank")]);
+        for uid in ["a", "b", "c"] {
+            keeper.asking.insert(uid.to_owned(), Instant::now());
+        }
+        assert!(!keeper.has_all_probes("shop"));
+        keeper.probes.objects.insert("c".to_owned(), Pod::default());
+        assert!(!keeper.has_all_probes("shop"), "one probe counts once");
+        keeper.probes.objects.insert("d".to_owned(), Pod::default());
+        assert!(keeper.has_all_probes("shop") && !keeper.has_all_probes("bank"));
+        for i in 0..PROBES {
+            keeper.asking.insert(format!("other-{i}"), Instant::now());
+        }
+        assert!(keeper.has_all_probes("bank"));
+    }
+
+    #[test]
+    fn a_written_status_counts_before_the_watch_shows_it_and_not_after() {
+        let mut keeper = keeper(&[("a", "shop")]);
+        let mut written = attachment("a", "shop");
+        written.metadata.resource_version = Some("2".to_owned());
+        let version = |keeper: &Keeper| keeper.object("a").unwrap().metadata.resource_version.clone();
+        let outcome = || Outcome::Written(Some("1".to_owned()), Box::new(written.clone()));
+        keeper.finished(("a".to_owned(), outcome()));
+        assert_eq!(version(&keeper).as_deref(), Some("2"));
+        let newer = keeper.objects.objects.get_mut("a").unwrap().as_mut().unwrap();
+        newer.metadata.resource_version = Some("3".to_owned());
+        keeper.finished(("a".to_owned(), outcome()));
+        assert_eq!(version(&keeper).as_deref(), Some("3"));
     }
 }

@@ -75,10 +75,27 @@ pub(super) struct ClaimNow {
 pub(super) struct Allocation {
     /// The only Node on which it can be used; `None` if there are several.
     pub(super) node: Option<String>,
+    /// When it was allocated, and the devices: tells it from another one of the same claim.
+    pub(super) devices: String,
     /// Whether it is reserved for the NetworkAttachment.
     pub(super) is_ours: bool,
     /// Whether it is reserved for something else, too: the probe.
     pub(super) is_others: bool,
+}
+
+impl ClaimNow {
+    fn judged(&self) -> Option<Judged> {
+        let devices = self.allocation.as_ref()?.devices.clone();
+        Some(Judged { claim: self.place.uid.clone(), devices })
+    }
+}
+
+/// One allocation of one claim, which may be used or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Judged {
+    /// UID of the claim.
+    claim: String,
+    devices: String,
 }
 
 /// The probe pod of a NetworkAttachment.
@@ -118,10 +135,10 @@ pub(super) struct Memory {
     failures: u32,
     problem: Option<Finding<AllocatedReason>>,
     retry: Option<Instant>,
-    /// The claim, by its UID, that may be used for the object.
-    permitted: Option<String>,
-    /// The claim, by its UID, that may not.
-    refused: Option<String>,
+    /// What may be used for the object.
+    permitted: Option<Judged>,
+    /// What may not.
+    refused: Option<Judged>,
     /// Since when the object has been gone.
     gone: Option<Instant>,
     /// When the status got the word that the agent is away.
@@ -131,6 +148,9 @@ pub(super) struct Memory {
 impl Memory {
     /// Notes why the devices cannot be had. They are asked for again later.
     pub(super) fn failed(&mut self, problem: Finding<AllocatedReason>, now: Instant) {
+        if self.retry.is_some_and(|retry| retry + LONGEST_RETRY < now) {
+            self.failures = 0;
+        }
         let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(16));
         self.retry = Some(now + doubled.min(LONGEST_RETRY));
         self.failures = self.failures.saturating_add(1);
@@ -138,14 +158,14 @@ impl Memory {
         self.asked = None;
     }
 
-    /// Notes that the claim with this UID may be used: its devices are ours and for the object's namespace.
-    pub(super) fn permit(&mut self, claim: &AttachmentClaim) {
-        self.permitted = Some(claim.uid.clone());
+    /// Notes that what this claim has may be used: its devices are ours and for the object's namespace.
+    pub(super) fn permit(&mut self, claim: &ClaimNow) {
+        self.permitted = claim.judged();
     }
 
-    /// Notes that this claim may not be used. Another one is made later.
-    pub(super) fn refuse(&mut self, claim: &AttachmentClaim, why: String, now: Instant) {
-        self.refused = Some(claim.uid.clone());
+    /// Notes that what this claim has may not be used. Another claim is made later.
+    pub(super) fn refuse(&mut self, claim: &ClaimNow, why: String, now: Instant) {
+        self.refused = claim.judged();
         self.failed(Finding::new(AllocatedReason::Refused, why), now);
     }
 }
@@ -200,6 +220,7 @@ pub(super) fn next(seen: &Seen<'_>, memory: &mut Memory, now: Instant) -> Step {
         }
         return undo(seen).unwrap_or(Step::Wait(None));
     };
+    memory.gone = None;
     let status = object.status.clone().unwrap_or_default();
     match &status.node {
         Some(_) if is(object, AllocatedReason::TYPE, "True") => held(seen, object, &status, memory, now),
@@ -241,7 +262,14 @@ fn held(
         seen.evicted.map(|device| Finding::new(Evicted, device))
     };
     match why {
-        Some(why) => Step::Write(Change::Revoked(why)),
+        Some(why) => {
+            // The scheduler may allocate at once what would be taken away again.
+            if matches!(why.reason, Evicted | ClaimDeleted) {
+                memory.pod = status.pod_uid.clone().unwrap_or_default();
+                memory.failed(why.clone(), now);
+            }
+            Step::Write(Change::Revoked(why))
+        }
         None if seen.probe.is_some_and(|probe| !probe.is_deleted) => Step::DeleteProbe,
         None => agent_away(seen, object, memory, now),
     }
@@ -378,10 +406,11 @@ fn allocated(seen: &Seen<'_>, memory: &Memory, pod: &Target, node: &str) -> Opti
     if is_elsewhere || claim.is_deleted {
         return undo(seen);
     }
-    if memory.refused.as_ref() == Some(&claim.place.uid) {
+    let judged = claim.judged();
+    if memory.refused == judged {
         return undo(seen);
     }
-    if memory.permitted.as_ref() != Some(&claim.place.uid) {
+    if memory.permitted != judged {
         return Some(Step::Judge);
     }
     Some(if !allocation.is_ours {

@@ -20,6 +20,8 @@ struct World {
     probe: Option<ProbeNow>,
     /// How many claims there were.
     claims: u32,
+    /// How many allocations there were.
+    allocations: u32,
     /// Whether the claim has the finalizer that keeps it.
     is_kept: bool,
     /// Claims by which an agent has a pod attached, with the node.
@@ -54,6 +56,7 @@ impl World {
             claim: None,
             probe: None,
             claims: 0,
+            allocations: 0,
             is_kept: true,
             attached: Vec::new(),
             is_full: false,
@@ -84,18 +87,14 @@ impl World {
         find(&conditions, AllocatedReason::TYPE).map(|one| one.reason.clone()).unwrap_or_default()
     }
 
-    /// Whether the API server has not changed since `view`, as far as a write that names a version needs it.
-    fn is_as(&self, view: &Self) -> bool {
-        self.claim == view.claim && self.is_same_object(view)
-    }
-
     fn is_same_object(&self, view: &Self) -> bool {
         json!(self.object) == json!(view.object)
     }
 
     /// Does a step that was decided on an earlier `view`. The API server refuses what does not fit.
     fn take(&mut self, step: Step, view: &Self) {
-        let is_current = self.is_as(view);
+        // What names the version of the claim says nothing of the object, and the other way round.
+        let is_same_claim = self.claim == view.claim;
         match step {
             Step::Wait(_) => {}
             Step::Finalize | Step::LetGo if !self.is_same_object(view) => {}
@@ -124,16 +123,17 @@ impl World {
             Step::Judge => {
                 let Some(claim) = view.claim.as_ref() else { return };
                 match self.is_forbidden {
-                    true => self.memory.refuse(&claim.place, "no".to_owned(), self.now),
-                    false => self.memory.permit(&claim.place),
+                    true => self.memory.refuse(claim, "no".to_owned(), self.now),
+                    false => self.memory.permit(claim),
                 }
             }
-            Step::Reserve if is_current => {
+            Step::Reserve if is_same_claim => {
                 let allocation = self.claim.as_mut().and_then(|claim| claim.allocation.as_mut());
                 allocation.into_iter().for_each(|allocation| allocation.is_ours = true);
             }
             Step::DeleteProbe => self.probe = None,
-            Step::Deallocate if is_current => {
+            // An object that exists is asked for its version first.
+            Step::Deallocate if is_same_claim && (view.object.is_none() || self.is_same_object(view)) => {
                 self.assert_not_in_use();
                 self.claim.iter_mut().for_each(|claim| claim.allocation = None);
             }
@@ -147,7 +147,7 @@ impl World {
                 if let Some(object) = &mut self.object {
                     object.status = Some(change.status(object, &at()));
                 }
-                if is_allocated && is_current {
+                if is_allocated && is_same_claim {
                     let claim = self.claim.as_ref().and_then(|claim| claim.allocation.as_ref()).unwrap();
                     assert!(claim.is_ours && !claim.is_others, "{claim:?}");
                 }
@@ -170,8 +170,9 @@ impl World {
             None if self.is_full => probe.message = "cannot allocate all claims".to_owned(),
             None if claim.is_deleted => {}
             None => {
-                claim.allocation =
-                    Some(Allocation { node: Some(probe.node.clone()), is_ours: false, is_others: true });
+                self.allocations += 1;
+                let (node, devices) = (Some(probe.node.clone()), self.allocations.to_string());
+                claim.allocation = Some(Allocation { node, devices, is_ours: false, is_others: true });
             }
             Some(allocation) => allocation.is_others = false,
         }
@@ -313,6 +314,47 @@ fn a_network_that_is_not_for_the_namespace_is_given_back_unused() {
     world.is_forbidden = false;
     world.settle();
     assert_eq!(world.reason(), "Allocated");
+}
+
+#[test]
+fn a_permission_is_for_what_was_judged_and_not_for_what_the_claim_has_later() {
+    let mut world = World::new();
+    world.settle();
+    let (object, mut memory) = (World::new().object.unwrap(), world.memory.clone());
+    let object = NetworkAttachment { metadata: world.object.clone().unwrap().metadata, ..object };
+    let mut claim = world.claim.clone().unwrap();
+    let mut step = |claim: &ClaimNow| {
+        let seen = Seen { object: Some(&object), claim: Some(claim), ..world.seen() };
+        next(&seen, &mut memory, world.now)
+    };
+    assert!(matches!(step(&claim), Step::Write(Change::Allocated { .. })));
+    claim.allocation.as_mut().unwrap().devices = "others".to_owned();
+    assert!(matches!(step(&claim), Step::Judge));
+}
+
+#[test]
+fn an_object_that_is_there_again_is_not_gone() {
+    let mut world = World::new();
+    world.settle();
+    let mut memory = world.memory.clone();
+    let mut step = |object, seconds| {
+        let seen = Seen { object, ..world.seen() };
+        next(&seen, &mut memory, world.now + Duration::from_secs(seconds))
+    };
+    step(None, 0);
+    step(world.object.as_ref(), 1);
+    assert!(matches!(step(None, ORPHAN_TIME.as_secs()), Step::Wait(Some(_))));
+}
+
+#[test]
+fn what_is_taken_away_is_not_asked_for_again_at_once() {
+    let mut world = World::new();
+    world.settle();
+    world.claim.as_mut().unwrap().is_deleted = true;
+    let begin = world.now;
+    world.settle();
+    assert_eq!(world.reason(), "Allocated");
+    assert!(world.now - begin >= FIRST_RETRY, "{:?}", world.now - begin);
 }
 
 #[test]

@@ -101,6 +101,7 @@ pub(super) fn claim_now(claim: &ResourceClaim, owner: &str) -> Option<ClaimNow> 
     let is_ours = |entry: &ResourceClaimConsumerReference| is_reservation(entry, owner);
     let allocation = status.allocation.map(|allocation| Allocation {
         node: allocation.node_selector.as_ref().and_then(only_node),
+        devices: json!([allocation.allocation_timestamp, allocation.devices]).to_string(),
         is_ours: reserved.iter().any(is_ours),
         is_others: !reserved.iter().all(is_ours),
     });

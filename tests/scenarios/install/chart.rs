@@ -20,7 +20,7 @@ pub fn the_chart_has_no_mistakes(test: &Test<'_>) -> Result<()> {
     let packed = helm.template(&package, &[])?;
     ensure!(packed == helm.template(&chart, &[])?, "the package differs");
     ensure!(
-        packed.matches("kind: CustomResourceDefinition").count() == 5,
+        packed.matches("kind: CustomResourceDefinition").count() == 6,
         "it does not have all definitions"
     );
     Ok(())
