@@ -90,7 +90,7 @@ manuals "$own/controller/usr/bin/netclaimctl" "$work/manuals"
 for image in agent controller; do
   # Both architectures have the same crates.
   mapfile -t programs < <(find "$own/$image/usr/bin" "$own/$image/usr/libexec" -type f 2>/dev/null)
-  deploy/release/sbom.sh "netclaim-$image" "$version" "${programs[@]}" >"$out/netclaim-$image.cdx.json"
+  deploy/release/sbom.sh "netclaim-$image" "$version" "$out/THIRD-PARTY.txt" "${programs[@]}" >"$out/netclaim-$image.cdx.json"
 done
 for arch in "${architectures[@]}"; do
   cp -r "$work/manuals" "$work/$arch-cli"
