@@ -38,7 +38,7 @@ test: lint ## Everything that checks netclaim, tests on a real cluster included 
 	NETCLAIM_CNI_BIN=$$(. tests/node/lib.sh && echo "$$plugins_bin") tests/lanes.sh
 
 .PHONY: test-fresh
-test-fresh: ## make demo and make test in a new, minimal Debian that has only Rust and Go (root; an hour and a half)
+test-fresh: ## make demo and make test in a new, minimal Debian, or Ubuntu (NETCLAIM_FRESH_SUITE=noble), that has only Rust and Go (root; an hour and a half)
 	@tests/fresh.sh
 
 .PHONY: shell

@@ -8,6 +8,8 @@
 # installed first; what it makes is kept in $NETCLAIM_CACHE/fresh-target.
 #
 # NETCLAIM_FRESH_DIR: the folder (default /var/tmp/netclaim-fresh). After a failure it stays until the next run.
+# NETCLAIM_FRESH_SUITE=noble: Ubuntu 24.04 instead of this machine's Debian, from NETCLAIM_FRESH_MIRROR (archive.ubuntu.com). With
+# `jammy` it is Ubuntu 22.04.
 set -euo pipefail
 # shellcheck source=node/cluster.sh
 . "$(dirname "${BASH_SOURCE[0]}")/node/cluster.sh"
@@ -90,15 +92,39 @@ flock -n "$lock" || die "another run is using $fresh"
 rm -rf --one-file-system "$debian"
 mkdir "$debian"
 
-# The machine's release of Debian, from its mirror of the package debootstrap.
-# shellcheck source=/dev/null
-suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-mirror=$(apt-get download --print-uris debootstrap | sed -n "s|^'\(.*\)/pool/.*|\1|p")
-[[ -n $mirror ]] || die "apt-get does not know where debootstrap comes from: apt-get update"
+# ubuntu_key DIR: fetches the key of Ubuntu's archive, which Debian does not have, from the archive. It is known by its fingerprint.
+ubuntu_key() {
+  wget -q -O "$1/keyring.deb" "$mirror/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb" &&
+    dpkg-deb --fsys-tarfile "$1/keyring.deb" | tar -xO ./usr/share/keyrings/ubuntu-archive-keyring.gpg >"$1/all.gpg" &&
+    gpg --quiet --homedir "$1" --no-default-keyring --keyring "$1/all.gpg" \
+      --export F6ECB3762474EDA9D21B7022871920D1991BC93C >"$1/archive.gpg" &&
+    [[ -s $1/archive.gpg ]]
+}
+
 eval "$(apt-config shell http_proxy Acquire::http::Proxy https_proxy Acquire::https::Proxy)"
 [[ -z ${http_proxy:-} ]] || export http_proxy
 [[ -z ${https_proxy:-} ]] || export https_proxy
-step "a fresh Debian $suite in $debian" "$cache/log/fresh.log" debootstrap --variant=minbase "$suite" "$debian" "$mirror"
+suite=${NETCLAIM_FRESH_SUITE:-}
+case $suite in
+jammy | noble)
+  mirror=${NETCLAIM_FRESH_MIRROR:-http://archive.ubuntu.com/ubuntu}
+  packages gpg:gpg wget:wget
+  keys=$(mktemp -d)
+  ubuntu_key "$keys" || die "the key of $mirror is not there, or is not the one that is known"
+  step "a fresh Ubuntu $suite in $debian" "$cache/log/fresh.log" debootstrap --variant=minbase --components=main,universe \
+    --keyring="$keys/archive.gpg" "$suite" "$debian" "$mirror" gutsy
+  rm -r "$keys"
+  ;;
+"")
+  # The machine's release of Debian, from its mirror of the package debootstrap.
+  # shellcheck source=/dev/null
+  suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+  mirror=$(apt-get download --print-uris debootstrap | sed -n "s|^'\(.*\)/pool/.*|\1|p")
+  [[ -n $mirror ]] || die "apt-get does not know where debootstrap comes from: apt-get update"
+  step "a fresh Debian $suite in $debian" "$cache/log/fresh.log" debootstrap --variant=minbase "$suite" "$debian" "$mirror"
+  ;;
+*) die "NETCLAIM_FRESH_SUITE is noble, jammy or empty, and not $suite" ;;
+esac
 apt-config dump | grep -E '^Acquire::(https?|Check|Retries)' >"$debian/etc/apt/apt.conf.d/90machine" || true
 for file in /etc/resolv.conf /etc/hosts; do
   cp -L "$file" "$debian$file"
