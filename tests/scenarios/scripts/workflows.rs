@@ -1,5 +1,8 @@
 //! The workflows say what is there: targets of the Makefile, scripts, jobs, and actions by their digests.
 
+// As in main.rs: helpers that tests share.
+#![allow(clippy::expect_used, clippy::panic)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
