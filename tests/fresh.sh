@@ -8,7 +8,7 @@
 # installed first; what it makes is kept in $NETCLAIM_CACHE/fresh-target.
 #
 # NETCLAIM_FRESH_DIR: the folder (default /var/tmp/netclaim-fresh). After a failure it stays until the next run.
-# NETCLAIM_FRESH_SUITE=noble: Ubuntu 24.04 instead of this machine's Debian, from NETCLAIM_FRESH_MIRROR (archive.ubuntu.com). With
+# NETCLAIM_FRESH_SUITE=noble: Ubuntu 24.04 instead of this machine's Debian, from the mirror NETCLAIM_FRESH_MIRROR. With
 # `jammy` it is Ubuntu 22.04.
 set -euo pipefail
 # shellcheck source=node/cluster.sh
@@ -107,7 +107,8 @@ eval "$(apt-config shell http_proxy Acquire::http::Proxy https_proxy Acquire::ht
 suite=${NETCLAIM_FRESH_SUITE:-}
 case $suite in
 jammy | noble)
-  mirror=${NETCLAIM_FRESH_MIRROR:-http://archive.ubuntu.com/ubuntu}
+  mirror=${NETCLAIM_FRESH_MIRROR:-}
+  [[ -n $mirror ]] || die "NETCLAIM_FRESH_MIRROR is not set: it is the URL of a mirror of Ubuntu's archive"
   packages gpg:gpg wget:wget
   keys=$(mktemp -d)
   ubuntu_key "$keys" || die "the key of $mirror is not there, or is not the one that is known"

@@ -262,8 +262,8 @@ impl<N: Plugins> Keeper<N> {
         }
     }
 
-    /// Detaches what the journal has of an object, as far as it is `selected`, and what it has of a claim that
-    /// is named. Returns when every owed DEL is done, and says meanwhile in the object what fails.
+    /// Detaches what the journal has of an object, as far as it is `selected`, and what it has of a claim
+    /// that is named. Returns when every owed DEL is done, and says meanwhile in the object what fails.
     ///
     /// The claim is named where nothing may be left of it: its file may be unreadable, which only the release
     /// tells.
