@@ -159,13 +159,7 @@ impl Waiting {
     async fn is_attached(&self, api: &Api<NetworkAttachment>, name: &str) -> Result<String, String> {
         let deadline = self.deadline();
         loop {
-            let object = match read(api, name).await {
-                Err(_) if Instant::now() < deadline => {
-                    sleep(LOOK_INTERVAL).await;
-                    continue;
-                }
-                read => read?,
-            };
+            let object = read(api, name, deadline).await?;
             let object = object.ok_or_else(|| format!("NetworkAttachment {name} was deleted meanwhile"))?;
             let State { is_attached, is_refused, text } = State::of(&object);
             if is_attached {
@@ -183,13 +177,7 @@ impl Waiting {
         let deadline = self.deadline();
         let mut uid = None;
         loop {
-            let object = match read(api, name).await {
-                Err(_) if Instant::now() < deadline => {
-                    sleep(LOOK_INTERVAL).await;
-                    continue;
-                }
-                read => read?,
-            };
+            let object = read(api, name, deadline).await?;
             let Some(object) = object else { return Ok(()) };
             if uid.get_or_insert_with(|| object.uid()) != &object.uid() {
                 return Ok(());
@@ -206,9 +194,21 @@ impl Waiting {
     }
 }
 
-async fn read(api: &Api<NetworkAttachment>, name: &str) -> Result<Option<NetworkAttachment>, String> {
-    let read = api.get_opt(name).await;
-    read.map_err(|error| format!("cannot read NetworkAttachment {name}: {}", error_chain(&error)))
+/// Reads the object. What fails is tried again until the deadline.
+async fn read(
+    api: &Api<NetworkAttachment>,
+    name: &str,
+    deadline: Instant,
+) -> Result<Option<NetworkAttachment>, String> {
+    loop {
+        match api.get_opt(name).await {
+            Ok(object) => return Ok(object),
+            Err(_) if Instant::now() < deadline => sleep(LOOK_INTERVAL).await,
+            Err(error) => {
+                return Err(format!("cannot read NetworkAttachment {name}: {}", error_chain(&error)));
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -621,17 +621,15 @@ impl Hands {
     }
 
     async fn patch_claim(&self, claim: &ResourceClaim, patch: Value) -> kube::Result<Outcome> {
-        let params = PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
-        self.claims.patch_status(&claim.name_any(), &params, &Patch::Merge(patch)).await?;
+        self.claims.patch_status(&claim.name_any(), &of_controller(), &Patch::Merge(patch)).await?;
         Ok(Outcome::Done)
     }
 
     /// Fails with 409 if the object has another version. The claim's does not change when the object becomes
     /// Allocated, so that a replica that is late could release what an agent attaches.
     async fn confirm(&self, object: &NetworkAttachment) -> kube::Result<()> {
-        let params = PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(json!({"metadata": objects::version(object)}));
-        self.api(object).patch_status(&object.name_any(), &params, &patch).await.map(drop)
+        self.api(object).patch_status(&object.name_any(), &of_controller(), &patch).await.map(drop)
     }
 
     async fn create_claim(&self, object: &NetworkAttachment) -> kube::Result<Outcome> {
@@ -703,10 +701,9 @@ impl Hands {
         };
         let at = Time(Timestamp::now());
         let status = change.status(object, &at);
-        let params = PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
         let patch = json!({"metadata": objects::version(object), "status": replacing(object, &status)});
         let written =
-            self.api(object).patch_status(&object.name_any(), &params, &Patch::Merge(patch)).await?;
+            self.api(object).patch_status(&object.name_any(), &of_controller(), &Patch::Merge(patch)).await?;
         if let Some(why) = warning {
             match why.reason {
                 AllocatedReason::NotAllocated => self.count_probe(ProbeOutcome::NotAllocated),
@@ -738,6 +735,10 @@ impl Hands {
         let missing: Vec<Option<String>> = missing.buffer_unordered(REQUESTS).try_collect().await?;
         Ok(Away { nodes, gone: missing.into_iter().flatten().collect() })
     }
+}
+
+fn of_controller() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
 }
 
 /// Returns what people have to know.

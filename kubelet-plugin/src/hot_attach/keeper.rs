@@ -166,7 +166,7 @@ impl<N: Plugins> Keeper<N> {
                 }
             };
             tokio::select! {
-                () = doing => if wanted.borrow().clone() == Wanted::Gone { return },
+                () = doing => if *wanted.borrow() == Wanted::Gone { return },
                 changed = wanted.changed() => if changed.is_err() { return },
             }
         }
@@ -378,9 +378,8 @@ impl<N: Plugins> Keeper<N> {
 /// Returns the UID of the NetworkAttachment that an attachment is for.
 fn object_of(owner: &Owner) -> Option<&str> {
     let noted = owner.network_attachment.as_ref().map(|by| by.uid.as_str());
-    // An agent of before NetworkAttachments, after a rollback, has written the record without it.
-    let is_elsewhere = owner.claim.namespace != owner.pod.namespace;
-    noted.or_else(|| owner.claim.name.strip_prefix(attachment_name("").as_str()).filter(|_| is_elsewhere))
+    let of_claim = || owner.claim.name.strip_prefix(attachment_name("").as_str());
+    noted.or_else(|| of_claim().filter(|_| owner.has_claim_elsewhere()))
 }
 
 /// Whether an error says nothing about the claim.

@@ -196,6 +196,12 @@ impl fmt::Display for Owner {
 }
 
 impl Owner {
+    /// Whether the claim is in another namespace than its pod, as only those of NetworkAttachments are. An
+    /// agent of before them, after a rollback, has written the record without the NetworkAttachment.
+    pub(crate) fn has_claim_elsewhere(&self) -> bool {
+        self.claim.namespace != self.pod.namespace
+    }
+
     /// Whether the kubelet may give the claim to another pod: it is named, and not made for one.
     pub(crate) fn may_be_shared(&self) -> bool {
         self.pod_claim_name.is_none() && self.network_attachment.is_none()
@@ -224,8 +230,6 @@ impl attach::Owner for Owner {
         if let Some(by) = &self.network_attachment {
             return Some(attach::Hot { sandbox_id: &by.sandbox_id, since: &by.created });
         }
-        // An agent of before NetworkAttachments, after a rollback, has written the record without it. Other
-        // claims are in the namespace of their pod.
-        (self.claim.namespace != self.pod.namespace).then_some(attach::Hot { sandbox_id: "", since: "" })
+        self.has_claim_elsewhere().then_some(attach::Hot { sandbox_id: "", since: "" })
     }
 }
