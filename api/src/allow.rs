@@ -32,6 +32,10 @@ pub struct Allow {
     /// Claims may have the pod's default route lead by the network (`defaultRoute`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_route: Option<Allowed>,
+    /// Claims may have the network as the primary one of their pod (`primary`). NetworkPolicies of the
+    /// cluster do not hold for such a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub primary: Option<Allowed>,
     /// CNI_ARGS that claims may pass to the plugins (`args`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<AllowedArgs>,
@@ -117,6 +121,7 @@ impl Allow {
             Setting::Bandwidth => self.bandwidth.is_some(),
             Setting::PortMappings => self.port_mappings.is_some(),
             Setting::DefaultRoute => self.default_route.is_some(),
+            Setting::Primary => self.primary.is_some(),
         }
     }
 
@@ -128,6 +133,7 @@ impl Allow {
             Setting::Bandwidth => &mut self.bandwidth,
             Setting::PortMappings => &mut self.port_mappings,
             Setting::DefaultRoute => &mut self.default_route,
+            Setting::Primary => &mut self.primary,
         };
         *allowed = Some(Allowed {});
     }

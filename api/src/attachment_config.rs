@@ -46,6 +46,10 @@ pub struct AttachmentConfig {
     /// and a gateway. `eth0` stays for pods, Services and the node, and for answers to what came by it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub default_route: bool,
+    /// The attachment is the pod's primary network: its interface is `eth0`, and its addresses are those of
+    /// the pod, for Services and probes. The pod needs the RuntimeClass of primary networks.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub primary: bool,
     /// CNI_ARGS for the plugins, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
@@ -138,7 +142,20 @@ pub(crate) fn arg_name_problem(name: &str) -> Option<&'static str> {
     }
 }
 
+/// The interface of a pod's primary network, as the kubelet and the container runtime call it.
+pub const PRIMARY_INTERFACE: &str = "eth0";
+
 impl AttachmentConfig {
+    /// Returns what a primary network cannot have.
+    pub(crate) fn primary_problems(&self) -> impl Iterator<Item = Invalid> {
+        let name = self.interface_name.as_ref().filter(|_| self.primary);
+        let name = name.map(|_| "the interface of a primary network is eth0: remove it");
+        let routes = (self.primary && self.default_route)
+            .then_some("the default route of a primary network is that of its addresses: remove it");
+        let named = name.map(|problem| Invalid::new("interfaceName", problem));
+        named.into_iter().chain(routes.map(|problem| Invalid::new("defaultRoute", problem)))
+    }
+
     /// Sets what `later` sets: field by field, and maps by key.
     pub(crate) fn overlay(&mut self, later: &Self) {
         let Self {
@@ -149,6 +166,7 @@ impl AttachmentConfig {
             bandwidth,
             port_mappings,
             default_route,
+            primary,
             args,
             parameters,
         } = later.clone();
@@ -168,6 +186,7 @@ impl AttachmentConfig {
             self.port_mappings = port_mappings;
         }
         self.default_route |= default_route;
+        self.primary |= primary;
         self.args.extend(args);
         self.parameters.extend(parameters);
     }
@@ -182,6 +201,7 @@ impl AttachmentConfig {
                 format!("{:?} is the pod's own interface: choose another name", name.as_str()),
             ));
         }
+        problems.extend(self.primary_problems());
         for (field, rate) in
             self.bandwidth.iter().flat_map(|b| [("ingress", b.ingress), ("egress", b.egress)])
         {

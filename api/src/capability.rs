@@ -26,6 +26,7 @@ pub(crate) fn capability_args(
         bandwidth,
         port_mappings,
         default_route: _,
+        primary: _,
         args: _,
         parameters: _,
     } = config;
@@ -111,7 +112,7 @@ mod tests {
                 Setting::Mac => json!("02:00:00:00:00:01"),
                 Setting::Bandwidth => json!({"ingress": "1M", "egress": "1M"}),
                 Setting::PortMappings => json!([{"hostPort": 8080, "containerPort": 80}]),
-                Setting::DefaultRoute => json!(true),
+                Setting::DefaultRoute | Setting::Primary => json!(true),
             };
             let allow: Allow = serde_json::from_value(json!({name: {}})).expect(name);
             assert!(allow.allows(setting), "{name}");

@@ -77,6 +77,9 @@ pub struct Merged {
     pub asked: Asked,
     /// Whether the pod's default route leads by the attachment: [`KEPT`] has to be in the scope then.
     pub default_route: bool,
+    /// Whether the attachment is the pod's primary network, and has no other name than
+    /// [`PRIMARY_INTERFACE`](crate::PRIMARY_INTERFACE).
+    pub primary: bool,
     template: Template,
     /// What finalizes the attachment.
     finalizer: Option<Template>,
@@ -166,16 +169,30 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
             settings.parameters.entry(name.clone()).or_insert_with(|| default.clone());
         }
     }
+    if let Some(problem) = settings.primary_problems().next() {
+        return Err(problem);
+    }
     let asked = asked(base, &mut settings)?;
     let capability_args = capability_args(&settings, &template.conflist, granted)?;
-    let AttachmentConfig { interface_name, default_route, args, parameters, .. } = settings;
+    let AttachmentConfig { interface_name, default_route, primary, args, parameters, .. } = settings;
     if default_route && let Some(Value::Array(plugins)) = template.conflist.get_mut("plugins") {
         // It goes by the gateway that the plugins before it report.
         plugins.push(json!({"type": ROUTE_PLUGIN, "keep": format!("${{{KEPT}}}")}));
     }
     let if_name = interface_name;
     let finalizer = finalizer_of(base);
-    Ok(Merged { if_name, parameters, args, capability_args, asked, default_route, template, finalizer })
+    let merged = Merged {
+        if_name,
+        parameters,
+        args,
+        capability_args,
+        asked,
+        default_route,
+        primary,
+        template,
+        finalizer,
+    };
+    Ok(merged)
 }
 
 /// Takes the addresses out of the settings that the ClaimNetwork's `addresses` serve: no plugin has to take
@@ -678,6 +695,29 @@ mod tests {
             let resolved = merged.resolve("netclaim-x", scope).expect("resolves");
             assert_eq!(validate(resolved.raw().as_bytes()), []);
         }
+    }
+
+    #[test]
+    fn a_primary_network_has_no_other_name_and_no_route_of_its_own() {
+        let class = |config| layer(Author::Class, config);
+        let spec = network(json!({}));
+        let of = |layers: &[Layer]| merge(Base::Network(&storage(), &spec), layers, None);
+        let merged = of(&[class(json!({"primary": true}))]).expect("merges");
+        assert!(merged.primary && merged.if_name.is_none());
+        let named = layer(Author::Claim, json!({"interfaceName": "data0"}));
+        let error = of(&[class(json!({"primary": true})), named]).expect_err("refused").to_string();
+        assert_eq!(error, "interfaceName: the interface of a primary network is eth0: remove it");
+        let error = refused(json!({}), json!({"primary": true}));
+        assert!(
+            error.contains("primary: ClaimNetwork \"storage\" does not allow claims to set it"),
+            "{error}"
+        );
+        let route = layer(Author::Class, json!({"defaultRoute": true}));
+        let error = of(&[class(json!({"primary": true})), route]).expect_err("refused").to_string();
+        assert_eq!(
+            error,
+            "defaultRoute: the default route of a primary network is that of its addresses: remove it"
+        );
     }
 
     #[test]

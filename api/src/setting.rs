@@ -2,7 +2,7 @@
 
 use crate::AttachmentConfig;
 
-/// What a claim may set if the admin allows it. Plugins take all but one as a CNI capability.
+/// What a claim may set if the admin allows it. Plugins take all but two as a CNI capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setting {
     /// IP addresses.
@@ -15,12 +15,14 @@ pub enum Setting {
     PortMappings,
     /// Whether the pod's default route leads by the network.
     DefaultRoute,
+    /// Whether the network is the pod's primary one.
+    Primary,
 }
 
 impl Setting {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Ips, Self::Mac, Self::Bandwidth, Self::PortMappings, Self::DefaultRoute];
+    pub const ALL: [Self; 6] =
+        [Self::Ips, Self::Mac, Self::Bandwidth, Self::PortMappings, Self::DefaultRoute, Self::Primary];
 
     /// The name of the field in `allow` and in an [`AttachmentConfig`], of CNI's capability, and of Multus'
     /// key.
@@ -31,12 +33,14 @@ impl Setting {
             Self::Bandwidth => "bandwidth",
             Self::PortMappings => "portMappings",
             Self::DefaultRoute => "defaultRoute",
+            Self::Primary => "primary",
         }
     }
 
-    /// Whether a plugin of the network has to take it. For the default route the agent adds a plugin.
+    /// Whether a plugin of the network has to take it. For the default route the agent adds a plugin, and
+    /// for a primary network it gives the plugins another name of the interface.
     pub const fn is_capability(self) -> bool {
-        !matches!(self, Self::DefaultRoute)
+        !matches!(self, Self::DefaultRoute | Self::Primary)
     }
 }
 
@@ -52,6 +56,7 @@ impl AttachmentConfig {
             bandwidth,
             port_mappings,
             default_route,
+            primary,
             args: _,
             parameters: _,
         } = self;
@@ -63,6 +68,7 @@ impl AttachmentConfig {
             (of(Setting::Bandwidth), bandwidth.is_some()),
             (of(Setting::PortMappings), !port_mappings.is_empty()),
             (of(Setting::DefaultRoute), *default_route),
+            (of(Setting::Primary), *primary),
         ];
         all.into_iter().filter(|(_, is_set)| *is_set).map(|(found, _)| found)
     }
@@ -78,6 +84,7 @@ impl AttachmentConfig {
             Some((_, Setting::Bandwidth)) => self.bandwidth = None,
             Some((_, Setting::PortMappings)) => self.port_mappings.clear(),
             Some((_, Setting::DefaultRoute)) => self.default_route = false,
+            Some((_, Setting::Primary)) => self.primary = false,
             None => {}
         }
         found.is_some()

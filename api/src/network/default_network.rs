@@ -173,6 +173,9 @@ impl DefaultNetwork {
 const BEYOND: &str = "selects namespaces that spec.namespaces does not, whose pods would wait for ever: write the requirements of \
                       spec.namespaces here, too";
 
+const NOT_BY_DEFAULT: &str = "pods of the namespaces without the RuntimeClass of primary networks would not start: remove it, and set it in \
+                              claims";
+
 const OF_ONE_POD: &str = "no two pods may have the same, and each pod of the namespaces would get it: remove it, and set it in claims";
 
 impl ClaimNetworkSpec {
@@ -219,7 +222,9 @@ impl ClaimNetworkSpec {
             ("portMappings", !port_mappings.is_empty()),
         ];
         let of_one_pod = of_one_pod.into_iter().filter(|(_, is_set)| *is_set);
-        let of_one_pod = of_one_pod.map(|(field, _)| Invalid::new(field, OF_ONE_POD)).collect::<Vec<_>>();
+        let of_one_pod = of_one_pod.map(|(field, _)| Invalid::new(field, OF_ONE_POD));
+        let primary = config.primary.then(|| Invalid::new(Setting::Primary.as_str(), NOT_BY_DEFAULT));
+        let of_one_pod = of_one_pod.chain(primary).collect::<Vec<_>>();
         let refused =
             if of_one_pod.is_empty() { self.allow.permits(config, "spec.allow").err() } else { None };
         let problems = config.problems().into_iter().chain(of_one_pod).chain(refused);

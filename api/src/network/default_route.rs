@@ -37,13 +37,16 @@ impl ClaimNetworkSpec {
 
     /// Returns the warning for a network that gives no address, and so no gateway for `defaultRoute`.
     pub(super) fn no_gateway(&self) -> Option<Invalid> {
-        let gives_addresses =
-            self.addresses.is_some() || self.plugins().any(|conf| conf.contains_key("ipam"));
-        (self.allow.default_route.is_some() && !gives_addresses).then(|| {
+        (self.allow.default_route.is_some() && !self.gives_addresses()).then(|| {
             let problem = "the network gives no addresses, so that pods with defaultRoute have no gateway and do not start: add \
                            spec.addresses or an IPAM, or remove it";
             Invalid::new("spec.allow.defaultRoute", problem)
         })
+    }
+
+    /// Whether its attachments get addresses.
+    pub(super) fn gives_addresses(&self) -> bool {
+        self.addresses.is_some() || self.plugins().any(|conf| conf.contains_key("ipam"))
     }
 
     /// Routes in tables where the reference plugins do not find them.
@@ -64,7 +67,7 @@ impl ClaimNetworkSpec {
 
     /// Returns likely mistakes in the routes of the AddressPool that the ClaimNetwork draws from.
     pub fn route_warnings_of(&self, pool: &AddressPoolSpec) -> Vec<Invalid> {
-        let routes = if self.has_table() { Vec::new() } else { routes_of(pool) };
+        let routes = if self.has_table() || self.is_for_primary() { Vec::new() } else { routes_of(pool) };
         let said = |(route, family)| {
             let problem = format!("routes[{route}].dst of the pool {}", why(family));
             Invalid::new("spec.addresses.poolName", problem)
@@ -80,7 +83,8 @@ impl ClaimNetworkSpec {
 
     /// Returns the default routes that plugins add, with their fields.
     fn default_routes(&self) -> Vec<(String, Family)> {
-        if self.has_table() {
+        // The primary network of a pod has to have one.
+        if self.has_table() || self.is_for_primary() {
             return Vec::new();
         }
         let inline = self.addresses.as_ref().and_then(NetworkAddresses::inline);

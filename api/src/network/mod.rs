@@ -11,6 +11,7 @@ mod namespaces;
 mod node_network;
 mod on_failure;
 pub mod overlap;
+mod primary;
 mod repair;
 mod traffic_metrics;
 mod validation;

@@ -144,6 +144,7 @@ impl ClaimNetworkSpec {
             .chain(none_reserved)
             .chain(self.default_warnings())
             .chain(self.default_route_warnings())
+            .chain(self.primary_warnings())
             .chain(self.no_gateway())
             .chain(self.table_warnings())
             .chain(self.node_warnings())
@@ -640,6 +641,55 @@ mod tests {
                 "spec.cni.plugins[0].vlanId: `${parameters.vlan}` may become 9223372036854775807: 9223372036854775807 is out \
                  of range; write a number from 0 to 4094"
             ]
+        );
+    }
+
+    #[test]
+    fn a_primary_network_needs_addresses_and_a_way_to_its_node() {
+        let of = |plugin: Value, allow: &str| {
+            warnings_of(|spec| {
+                spec["allow"] = json!({allow: {}});
+                spec.as_object_mut().expect("an object").remove("capacity");
+                spec["cni"]["plugins"] = json!([plugin]);
+            })
+        };
+        let bare = json!({"type": "macvlan", "master": "${uplink.name}"});
+        let warned = of(bare.clone(), "primary");
+        assert!(
+            warned.iter().any(|w| w.starts_with("spec.allow.primary: the node does not reach")),
+            "{warned:?}"
+        );
+        assert!(warned.iter().any(|w| w.starts_with("spec.allow.primary: the network gives no addresses")));
+        assert!(!of(bare, "mac").iter().any(|warning| warning.contains("primary")));
+        let subnet = json!([[{"subnet": "10.0.0.0/24"}]]);
+        let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+        let ptp = json!({"type": "ptp", "ipam": {"type": "host-local", "ranges": subnet, "routes": routes}});
+        assert_eq!(of(ptp, "primary"), [""; 0], "its default routes are the pod's own");
+    }
+
+    #[test]
+    fn a_class_makes_primary_networks_and_defaults_do_not() {
+        let class = |defaults: Value| {
+            problems_of(|spec| spec["deviceClasses"] = json!([{"name": "own", "defaults": defaults}]))
+        };
+        assert_eq!(class(json!({"primary": true})), [""; 0]);
+        let both = class(json!({"primary": true, "interfaceName": "net1", "defaultRoute": true}));
+        assert_eq!(
+            both,
+            [
+                "spec.deviceClasses[0].defaults.interfaceName: the interface of a primary network is eth0: remove it",
+                "spec.deviceClasses[0].defaults.defaultRoute: the default route of a primary network is that of its addresses: \
+                 remove it",
+            ]
+        );
+        let default = problems_of(|spec| {
+            spec["allow"] = json!({"primary": {}});
+            let selector = json!({"matchLabels": {"team": "a"}});
+            spec["default"] = json!({"namespaceSelector": selector, "attachment": {"primary": true}});
+        });
+        assert!(
+            default[0].starts_with("spec.default.attachment.primary: pods of the namespaces"),
+            "{default:?}"
         );
     }
 

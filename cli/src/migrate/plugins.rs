@@ -204,7 +204,7 @@ pub(super) fn takes(plugin: &Map<String, Value>, setting: Setting) -> bool {
             ipam.is_some_and(|ipam| TAKE_IPS.contains(&text(ipam, "type")))
         }
         Setting::Mac => TAKE_MAC.contains(&text(plugin, "type")),
-        Setting::Bandwidth | Setting::PortMappings | Setting::DefaultRoute => false,
+        Setting::Bandwidth | Setting::PortMappings | Setting::DefaultRoute | Setting::Primary => false,
     }
 }
 
@@ -224,6 +224,7 @@ pub(super) fn untaken(setting: Setting) -> &'static str {
              \"capabilities\": {\"bandwidth\": true}}"
         }
         Setting::DefaultRoute => "the agent adds the plugin",
+        Setting::Primary => "no plugin has to take it",
         Setting::PortMappings => {
             "no plugin of the network has the capability, so it had no effect: remove the key, or add {\"type\": \"portmap\", \
              \"capabilities\": {\"portMappings\": true}}"
