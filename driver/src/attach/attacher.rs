@@ -343,6 +343,13 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         self.lock().send(&pod_uid, Command::SandboxUp(sandbox, netns));
     }
 
+    /// Notes a sandbox that the runtime is making, and that it waits for the pod's
+    /// [primary](Plan::is_primary) network. It is attached in no other sandbox.
+    pub fn sandbox_asks(&self, live: LiveSandbox) {
+        let LiveSandbox { pod_uid, sandbox, netns } = live;
+        self.lock().send(&pod_uid, Command::SandboxAsks(sandbox, netns));
+    }
+
     /// Notes why a pod's sandbox cannot be attached to.
     pub fn sandbox_unfit(&self, pod_uid: &str, reason: String) {
         self.lock().send(pod_uid, Command::SandboxUnfit(reason));

@@ -44,6 +44,8 @@ enum SandboxKnowledge {
 #[derive(Debug)]
 pub struct PodDesired {
     sandbox: SandboxKnowledge,
+    /// The sandbox that waits for the pod's [primary](Plan::is_primary) network.
+    asking: Option<String>,
     released: BTreeSet<String>,
     /// A group was released; until the next Prepare the pod is on its way out.
     closing: bool,
@@ -54,7 +56,7 @@ impl PodDesired {
     /// not reported yet.
     pub fn at_start<O>(records: &[Record<O>]) -> Self {
         let sandbox = if records.is_empty() { SandboxKnowledge::None } else { SandboxKnowledge::Unknown };
-        Self { sandbox, released: BTreeSet::new(), closing: false }
+        Self { sandbox, asking: None, released: BTreeSet::new(), closing: false }
     }
 
     /// The pod has this sandbox. Returns whether that is new.
@@ -62,6 +64,21 @@ impl PodDesired {
         let is_new = !self.is_current(&sandbox.id);
         self.sandbox = SandboxKnowledge::Sandbox(sandbox);
         is_new
+    }
+
+    /// The runtime makes this sandbox, and waits for the pod's primary network. Returns whether the sandbox is
+    /// new.
+    pub fn sandbox_asks(&mut self, sandbox: Sandbox) -> bool {
+        self.asking = Some(sandbox.id.clone());
+        self.sandbox_up(sandbox)
+    }
+
+    /// Whether the interface of this primary network is another one's in the pod's sandbox: the runtime has
+    /// not asked for it.
+    pub fn is_forestalled<O: Owner>(&self, record: &Record<O>) -> bool {
+        let is_made = |id: &str| matches!(&record.phase, Phase::Attached { sandbox, .. } if sandbox.id == id);
+        record.plan.is_primary()
+            && self.sandbox().is_some_and(|s| self.asking.as_ref() != Some(&s.id) && !is_made(&s.id))
     }
 
     /// The pod has a sandbox that nothing can be attached to.
@@ -166,7 +183,10 @@ impl PodDesired {
             return desired;
         }
         let mut attachments = records.iter().filter(|other| record.plan.works_on(&other.plan));
-        let rests = |other| machine::next(other, &self.of_attachment(other), boot_id) == Step::Rest;
+        let rests = |other| {
+            !self.is_forestalled(other)
+                && machine::next(other, &self.of_attachment(other), boot_id) == Step::Rest
+        };
         if !self.closing && attachments.all(rests) { desired } else { Desired::Detached }
     }
 
@@ -177,7 +197,9 @@ impl PodDesired {
         match &self.sandbox {
             SandboxKnowledge::Unknown => Desired::Unknown,
             SandboxKnowledge::None => Desired::Detached,
-            SandboxKnowledge::Sandbox(_) if record.is_redone => Desired::Detached,
+            SandboxKnowledge::Sandbox(_) if record.is_redone || self.is_forestalled(record) => {
+                Desired::Detached
+            }
             SandboxKnowledge::Sandbox(sandbox) => Desired::Attached(sandbox.clone()),
         }
     }
@@ -249,14 +271,14 @@ impl PodDesired {
     }
 }
 
-/// Sorts the records of a pod in the order in which attachments are made: finalizers last, and then one hot
-/// group after the other with its own.
+/// Sorts the records of a pod in the order in which attachments are made: the primary network first,
+/// finalizers last, and then one hot group after the other with its own.
 pub fn sort<O: Owner>(records: &mut [Record<O>]) {
     records.sort_by_cached_key(|record| {
         let plan = &record.plan;
         let name = plan.owner.group_name().to_owned();
         let hot = plan.owner.hot().map(|hot| (hot.since.to_owned(), name.clone()));
-        (hot, plan.is_finalizer(), name, plan.index)
+        (hot, plan.is_finalizer(), !plan.is_primary(), name, plan.index)
     });
 }
 
@@ -285,9 +307,9 @@ fn carries<O: Owner>(
 
 #[cfg(test)]
 mod tests {
-    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (one), and the
-    //! hot `c` and `d` (one), each with a finalizer: agents that come, end and are killed, sandboxes,
-    //! releases, failing plugins.
+    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (the primary
+    //! network), and the hot `c` and `d` (one), each with a finalizer: agents that come, end and are killed,
+    //! sandboxes, releases, failing plugins.
 
     use std::collections::btree_map::Entry;
     use std::collections::{BTreeMap, BTreeSet};
@@ -297,11 +319,14 @@ mod tests {
     use serde_json::json;
 
     use super::super::machine::{Event, after};
+    use super::super::plan::PRIMARY_INTERFACE;
     use super::super::record::tests::{Claimant, plan, result, sandbox};
     use super::super::{Gate, PodState};
     use super::*;
 
     const BOOT: &str = "boot";
+    /// The sandbox for which the runtime does not ask for the primary network.
+    const NOT_ASKING: u8 = 0;
 
     #[derive(Debug, Clone)]
     enum Happening {
@@ -430,6 +455,9 @@ mod tests {
             let plans = (0..of).map(|index| {
                 let mut plan = Plan { of, finalizes: finalizes(index), ..plan(claim, index) };
                 plan.owner.rest.extend(hot.clone().map(|hot| ("hot".to_owned(), hot)));
+                if claim == "b" {
+                    plan.spec.if_name = PRIMARY_INTERFACE.parse().expect("a name");
+                }
                 plan
             });
             if !self.agent.desired.is_released(&format!("{claim}-uid")) {
@@ -457,7 +485,8 @@ mod tests {
         fn sandbox_up(&mut self, id: u8) {
             let up = Sandbox { boot_id: BOOT.into(), ..sandbox(&format!("s{id}")) };
             self.sandbox = Some(up.clone());
-            if self.agent.desired.sandbox_up(up) {
+            let desired = &mut self.agent.desired;
+            if if id == NOT_ASKING { desired.sandbox_up(up) } else { desired.sandbox_asks(up) } {
                 self.agent.retries.retry_now(self.now);
             }
             self.cut_short();
@@ -471,14 +500,16 @@ mod tests {
             self.cut_short();
         }
 
-        /// Only what is attached and has nothing to do is made again.
+        /// Only what is attached and has nothing to do is made again, and no primary network.
         fn redo(&mut self, claim: &str) {
             let Agent { records, desired, .. } = &self.agent;
             let is_of_claim = |record: &&Record<Claimant>| {
                 record.plan.owner.group() == format!("{claim}-uid") && !record.plan.is_finalizer()
             };
             let all: Vec<_> = records.iter().filter(is_of_claim).cloned().collect();
-            let is_attached = |record: &Record<Claimant>| matches!(record.phase, Phase::Attached { .. });
+            let is_attached = |record: &Record<Claimant>| {
+                matches!(record.phase, Phase::Attached { .. }) && !record.plan.is_primary()
+            };
             if desired.is_reached(records, BOOT) && all.iter().all(is_attached) {
                 all.into_iter().for_each(|record| self.store(Record { is_redone: true, ..record }));
             }
@@ -520,6 +551,7 @@ mod tests {
                 Step::Add(sandbox) => {
                     prop_assert!(self.due().is_empty(), "ADD for {key} while DELs are due: {:?}", self.due());
                     prop_assert!(!desired.is_released(record.plan.owner.group()));
+                    prop_assert!(!record.plan.is_primary() || sandbox.id != "s0", "it has another eth0");
                     for other in records {
                         let is_under = record.plan.works_on(&other.plan);
                         let is_own = record.plan.is_hot() && !other.plan.is_hot();

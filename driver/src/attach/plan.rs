@@ -42,6 +42,9 @@ pub struct Hot<'a> {
     pub since: &'a str,
 }
 
+/// The interface that container runtimes ask CNI for.
+pub const PRIMARY_INTERFACE: &str = "eth0";
+
 /// What to attach: all parameters of CNI plugins but the sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
@@ -112,6 +115,13 @@ impl<O: Owner> Plan<O> {
     /// Whether it is a [finalizer](Self::finalizes).
     pub fn is_finalizer(&self) -> bool {
         self.finalizes.is_some()
+    }
+
+    /// Whether it is the pod's *primary* network: the runtime asks for it while it makes the sandbox, and
+    /// takes its addresses for the pod's. In a sandbox for which the runtime has not asked, that interface is
+    /// another network's.
+    pub fn is_primary(&self) -> bool {
+        self.spec.if_name.as_str() == PRIMARY_INTERFACE && !self.is_finalizer()
     }
 
     /// Whether it is of a [hot](Owner::hot) group.

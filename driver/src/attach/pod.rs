@@ -49,6 +49,8 @@ pub(super) enum Command<O> {
     Prepare { plans: Vec<Plan<O>>, reply: oneshot::Sender<Result<(), Failure>> },
     /// The pod's sandbox is this one.
     SandboxUp(Sandbox, Netns),
+    /// The runtime makes this sandbox of the pod, and waits for its primary network.
+    SandboxAsks(Sandbox, Netns),
     /// The pod has a sandbox that nothing can be attached to.
     SandboxUnfit(String),
     /// This sandbox, or with `None` whatever sandbox there was, is gone.
@@ -111,6 +113,11 @@ const CHECK_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// What is wrong with an interface whose host link has another index than at the ADD.
 pub(super) const MADE_AGAIN: &str =
     "the uplink was removed and made again since, so that the interface has none: delete the pod";
+
+/// Why a primary network is not made in a sandbox for which the runtime has not asked.
+const FORESTALLED: &str = "the sandbox has another network's eth0: the container runtime has made it without asking for this one. The pod \
+                           needs the RuntimeClass of primary networks (runtimeClassName), and its handler in the runtime's \
+                           configuration their cni_conf_dir; then delete the pod";
 
 /// How an operation ended that could be interrupted.
 enum Ended<T> {
@@ -274,6 +281,13 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 }
                 self.publish().await;
             }
+            Command::SandboxAsks(sandbox, netns) => {
+                self.pins.insert(sandbox.id.clone(), netns);
+                if self.desired.sandbox_asks(sandbox) {
+                    self.begin_again();
+                }
+                self.publish().await;
+            }
             Command::SandboxUnfit(reason) => {
                 self.desired.sandbox_unfit();
                 for record in &mut self.records {
@@ -338,6 +352,15 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             self.replace(record);
         }
         true
+    }
+
+    /// Says why a primary network is not made in the pod's sandbox.
+    fn note_forestalled(&mut self) {
+        let Self { desired, records, .. } = self;
+        for record in records.iter_mut().filter(|record| desired.is_forestalled(record)) {
+            (record.error, record.failed) = (Some(FORESTALLED.to_owned()), None);
+            record.cause = Cause::Other;
+        }
     }
 
     /// Forgets failures in the earlier sandbox.
@@ -965,6 +988,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     async fn publish(&mut self) {
+        self.note_forestalled();
         let mut state = PodState {
             sandbox: self.desired.believed_sandbox(&self.records, &self.boot_id),
             records: self.records.clone(),

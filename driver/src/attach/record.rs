@@ -200,12 +200,13 @@ impl<O: Owner> Record<O> {
     }
 
     /// Whether it can be made again with its addresses. A link of the host that was moved is in the pod or
-    /// gone, and comes back with neither.
+    /// gone, and comes back with neither. The runtime asks for a primary network once in a sandbox.
     pub fn can_be_redone(&self) -> bool {
         matches!(self.phase, Phase::Attached { .. })
             && !self.is_redone
             && self.moved_link.is_none()
             && !self.plan.is_finalizer()
+            && !self.plan.is_primary()
             && keeps_addresses(&self.plan.spec.conflist)
     }
 

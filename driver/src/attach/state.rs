@@ -56,6 +56,11 @@ impl<O: Owner> PodState<O> {
         self.records.iter().filter(|record| !record.plan.is_finalizer())
     }
 
+    /// Whether nothing is attached to this sandbox, and no DEL is owed to it.
+    pub fn is_clear_of(&self, sandbox_id: &str) -> bool {
+        self.records.iter().all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox_id))
+    }
+
     /// Whether a sandbox of the pod lives, whatever the runtime lists: its network namespace still exists.
     /// Blocks for a moment.
     pub fn sandbox_lives(&self, boot_id: &str) -> bool {

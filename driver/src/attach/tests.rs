@@ -345,6 +345,45 @@ fn open(id: &str) -> impl FnMut(&PodState<Claimant>) -> bool {
     move |state| state.sandbox.is_some() && state.gate(id) == Gate::Open
 }
 
+/// A node with the primary network of claim `p`, and one of claim `a`.
+async fn with_primary() -> Node {
+    let node = Node::new();
+    let mut primary = named("p", 0);
+    primary.spec.if_name = PRIMARY_INTERFACE.parse().unwrap();
+    node.attacher.prepare(vec![named("a", 0), primary]).await.unwrap();
+    node
+}
+
+#[tokio::test]
+async fn a_primary_network_is_made_first_in_a_sandbox_that_asks_for_it() {
+    let mut node = with_primary().await;
+    node.attacher.sandbox_asks(Node::live("s1"));
+    node.until("open", |state| state.gate("s1") == Gate::Open).await;
+    node.up("s1");
+    assert_eq!(node.plugins.calls(), ["add eth0 s1", "add a0 s1"]);
+    // The next agent hears of the sandbox by the runtime's list.
+    node.restart("boot");
+    node.up("s1");
+    node.until("open", |state| state.sandbox.is_some() && state.gate("s1") == Gate::Open).await;
+    node.attacher.sandbox_gone(POD, "s1");
+    node.until("clear", |state| state.is_clear_of("s1")).await;
+    let dels = ["del a0 s1 with result", "del eth0 s1 with result"];
+    assert_eq!(node.plugins.calls()[2..], dels, "the netns is there, and the primary network goes last");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_does_not_ask_has_another_eth0() {
+    let node = with_primary().await;
+    node.up("s1");
+    node.until("attached as far as possible", |state| state.records[1].phase.sandbox().is_some()).await;
+    let failed = |state: &PodState<Claimant>| matches!(state.gate("s1"), Gate::Failed(why) if why.contains("the sandbox has another network's eth0"));
+    node.until("said", failed).await;
+    assert_eq!(node.plugins.calls(), ["add a0 s1"]);
+    node.attacher.sandbox_gone(POD, "s1");
+    node.attacher.sandbox_asks(Node::live("s2"));
+    node.until("open", |state| state.gate("s2") == Gate::Open).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn networks_are_attached_in_order_and_detached_in_reverse() {
     let node = Node::prepared(&[("b", 0), ("a", 0), ("a", 1)]).await;
