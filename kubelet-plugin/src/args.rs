@@ -135,8 +135,13 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_HOT_ATTACH", default_value = "false", action = clap::ArgAction::Set)]
     pub hot_attach: bool,
 
-    /// Directory of what must survive a reboot: DELs that are owed, the hook that the runtime executes, and
-    /// the agent's own CNI plugins. It has the same path inside and outside of the agent's container
+    /// Whether attachments may be pods' primary networks, for which the container runtime asks by the plugin
+    /// netclaim-primary; as the chart's primary.enabled
+    #[arg(long, env = "NETCLAIM_PRIMARY", default_value = "false", action = clap::ArgAction::Set)]
+    pub primary: bool,
+
+    /// Directory of what must survive a reboot: DELs that are owed, the programs that the runtime
+    /// executes, and the agent's own CNI plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
     pub state_dir: PathBuf,
 
@@ -303,6 +308,22 @@ impl Args {
     /// The path of the installed hook.
     pub fn installed_hook(&self) -> PathBuf {
         self.state_dir.join("bin/netclaim-hook")
+    }
+
+    /// The path of the plugin by which the runtime asks for primary networks.
+    pub fn installed_primary(&self) -> PathBuf {
+        self.state_dir.join("bin/netclaim-primary")
+    }
+
+    /// The CNI configuration that the runtime has for pods with a primary network. The runtime's own
+    /// configuration names the directory.
+    pub fn primary_conflist(&self) -> PathBuf {
+        self.state_dir.join("primary/10-netclaim.conflist")
+    }
+
+    /// The socket by which the runtime asks for primary networks.
+    pub fn primary_socket(&self) -> PathBuf {
+        self.run_dir.join("primary.sock")
     }
 
     /// The directory of the agent's own CNI plugins, which has the same path in the host's mount namespace.

@@ -11,6 +11,7 @@ const DEFAULTS: &str = "templates/default-networks.yaml";
 const GATE: &str = "templates/gate-policy.yaml";
 /// The template of networks for running pods, and that of the policy which leaves their claims out.
 const HOT_ATTACH: &str = "templates/hot-attach.yaml";
+const RUNTIME_CLASS: &str = "templates/runtime-class.yaml";
 const NAMESPACES: &str = "templates/namespaces-policy.yaml";
 
 impl Cluster {
@@ -53,6 +54,17 @@ impl Cluster {
         self.kubectl_with(&["delete", "-f", "-"], &objects)?;
         self.kubectl_with(&["apply", "-f", "-"], &of("hotAttach.enabled=false", NAMESPACES)?)?;
         self.set_controller(&["NETCLAIM_HOT_ATTACH-"])?;
+        result
+    }
+
+    /// Switches pods' primary networks on in the agents, runs a scenario, and switches them off again. The
+    /// agents restart. The runtime has the handler all the time.
+    pub fn with_primary_networks(&self, scenario: impl FnOnce() -> Result<()>) -> Result<()> {
+        let on = ["--set", "primary.enabled=true", "--show-only", RUNTIME_CLASS];
+        let class = Helm::new(self)?.template(&chart(), &on)?;
+        self.kubectl_with(&["apply", "-f", "-"], &class)?;
+        let result = self.with_agent_env("NETCLAIM_PRIMARY", "true", scenario);
+        self.kubectl_with(&["delete", "-f", "-"], &class)?;
         result
     }
 

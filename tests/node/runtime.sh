@@ -104,8 +104,13 @@ version = 3
   enable_cdi = true
   cdi_spec_dirs = ['/etc/cdi', '/run/cdi']
   restrict_oom_score_adj = true
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ['/opt/cni/bin', '/var/lib/netclaim/bin']
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = 'io.containerd.runc.v2'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.netclaim]
+    runtime_type = 'io.containerd.runc.v2'
+    cni_conf_dir = '/var/lib/netclaim/primary'
 [plugins.'io.containerd.nri.v1.nri']
   disable = false
   socket_path = '/run/nri/nri.sock'

@@ -64,6 +64,7 @@ use crate::reports::spans::{self, Spans};
 use crate::reports::{Events, StatusWriter, Update, report_cut_off};
 use crate::runtime::connection::{Connection, NotConnected};
 use crate::runtime::nri_events::RuntimeEvents;
+use crate::runtime::primary::{self, PrimarySource};
 use crate::runtime::sandboxes::Sandboxes;
 use crate::sweep::{Intervals, Sweep};
 use crate::traffic::{self, metrics::TrafficReader};
@@ -419,6 +420,18 @@ impl Agent {
             waits: self.metrics.waits.clone(),
         });
         self.parts.start_until_cancelled("answering hooks", socket::serve(hooks, source));
+        if self.args.primary {
+            let socket = self.args.primary_socket();
+            let asked = listen(&socket);
+            let asked =
+                asked.with_context(|| format!("cannot listen for the runtime on {}", socket.display()))?;
+            let source = Arc::new(PrimarySource {
+                attacher: Arc::clone(&self.attacher),
+                boot_id: self.boot_id.clone(),
+                cluster: self.args.cluster_cidrs.clone(),
+            });
+            self.parts.start_until_cancelled("attaching primary networks", primary::serve(asked, source));
+        }
         let events = Arc::new(RuntimeEvents {
             attacher: Arc::clone(&self.attacher),
             pods: Arc::clone(&self.pods),
@@ -462,6 +475,7 @@ impl Agent {
             node_name: self.args.node_name.clone(),
             boot_id: self.boot_id.clone(),
             cluster_cidrs: self.args.cluster_cidrs.clone(),
+            primary: self.args.primary,
             attacher: Arc::clone(&self.attacher),
             gate: Arc::clone(&self.gate),
             inventory,
@@ -565,7 +579,10 @@ impl Agent {
         tracing::info!("stopping");
         // No client asks any more; the next agent creates its own sockets as soon as it has the journal.
         self.parts.cancel();
-        for socket in [self.args.agent_socket(), self.args.gate_socket(), self.args.questions_socket()] {
+        let args = &self.args;
+        let sockets =
+            [args.agent_socket(), args.gate_socket(), args.questions_socket(), args.primary_socket()];
+        for socket in sockets {
             let _ = fs::remove_file(socket);
         }
         let drained = async { tokio::join!(self.attacher.drain(), self.node_networks.drain()) };

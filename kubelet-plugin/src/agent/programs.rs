@@ -1,4 +1,5 @@
-//! The programs that come with the agent: the hook and the CNI plugins, installed on the host.
+//! The programs that come with the agent: the hook and the CNI plugins, installed on the host. With them the
+//! configuration by which the runtime asks for primary networks.
 
 use std::fs;
 use std::io;
@@ -13,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 
 use crate::args::Args;
+use crate::runtime::primary;
 
 /// The setting that says where the hook is.
 const STATE_DIR: &str = "agent.stateDir of the chart (--state-dir)";
@@ -45,11 +47,13 @@ pub(crate) enum ProgramsError {
     NoExec { hook: PathBuf },
 }
 
-/// Each program's file and its path on the host.
+/// What is installed, and its path on the host.
 #[derive(Clone)]
 pub(crate) struct Programs {
     hook: (PathBuf, PathBuf),
-    plugins: Vec<(PathBuf, PathBuf)>,
+    others: Vec<(PathBuf, PathBuf)>,
+    /// Texts that programs read.
+    texts: Vec<(String, PathBuf)>,
 }
 
 impl Programs {
@@ -63,8 +67,16 @@ impl Programs {
         let dir = own.with_file_name("../libexec/cni");
         let plugins = plugins_in(&dir).map_err(|source| ProgramsError::Plugins { dir, source })?;
         let to = |plugin: &PathBuf| args.installed_plugins().join(plugin.file_name().unwrap_or_default());
-        let plugins = plugins.into_iter().map(|plugin| (plugin.clone(), to(&plugin))).collect();
-        Ok(Self { hook: (hook, args.installed_hook()), plugins })
+        let plugins = plugins.into_iter().map(|plugin| (plugin.clone(), to(&plugin)));
+        let primary =
+            args.primary.then(|| (own.with_file_name("netclaim-primary"), args.installed_primary()));
+        let conflist =
+            args.primary.then(|| (primary::conflist(&args.primary_socket()), args.primary_conflist()));
+        Ok(Self {
+            hook: (hook, args.installed_hook()),
+            others: plugins.chain(primary).collect(),
+            texts: conflist.into_iter().collect(),
+        })
     }
 
     /// Installs the programs; `false` when the agent uses programs of an earlier agent for now. It does so
@@ -74,14 +86,22 @@ impl Programs {
     /// When there is no hook on the host then, or none that can be run: no container could be created.
     pub(crate) fn install(&self) -> Result<bool, ProgramsError> {
         let mut all_current = true;
-        for (from, to) in std::iter::once(&self.hook).chain(&self.plugins) {
-            let Err(error) = install(from, to) else { continue };
+        for (from, to) in std::iter::once(&self.hook).chain(&self.others) {
+            let Err(error) = fs::read(from).and_then(|program| install(&program, to, 0o755)) else {
+                continue;
+            };
             let (from, path) = (from.display(), to.display());
             tracing::warn!(%from, to = %path, %error, "cannot install a program, using the one of an earlier agent");
             all_current = false;
             if *to == self.hook.1 && !to.exists() {
                 return Err(ProgramsError::NoHook { to: to.clone(), source: error });
             }
+        }
+        // After the program that they name.
+        for (text, to) in &self.texts {
+            let Err(error) = install(text.as_bytes(), to, 0o644) else { continue };
+            tracing::warn!(to = %to.display(), %error, "cannot install a configuration, using the one of an earlier agent");
+            all_current = false;
         }
         // A host's mount options hold in the agent's mount of it, too.
         let hook = &self.hook.1;
@@ -138,11 +158,10 @@ fn plugins_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Copies a program unless it is there already. Processes that run the old one keep it.
-fn install(from: &Path, to: &Path) -> io::Result<()> {
-    let new = fs::read(from)?;
-    let is_executable = |file: fs::Metadata| file.permissions().mode() & 0o755 == 0o755;
-    if fs::read(to).is_ok_and(|known| known == new) && fs::metadata(to).is_ok_and(is_executable) {
+/// Writes a file unless it is there already. Processes that run the old one keep it.
+fn install(new: &[u8], to: &Path, mode: u32) -> io::Result<()> {
+    let has_mode = |file: fs::Metadata| file.permissions().mode() & mode == mode;
+    if fs::read(to).is_ok_and(|known| known == new) && fs::metadata(to).is_ok_and(has_mode) {
         return Ok(());
     }
     if let Some(dir) = to.parent() {
@@ -150,7 +169,7 @@ fn install(from: &Path, to: &Path) -> io::Result<()> {
     }
     let tmp = to.with_extension("new");
     let put = fs::write(&tmp, new)
-        .and_then(|()| fs::set_permissions(&tmp, fs::Permissions::from_mode(0o755)))
+        .and_then(|()| fs::set_permissions(&tmp, fs::Permissions::from_mode(mode)))
         .and_then(|()| fs::rename(&tmp, to));
     put.inspect_err(|_| drop(fs::remove_file(&tmp)))
 }
@@ -168,7 +187,7 @@ mod tests {
     fn an_agent_on_a_full_disk_uses_the_programs_of_an_earlier_one() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
-        let programs = Programs { hook: (from.clone(), to.clone()), plugins: Vec::new() };
+        let programs = Programs { hook: (from.clone(), to.clone()), others: Vec::new(), texts: Vec::new() };
         write(&from, "1");
         assert!(programs.install().unwrap());
         // A directory in the way of the new file: works for root too, unlike permissions.
@@ -203,7 +222,7 @@ mod tests {
             mount(Some("none"), dir.path(), Some("tmpfs"), MsFlags::MS_NOEXEC, none).unwrap();
             let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
             write(&from, "1");
-            let programs = Programs { hook: (from, to), plugins: Vec::new() };
+            let programs = Programs { hook: (from, to), others: Vec::new(), texts: Vec::new() };
             let reason = watch::Sender::new(None);
             assert!(!programs.install_or_say(&reason), "containers would fail for good");
             reason.borrow().clone()

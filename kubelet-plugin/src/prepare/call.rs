@@ -148,6 +148,8 @@ pub(crate) struct NodeAgent<N> {
     pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
     /// Prefixes of the cluster's pods.
     pub(crate) cluster_cidrs: Vec<IpNet>,
+    /// Whether the container runtime can ask for pods' primary networks.
+    pub(crate) primary: bool,
     /// Who knows the names of CDI devices.
     pub(crate) gate: Arc<GateKeeper>,
     /// The node's inventory; `None` until it is known.
@@ -793,7 +795,7 @@ impl<N: Plugins> NodeAgent<N> {
 
     fn node<'a>(&'a self, inventory: &'a Inventory, facts: &'a Facts) -> Node<'a> {
         let Facts { labels, kept } = facts;
-        Node { name: &self.node_name, inventory, labels, kept }
+        Node { name: &self.node_name, inventory, labels, kept, primary: self.primary }
     }
 
     async fn facts(&self, claim: &Claim, inventory: &Inventory) -> Result<Facts, ReadError> {
@@ -1220,6 +1222,7 @@ mod tests {
                 node_name: "node0".into(),
                 boot_id: "b".into(),
                 cluster_cidrs,
+                primary: true,
                 attacher: Attacher::start(Arc::clone(&plugins), Arc::clone(&gate), journal, loaded, "b"),
                 gate,
                 inventory: known,

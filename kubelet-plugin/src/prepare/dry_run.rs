@@ -280,7 +280,7 @@ mod tests {
 
     fn conflist(claim: &Claim, inventory: &Inventory) -> Result<Value, PlanError> {
         let labels = Labels::default();
-        let node = Node { name: "node0", inventory, labels: &labels, kept: &[] };
+        let node = Node { name: "node0", inventory, labels: &labels, kept: &[], primary: true };
         let plans = plans(claim, node, &Taken::default())?;
         Ok(as_json(&plans[0].spec.conflist).expect("JSON"))
     }

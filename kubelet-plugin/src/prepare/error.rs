@@ -73,6 +73,15 @@ pub(crate) enum DeviceError {
         "defaultRoute: {holder} has the {family} default route of the pod already: one attachment of a pod can have that of a family"
     )]
     DefaultRouteTaken { family: &'static str, holder: String },
+    #[error(
+        "primary: primary networks are off on node {node}: have the admin set primary.enabled of the chart (--primary of the agent), or \
+         remove it"
+    )]
+    PrimaryOff { node: String },
+    #[error("primary: the pod runs, and has its eth0: name the claim in the pod's spec, or remove it")]
+    PrimaryOfRunning,
+    #[error("primary: another attachment of the pod is its primary network already: a pod has one")]
+    PrimaryTaken,
     #[error("interfaceName: {0:?} is taken by another claim of the pod: choose another name")]
     IfNameTaken(String),
     #[error("interfaceName: no free interface name is left")]

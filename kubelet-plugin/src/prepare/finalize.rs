@@ -136,7 +136,7 @@ mod tests {
     }
 
     fn planned(networks: &[&str], inventory: &Inventory, own: Vec<Plan>) -> Vec<Plan> {
-        let node = Node { name: "node0", inventory, labels: &NO_LABELS, kept: &[] };
+        let node = Node { name: "node0", inventory, labels: &NO_LABELS, kept: &[], primary: true };
         let taken = Taken { own, ..Taken::default() };
         plans(&claim(networks), node, &taken).unwrap_or_else(|error| panic!("{}", error_chain(&error)))
     }

@@ -25,6 +25,8 @@ pub(crate) struct Node<'a> {
     /// The prefixes that stay with `eth0` beside an attachment that has the pod's default route; empty if
     /// that is not known.
     pub(crate) kept: &'a [IpNet],
+    /// Whether the container runtime can ask for pods' primary networks.
+    pub(crate) primary: bool,
 }
 
 /// Labels of objects that only some ClaimNetworks ask for.

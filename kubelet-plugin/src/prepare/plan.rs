@@ -9,7 +9,7 @@ use netclaim_api::merge::{Asked, Base, KEPT, merge};
 use netclaim_api::network::{ClaimNetworkSpec, Conflicts, Gateway, POD_LABELS, Scope, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
 use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
-use netclaim_driver::attach::{self, Spec, Wire};
+use netclaim_driver::attach::{self, PRIMARY_INTERFACE, Spec, Wire};
 use serde_json::json;
 
 use super::claim::{AllocatedDevice, Claim};
@@ -140,6 +140,7 @@ fn plan(
     let merged = merge(base, &allocated.layers, allocated.bandwidth)?;
     let given = claim.by_attachment.as_ref().and_then(|by| by.interface_name.as_ref());
     let if_name = match given.or(merged.if_name.as_ref()) {
+        _ if merged.primary => primary(claim, node, &taken.names)?,
         Some(name) if taken.names.contains(name) => return Err(DeviceError::IfNameTaken(name.to_string())),
         Some(name) => name.clone(),
         None => free_name(&taken.names)?,
@@ -217,6 +218,18 @@ fn plan(
         },
     };
     Ok(Plan { owner, index, of: 1, finalizes: None, network: network.to_owned(), spec })
+}
+
+/// Returns the interface of the pod's primary network.
+fn primary(claim: &Claim, node: Node<'_>, taken: &BTreeSet<IfName>) -> Result<IfName, DeviceError> {
+    if claim.by_attachment.is_some() {
+        return Err(DeviceError::PrimaryOfRunning);
+    }
+    if !node.primary {
+        return Err(DeviceError::PrimaryOff { node: node.name.to_owned() });
+    }
+    let eth0 = PRIMARY_INTERFACE.parse().map_err(|_| DeviceError::NoIfName)?;
+    if taken.contains(&eth0) { Err(DeviceError::PrimaryTaken) } else { Ok(eth0) }
 }
 
 fn wire(spec: &ClaimNetworkSpec) -> Wire {
@@ -373,7 +386,7 @@ mod tests {
     static NO_LABELS: Labels = Labels { namespace: BTreeMap::new(), pod: BTreeMap::new() };
 
     fn node(inventory: &Inventory) -> Node<'_> {
-        Node { name: "node0", inventory, labels: &NO_LABELS, kept: &[] }
+        Node { name: "node0", inventory, labels: &NO_LABELS, kept: &[], primary: true }
     }
 
     fn inventory() -> Inventory {
@@ -388,6 +401,31 @@ mod tests {
             networks: [("storage".parse().expect("a name"), storage)].into(),
             ..Inventory::default()
         }
+    }
+
+    #[test]
+    fn a_pod_has_one_primary_network_where_the_runtime_can_ask_for_it() {
+        let mut inventory = inventory();
+        let spec = inventory.networks.get_mut(&"storage".parse().expect("a name")).expect("there");
+        spec.allow = serde_json::from_value(json!({"primary": {}})).expect("rules");
+        let config = AttachmentConfig { primary: true, ..AttachmentConfig::default() };
+        let layer = Layer { author: Author::Claim, index: 0, config: Opaque::Attachment(config) };
+        let mut claim = claim(&[("net-storage", None)]);
+        claim.devices[0].layers = vec![layer];
+        let of = |claim: &Claim, node: Node<'_>, taken: &Taken| match plans(claim, node, taken) {
+            Ok(plans) => Ok(plans[0].spec.if_name.to_string()),
+            Err(error) => Err(error_chain(&error)),
+        };
+        let (on, none) = (node(&inventory), Taken::default());
+        assert_eq!(of(&claim, on, &none), Ok("eth0".to_owned()));
+        let taken = Taken { names: BTreeSet::from(["eth0".parse().expect("a name")]), ..Taken::default() };
+        let refused = |claim: &Claim, node, taken: &Taken| of(claim, node, taken).expect_err("refused");
+        assert!(refused(&claim, on, &taken).contains("another attachment of the pod is its primary network"));
+        let off = refused(&claim, Node { primary: false, ..on }, &none);
+        assert!(off.contains("primary networks are off on node node0"), "{off}");
+        let by = json!({"name": "a", "uid": "u", "created": "t", "sandboxId": "s"});
+        claim.by_attachment = Some(serde_json::from_value(by).expect("a NetworkAttachment"));
+        assert!(refused(&claim, on, &none).contains("the pod runs, and has its eth0"));
     }
 
     #[test]
@@ -701,7 +739,7 @@ mod tests {
 
     fn segments(inventory: &Inventory, claim: &Claim, taken: &[u32]) -> Result<Vec<Value>, PlanError> {
         let labels = labels("team", "a");
-        let node = Node { name: "node0", inventory, labels: &labels, kept: &[] };
+        let node = Node { name: "node0", inventory, labels: &labels, kept: &[], primary: true };
         let segments = taken.iter().map(|id| Segment { space: "uplink eth1".into(), id: *id }).collect();
         let plans = plans(claim, node, &Taken { segments, ..Taken::default() })?;
         Ok(plans.iter().map(|plan| plugin(plan)["vlanId"].clone()).collect())
@@ -796,7 +834,7 @@ mod tests {
     fn an_id_that_was_taken_from_its_network_is_given_to_no_new_sandbox() {
         let inventory = segmented("Node");
         let labels = labels("team", "a");
-        let node = Node { name: "node0", inventory: &inventory, labels: &labels, kept: &[] };
+        let node = Node { name: "node0", inventory: &inventory, labels: &labels, kept: &[], primary: true };
         let made = plans(&claim(&[("net-seg", None)]), node, &Taken::default()).expect("planned");
         let seg: NetworkName = "seg".parse().expect("a name");
         let keeps = |inventory: &Inventory| keeps_segment(&made[0], &seg, inventory).is_ok();

@@ -32,6 +32,9 @@ pub(super) fn entries(state: &PodState) -> Option<Vec<Value>> {
                 if !ips.is_empty() {
                     entry["ips"] = json!(ips);
                 }
+                if plan.is_primary() {
+                    entry["default"] = json!(true);
+                }
                 if let Some(mac) = made.mac {
                     entry["mac"] = json!(mac);
                 }
@@ -106,6 +109,16 @@ mod tests {
             Some(vec![json!({"name": "storage", "interface": "net1", "ips": ["10.20.0.2", "fd00::2"],
                 "mac": "02:00:00:00:00:01", "gateway": ["10.20.0.1", "fd00::1"], "dns": {}})])
         );
+    }
+
+    #[test]
+    fn the_primary_network_is_the_pods_default_one() {
+        let mut primary = attached_with("c", &json!({"cniVersion": "1.1.0"}));
+        std::sync::Arc::make_mut(&mut primary.plan).spec.if_name = "eth0".parse().expect("a name");
+        let other = attached_with("d", &json!({"cniVersion": "1.1.0"}));
+        let entries = entries(&state(vec![other, primary])).expect("both are made");
+        assert_eq!((&entries[0]["interface"], &entries[0]["default"]), (&json!("eth0"), &json!(true)));
+        assert_eq!(entries[1]["default"], Value::Null);
     }
 
     #[test]

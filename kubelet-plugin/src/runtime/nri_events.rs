@@ -224,9 +224,7 @@ impl<N: Attach> RuntimeEvents<N> {
         self.deciding.stop(&sandbox.id);
         self.refused.stop(&sandbox.id);
         self.attacher.sandbox_gone(&sandbox.uid, &sandbox.id);
-        let nothing_owed = |state: &PodState| {
-            state.records.iter().all(|record| record.phase.sandbox().is_none_or(|s| s.id != sandbox.id))
-        };
+        let nothing_owed = |state: &PodState| state.is_clear_of(&sandbox.id);
         if tokio::time::timeout(budget, state.wait_for(nothing_owed)).await.is_err() {
             tracing::info!(
                 pod.uid = sandbox.uid,

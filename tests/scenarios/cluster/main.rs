@@ -38,6 +38,7 @@ mod offers;
 mod older;
 mod on_the_wire;
 mod policies;
+mod primary;
 mod publishing;
 mod refusals;
 mod repair;
@@ -81,6 +82,7 @@ use offers::*;
 use older::*;
 use on_the_wire::*;
 use policies::*;
+use primary::*;
 use publishing::*;
 use refusals::*;
 use repair::*;
@@ -294,6 +296,10 @@ fn main() -> ExitCode {
             a_pod_waits_for_the_gateway_that_its_network_requires,
             a_setup_of_the_node_is_made_again_before_its_pods,
             a_default_route_leads_by_the_claimed_network_and_the_cluster_stays_with_eth0,
+            a_claimed_network_is_the_pods_own,
+            primary_networks_have_both_families_and_other_plugins,
+            no_container_runs_on_another_network_than_its_primary_one,
+            a_pod_waits_for_its_primary_network_while_the_agent_is_away,
             finalizers_of_two_claims_run_after_both_attachments,
             a_deleted_pod_is_released_without_the_kubelet,
             a_reboot_releases_old_addresses_and_restarts_pods_with_their_networks,
