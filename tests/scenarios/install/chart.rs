@@ -122,6 +122,8 @@ pub fn a_misspelt_value_is_refused_by_name(test: &Test<'_>) -> Result<()> {
         ("webhook.address=9443", &[], "/webhook/address"),
         ("defaultNetworks.exceptNamespaces=kube-system", &[], "/defaultNetworks/exceptNamespaces"),
         ("gate.allContainers=all", &[], "/gate/allContainers"),
+        ("primary.runtimeClassName=net.claim", &[], "/primary/runtimeClassName"),
+        ("primary.nodeSelector.claimed=true", &[], "/primary/nodeSelector/claimed"),
         ("agent.logLevel=debug", &["--kube-version", "1.35.9"], "1.36.0"),
     ] {
         let refused = helm
@@ -160,6 +162,7 @@ pub fn each_value_reaches_the_objects(test: &Test<'_>) -> Result<()> {
     }
     let default = helm.template(&chart, &[])?;
     ensure!(!default.contains("webhook"), "the webhook is not off by default");
+    ensure!(!default.contains("RuntimeClass"), "primary networks are not off by default");
     // The cluster does not know the kinds of cert-manager and of Prometheus' operator.
     let objects = helm.template(&chart, &["--set", MONITORING])?;
     for present in [

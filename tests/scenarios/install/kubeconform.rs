@@ -16,7 +16,8 @@ use serde_json::{Map, Value, json};
 const EVERYTHING: &str = "enabled=true,webhook.enabled=true,controller.replicas=2,controller.podDisruptionBudget.enabled=true,\
                           controller.networkPolicy.enabled=true,rbac.everybodyReadsClaimNetworks=true,plugins.image=x,\
                           monitoring.dashboard.enabled=true,commonLabels.team=net,\
-                          defaultNetworks.enabled=true,hotAttach.enabled=true,gate.allContainers=Labelled";
+                          defaultNetworks.enabled=true,hotAttach.enabled=true,gate.allContainers=Labelled,\
+                          primary.enabled=true,primary.nodeSelector.eth0=claimed";
 
 /// Kustomizations in `deploy`.
 const KUSTOMIZATIONS: [&str; 5] = ["crds", "examples", "host-mounts", "manifests", "whereabouts-stopped"];

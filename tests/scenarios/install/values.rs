@@ -148,6 +148,10 @@ pub const VALUES: &[(&str, &str)] = &[
         "{name: NETCLAIM_DEFAULT_NETWORKS_EXCEPT, value: \"kube-system,infra,netclaim-system\"}",
     ),
     ("hotAttach.enabled=true", "name: netclaim-attachment-claims"),
+    ("primary.enabled=true", "{name: NETCLAIM_PRIMARY, value: \"true\"}"),
+    ("primary.enabled=true", "kind: RuntimeClass"),
+    ("primary.enabled=true,primary.runtimeClassName=own", "handler: \"own\""),
+    ("primary.enabled=true,primary.nodeSelector.eth0=claimed", "eth0: claimed"),
     ("gate.allContainers=Labelled", "matchLabels: {netclaim.dev/gate: all}"),
     ("gate.allContainers=Always", "name: netclaim-gate"),
     (
