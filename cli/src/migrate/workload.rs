@@ -91,7 +91,8 @@ impl<'a> Attachments<'a> {
         }
         let mut problems = Vec::new();
         if workload.replaces_default {
-            let problem = "netclaim leaves eth0 to the cluster's own network: such pods stay on Multus";
+            let problem = "it replaces the pod's own network: write a claim with primary: true and the RuntimeClass of primary networks by hand, or \
+                           leave such pods on Multus";
             problems.push(refuse(&annotation_field(workload.kind, DEFAULT_NETWORK), problem.to_owned()));
         }
         let elements =
