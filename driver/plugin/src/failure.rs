@@ -1,6 +1,6 @@
 //! Errors, and how the plugin reports them to the runtime (CNI specification, section "Error").
 
-use std::error::Error as _;
+use std::error::Error;
 use std::io;
 
 use nix::errno::Errno;
@@ -73,6 +73,17 @@ pub enum Failure {
         /// What is there, and what to do.
         problem: String,
     },
+    /// The error of a program that worked for the plugin.
+    #[error("{problem}")]
+    Passed {
+        /// Its code.
+        code: u32,
+        /// What it says.
+        problem: String,
+        /// Its details.
+        #[source]
+        details: Option<Box<dyn Error + Send + Sync>>,
+    },
 }
 
 fn needs(module: &Option<&'static str>) -> String {
@@ -127,7 +138,7 @@ impl Failure {
             Self::Decode(_) => 6,
             Self::Config { .. } => 7,
             Self::Kernel { .. } => 100,
-            Self::State { code, .. } => *code,
+            Self::State { code, .. } | Self::Passed { code, .. } => *code,
         }
     }
 

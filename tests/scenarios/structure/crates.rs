@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::project;
 
 /// Crates below the programs, and those of the workspace that each may depend on.
-const ALLOWED: [(&str, &[&str]); 16] = [
+const ALLOWED: [(&str, &[&str]); 17] = [
     ("allocation", &["api", "kubernetes"]),
     ("api", &["cni", "kubernetes"]),
     ("bandwidth", &["plugin"]),
@@ -21,6 +21,7 @@ const ALLOWED: [(&str, &[&str]); 16] = [
     ("link", &["plugin"]),
     ("nri", &[]),
     ("plugin", &[]),
+    ("primary", &["plugin"]),
     ("process", &[]),
     ("route", &["plugin"]),
     ("slices", &["kubernetes"]),
