@@ -17,8 +17,9 @@ arm64 | aarch64) arch=aarch64 ;;
 esac
 target=$arch-unknown-linux-gnu
 plugins=(netclaim-bandwidth netclaim-link netclaim-route)
-packages=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli "${plugins[@]}")
-agent=(netclaim-parent netclaim-kubelet-plugin netclaim-hook)
+# netclaim-primary is a CNI plugin for the container runtime only: no ClaimNetwork may name it.
+packages=(netclaim-kubelet-plugin netclaim-hook netclaim-primary netclaim-controller netclaim-cli "${plugins[@]}")
+agent=(netclaim-parent netclaim-kubelet-plugin netclaim-hook netclaim-primary)
 controller=(netclaim-controller netclaimctl)
 build=(cargo ${NETCLAIM_AUDITABLE:+auditable} build)
 if [[ $arch != "$machine" ]]; then

@@ -31,7 +31,7 @@ X
 }
 
 # What is linked into the programs of deploy/image/binaries.sh: no build scripts, no procedural macros.
-programs=(netclaim-kubelet-plugin netclaim-hook netclaim-controller netclaim-cli netclaim-bandwidth netclaim-link netclaim-route)
+programs=(netclaim-kubelet-plugin netclaim-hook netclaim-primary netclaim-controller netclaim-cli netclaim-bandwidth netclaim-link netclaim-route)
 for target in {x86_64,aarch64}-unknown-linux-gnu; do
   cargo tree --locked --quiet --prefix none --no-dedupe --edges normal,no-proc-macro --target "$target" --format '{p}' \
     "${programs[@]/#/--package=}" | awk 'NF { print $1 " " substr($2, 2) }' >>"$work/all"

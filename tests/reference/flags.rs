@@ -32,6 +32,10 @@ Sockets and directories are those that the chart and the manifests mount from th
 
 The container runtime starts the hook with arguments that the agent writes into its CDI specs. It has no flags.
 
+## netclaim-primary
+
+The container runtime starts this CNI plugin with a configuration that the agent writes. It has no flags.
+
 ## netclaim-controller
 
 {controller}"

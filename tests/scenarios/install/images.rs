@@ -9,10 +9,11 @@ use netclaim_tests::objects::list;
 use netclaim_tests::{SYSTEM, Task, Test};
 
 /// Every node pulls this one. What it does not need is elsewhere.
-const OF_AGENT: [&str; 7] = [
+const OF_AGENT: [&str; 8] = [
     "bin/netclaim-hook",
     "bin/netclaim-kubelet-plugin",
     "bin/netclaim-parent",
+    "bin/netclaim-primary",
     "libexec/cni/netclaim-bandwidth",
     "libexec/cni/netclaim-link",
     "libexec/cni/netclaim-route",
