@@ -99,7 +99,7 @@ impl Programs {
         }
         // After the program that they name.
         for (text, to) in &self.texts {
-            let Err(error) = install(text.as_bytes(), to, 0o644) else { continue };
+            let Err(error) = install(text.as_bytes(), to, 0o600) else { continue };
             tracing::warn!(to = %to.display(), %error, "cannot install a configuration, using the one of an earlier agent");
             all_current = false;
         }
