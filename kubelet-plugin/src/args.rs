@@ -140,8 +140,8 @@ pub struct Args {
     #[arg(long, env = "NETCLAIM_PRIMARY", default_value = "false", action = clap::ArgAction::Set)]
     pub primary: bool,
 
-    /// Directory of what must survive a reboot: DELs that are owed, the programs that the runtime
-    /// executes, and the agent's own CNI plugins. It has the same path inside and outside of the agent's container
+    /// Directory of what must survive a reboot: DELs that are owed, the programs that the runtime executes,
+    /// and the agent's own CNI plugins. It has the same path inside and outside of the agent's container
     #[arg(long, env = "NETCLAIM_STATE_DIR", default_value = "/var/lib/netclaim")]
     pub state_dir: PathBuf,
 

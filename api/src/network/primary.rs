@@ -15,8 +15,8 @@ const NO_ADDRESS: &str = "the network gives no addresses, and a pod without one 
                           spec.addresses or an IPAM, or remove it";
 
 impl ClaimNetworkSpec {
-    /// Whether pods may have it as their primary network, as far as the ClaimNetwork says: by a claim, or by a
-    /// class that it makes.
+    /// Whether pods may have it as their primary network, as far as the ClaimNetwork says: by a claim, or by
+    /// a class that it makes.
     pub(super) fn is_for_primary(&self) -> bool {
         self.primary_field().is_some()
     }

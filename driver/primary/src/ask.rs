@@ -49,9 +49,19 @@ struct Refusal {
     details: Option<String>,
 }
 
-/// Asks until an agent answers, but not longer than `patience`. Returns the result, unchanged to the byte.
-pub(crate) fn ask(path: &str, question: &Question<'_>, patience: Duration) -> Result<String, Failure> {
-    let end = Instant::now() + patience;
+/// How long an agent is asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// One that works, until it answers.
+    pub(crate) busy: Duration,
+    /// None that is there.
+    pub(crate) away: Duration,
+}
+
+/// Asks until an agent answers, as long as there is `patience`. Returns the result, unchanged to the byte.
+pub(crate) fn ask(path: &str, question: &Question<'_>, patience: Patience) -> Result<String, Failure> {
+    let Patience { busy, away } = patience;
+    let (end, gone) = (Instant::now() + busy, Instant::now() + away);
     let mut line = serde_json::to_vec(question).map_err(|error| no_answer(path, error))?;
     line.push(b'\n');
     loop {
@@ -60,7 +70,7 @@ pub(crate) fn ask(path: &str, question: &Question<'_>, patience: Duration) -> Re
                 Ok(answer) => return read(path, &answer),
                 Err(error) => match error.kind() {
                     io::ErrorKind::InvalidData => return Err(no_answer(path, error)),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(is_slow(patience)),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(is_slow(busy)),
                     _ => error,
                 },
             },
@@ -69,7 +79,7 @@ pub(crate) fn ask(path: &str, question: &Question<'_>, patience: Duration) -> Re
                 return Err(Failure::config("socket", format!("cannot connect to {path}: {error}")));
             }
         };
-        let Ok(left) = left(end) else { return Err(is_gone(path, patience, &lost)) };
+        let Ok(left) = left(gone) else { return Err(is_gone(path, away, &lost)) };
         sleep(PAUSE.min(left));
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! * ADD asks for 20 s, also while the agent is away, and prints the result as the agent gives it. Then it
 //!   fails with code 11, "try again later". No pod gets the cluster's network instead.
-//! * DEL asks for 10 s, and then always succeeds. The agent's journal owes the DEL of the plugins, and a DEL
-//!   that fails would keep the pod Terminating.
+//! * DEL asks for 10 s, an agent that is away for 2 s, and then always succeeds. The agent's journal owes the
+//!   DEL of the plugins, and a DEL that fails would keep the pod Terminating.
 //! * CHECK compares the container's addresses with the result, without the agent.
 //! * STATUS and GC succeed without the agent: no node is not ready because its agent is away.
 //! * Configuration: `socket`, the agent's socket. The agent writes the list, which has this plugin only.
@@ -34,12 +34,13 @@ use std::time::Duration;
 use netclaim_plugin::{Config, Failure, Plugin, variable};
 use serde::Deserialize;
 
-use ask::{Question, ask};
+use ask::{Patience, Question, ask};
 
 /// How long an ADD waits for the agent's answer.
 const ADD_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a DEL does. The agent answers within 8 s.
-const DEL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a DEL does. The agent answers within 8 s. The runtime repeats it three or four times for a
+/// sandbox, and the next agent finds out by itself that the sandbox is gone.
+const DEL_PATIENCE: Patience = Patience { busy: Duration::from_secs(10), away: Duration::from_secs(2) };
 /// The interface that Kubernetes takes a pod's addresses from.
 const INTERFACE: &str = "eth0";
 
@@ -121,7 +122,7 @@ fn add(config: &Config, call: &Call, patience: Duration) -> Result<String, Failu
         netns: Some(required(&call.netns, "CNI_NETNS")?),
         pod,
     };
-    let result = ask(&socket, &question, patience)?;
+    let result = ask(&socket, &question, Patience { busy: patience, away: patience })?;
     if result.starts_with('{') {
         Ok(result)
     } else {
@@ -129,7 +130,7 @@ fn add(config: &Config, call: &Call, patience: Duration) -> Result<String, Failu
     }
 }
 
-fn del(config: &Config, call: &Call, patience: Duration) {
+fn del(config: &Config, call: &Call, patience: Patience) {
     let (Some(sandbox), Some(pod)) = (&call.sandbox, &call.pod) else { return };
     let question = Question { command: "DEL", sandbox, netns: call.netns.as_deref(), pod };
     if let Err(failure) = socket(config).and_then(|socket| ask(&socket, &question, patience)) {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Call, add, del, pod_uid};
-use crate::ask::MAX_ANSWER;
+use crate::ask::{MAX_ANSWER, Patience};
 use crate::check::expected;
 
 /// More than any answer of a fake takes.
@@ -225,10 +225,15 @@ fn the_agents_error_is_passed_on_with_its_code() {
     agent.join().unwrap();
 }
 
+/// A fifth of it for an agent that is away, as a DEL of the runtime has.
+fn of(busy: Duration) -> Patience {
+    Patience { busy, away: busy / 5 }
+}
+
 #[test]
 fn a_del_is_told_and_ends_whatever_the_agent_does() {
     let mut world = World::new();
-    let del = |world: &World, patience| del(&world.config(json!({})), &world.call, patience);
+    let del = |world: &World, busy| del(&world.config(json!({})), &world.call, of(busy));
     let begin = Instant::now();
     del(&world, SHORT);
     let agent = world.agent(vec![
@@ -243,7 +248,7 @@ fn a_del_is_told_and_ends_whatever_the_agent_does() {
     // Neither of them is known to the agent.
     del(&World { call: Call { pod: None, ..world.call.clone() }, ..World::new() }, ENOUGH);
     del(&World { call: Call { sandbox: None, ..world.call.clone() }, ..World::new() }, ENOUGH);
-    super::del(&world.config(json!({"socket": 7})), &world.call, ENOUGH);
+    super::del(&world.config(json!({"socket": 7})), &world.call, of(ENOUGH));
     let asked = agent.join().unwrap();
     assert_eq!(asked[0], json!({"command": "DEL", "sandbox": "s1", "netns": "/run/netns/n1", "pod": "p1"}));
     assert_eq!(asked[1], json!({"command": "DEL", "sandbox": "s1", "pod": "p1"}));
@@ -254,7 +259,7 @@ fn a_del_is_told_and_ends_whatever_the_agent_does() {
 fn a_del_beside_a_silent_agent_ends() {
     let world = World::new();
     let agent = world.agent(vec![Does::IsSilent]);
-    del(&world.config(json!({})), &world.call, SHORT);
+    del(&world.config(json!({})), &world.call, of(SHORT));
     agent.join().unwrap();
 }
 

@@ -66,8 +66,8 @@ impl PodDesired {
         is_new
     }
 
-    /// The runtime makes this sandbox, and waits for the pod's primary network. Returns whether the sandbox is
-    /// new.
+    /// The runtime makes this sandbox, and waits for the pod's primary network. Returns whether the sandbox
+    /// is new.
     pub fn sandbox_asks(&mut self, sandbox: Sandbox) -> bool {
         self.asking = Some(sandbox.id.clone());
         self.sandbox_up(sandbox)

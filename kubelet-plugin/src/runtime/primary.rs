@@ -8,8 +8,8 @@
 //!                              eth0 is made <── {"result":…} or {"error":…} ── Attacher, as for any network
 //! ```
 //!
-//! * The pod's networks begin with the ADD, not with the sandbox's NRI event, which comes after it. The answer
-//!   waits for the primary one alone; the gate holds the containers until all are there.
+//! * The pod's networks begin with the ADD, not with the sandbox's NRI event, which comes after it. The
+//!   answer waits for the primary one alone; the gate holds the containers until all are there.
 //! * A DEL says that the sandbox goes. Its answer waits until nothing is owed to it.
 //! * A plugin whose connection ends without an answer asks the next agent.
 

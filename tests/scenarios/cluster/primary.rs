@@ -1,7 +1,12 @@
 //! Pods whose eth0 is a claimed network: the RuntimeClass of primary networks.
 
+use std::collections::BTreeSet;
+use std::fs;
+
 use anyhow::{Context as _, Result, ensure};
-use netclaim_tests::objects::{attachment, claim, class_of_network, list, pod};
+use netclaim_tests::objects::{
+    attachment, claim, claim_template, class_of_network, list, pod, pod_of_template,
+};
 use netclaim_tests::{Runtime, Test, eventually};
 use serde_json::{Value, json};
 
@@ -223,6 +228,16 @@ pub fn no_container_runs_on_another_network_than_its_primary_one(test: &Test<'_>
         test.create([claim("port", &network), port])?;
         test.event("port", &["FailedCreatePodSandBox", "hostPort"])?;
 
+        // Without its configuration the runtime makes no sandbox. The next agent writes it again.
+        fs::remove_file(test.cluster.node().path("/var/lib/netclaim/primary/10-netclaim.conflist"))?;
+        test.create([claim("late", &network), primary_pod("late", &["late"])])?;
+        test.event("late", &["FailedCreatePodSandBox", "cni"])?;
+        test.does_not_start("late")?;
+        test.cluster.kill_agent()?;
+        is_ready(test, "late")?;
+        has_only(test, "late", &["eth0"])?;
+        test.delete_pod("late")?;
+
         for name in ["other", "bare", "both", "later", "port"] {
             test.does_not_start(name)?;
             test.delete_pod(name)?;
@@ -243,11 +258,11 @@ pub fn a_pod_waits_for_its_primary_network_while_the_agent_is_away(test: &Test<'
         test.cluster.agent_away()?;
         // Its next sandbox has no network until the agent is back.
         test.end_sandbox("p")?;
-        // Each DEL of the last sandbox takes 10 s, and the ADD 20 s.
-        eventually(150, "the sandbox is refused", || {
+        eventually(150, "the next sandbox waits for the agent", || {
             let events = test.events("p")?;
             let is_said = |event: &String| {
-                event.contains("FailedCreatePodSandBox") && event.contains("has not answered")
+                event.contains("DRA driver netclaim.dev is not registered")
+                    || event.contains("has not answered at")
             };
             ensure!(events.iter().any(is_said), "it has {events:#?}");
             Ok(())
@@ -258,6 +273,68 @@ pub fn a_pod_waits_for_its_primary_network_while_the_agent_is_away(test: &Test<'
         is_ready(test, "p")?;
         has_only(test, "p", &["eth0"])?;
         test.delete_pod("p")?;
+        eventually(60, "no address is taken", || test.node_has_leases(0))
+    })
+}
+
+pub fn a_reboot_gives_pods_their_primary_networks_again(test: &Test<'_>) -> Result<()> {
+    if !is_served(test)? {
+        return Ok(());
+    }
+    test.cluster.with_primary_networks(|| {
+        let network = ptp(test, "a", json!([[{"subnet": test.subnet(0)}]]), default_routes())?;
+        test.cluster.agent_reads_boot_id("00000000-0000-4000-8000-000000000001")?;
+        test.create([claim("stays", &network), primary_pod("stays", &["stays"])])?;
+        test.create([claim("goes", &network), primary_pod("goes", &["goes"])])?;
+        for name in ["stays", "goes"] {
+            is_ready(test, name)?;
+        }
+        let old = test.sandbox("stays")?.id;
+        test.cluster.power_off("node0")?;
+        test.delete_pod_by_force("goes")?;
+        test.kubectl(&["delete", "resourceclaim", "goes", "--timeout=60s"])?;
+        test.cluster.power_on("node0")?;
+        eventually(120, "the pod has its network in a new sandbox", || {
+            let sandbox = test.container("stays", "shell")?.sandbox;
+            ensure!(sandbox != old, "it is the old one");
+            has_only(test, "stays", &["eth0"])
+        })?;
+        test.cluster.agent_ready()?;
+        is_ready(test, "stays")?;
+        // The kubelet releases claims of pods that are gone a minute after its start.
+        eventually(150, "the other's address is released", || test.node_has_leases(1))?;
+        test.delete_pod("stays")?;
+        eventually(60, "no address is taken", || test.node_has_leases(0))
+    })
+}
+
+pub fn many_pods_get_their_primary_networks_at_once(test: &Test<'_>) -> Result<()> {
+    const PODS: usize = 25;
+    if !is_served(test)? {
+        return Ok(());
+    }
+    test.cluster.with_primary_networks(|| {
+        let network = ptp(test, "a", json!([[{"subnet": test.subnet(0)}]]), default_routes())?;
+        let names: Vec<String> = (0..PODS).map(|n| format!("p{n}")).collect();
+        let pods = names.iter().map(|name| {
+            let mut own = pod_of_template(name, "own");
+            own["spec"]["runtimeClassName"] = json!("netclaim");
+            own
+        });
+        test.create([claim_template("own", &network)])?;
+        test.create(pods)?;
+        for name in &names {
+            test.runs(name)?;
+        }
+        let mut ips = BTreeSet::new();
+        for name in &names {
+            has_only(test, name, &["eth0"])?;
+            let of_pod = pod_ips(test, name)?;
+            ensure!(of_pod == [test.ip(name, "eth0")?], "{name} has {of_pod:?}");
+            ips.extend(of_pod);
+        }
+        ensure!(ips.len() == PODS, "some have the same address: {ips:?}");
+        test.kubectl(&["delete", "pods", "--all", "--timeout=120s"])?;
         eventually(60, "no address is taken", || test.node_has_leases(0))
     })
 }
