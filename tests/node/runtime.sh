@@ -111,6 +111,9 @@ version = 3
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.netclaim]
     runtime_type = 'io.containerd.runc.v2'
     cni_conf_dir = '/var/lib/netclaim/primary'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.bare]
+    runtime_type = 'io.containerd.runc.v2'
+    cni_conf_dir = '/etc/cni/bare.d'
 [plugins.'io.containerd.nri.v1.nri']
   disable = false
   socket_path = '/run/nri/nri.sock'

@@ -28,8 +28,8 @@
 //!   after a bounded number of attempts and with an error in the log.
 //! * A finalizer is made when all attachments of its pod are, and undone before the first of them. Hot ones,
 //!   which came to the running pod, it neither sees nor waits for, unless it is of their group.
-//! * A primary network is made only in a sandbox for which the runtime asks for it, and before the pod's
-//!   other networks. The runtime keeps its result, so that it is never made again in the same sandbox.
+//! * A primary network is made only in a sandbox for which the runtime asks for it, or that has no such
+//!   interface when the runtime has made it; and before the pod's other networks. The runtime keeps its result, so that it is never made again in the same sandbox.
 //! * What comes to a running pod closes no gate of the sandbox in which it came.
 //! * An address is free only when every plugin's DEL has succeeded, or when the DEL is given up.
 
@@ -69,7 +69,7 @@ use retry::Attempt;
 pub use retry::Operation;
 pub use state::{Gate, PodState};
 
-use crate::links::{HostLink, InUse};
+use crate::links::{HostLink, InUse, Netns};
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -249,6 +249,11 @@ pub trait Attach: Send + Sync + 'static {
         _sandbox: &Sandbox,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
         std::future::ready(Ok(()))
+    }
+
+    /// Whether the sandbox has no link of this name for certain.
+    fn lacks_link(&self, _sandbox: &Netns, _name: &str) -> impl Future<Output = bool> + Send {
+        std::future::ready(false)
     }
 
     /// Returns the host link that [`add`](Self::add) will move into the pod, as it is now; `None` when it

@@ -30,7 +30,7 @@ use super::counters::Counters;
 use super::desired::{PodDesired, sort};
 use super::journal::{self, Journal};
 use super::machine::{self, Desired, Event, Step};
-use super::plan::{Owner, Plan};
+use super::plan::{Owner, PRIMARY_INTERFACE, Plan};
 use super::record::{Finding, Phase, Record, Repaired, Sandbox};
 use super::repair::same_again;
 use super::retry::{Attempt, Operation, Retries, delay_after};
@@ -274,20 +274,10 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                 let _ = reply.send(result);
             }
             Command::SandboxUp(sandbox, netns) => {
-                self.pins.insert(sandbox.id.clone(), netns);
-                if self.desired.sandbox_up(sandbox) {
-                    // Failures in another sandbox say nothing about this one.
-                    self.begin_again();
-                }
-                self.publish().await;
+                let asks = self.is_left_out(&sandbox, &netns).await;
+                self.sandbox_up(sandbox, netns, asks).await;
             }
-            Command::SandboxAsks(sandbox, netns) => {
-                self.pins.insert(sandbox.id.clone(), netns);
-                if self.desired.sandbox_asks(sandbox) {
-                    self.begin_again();
-                }
-                self.publish().await;
-            }
+            Command::SandboxAsks(sandbox, netns) => self.sandbox_up(sandbox, netns, true).await,
             Command::SandboxUnfit(reason) => {
                 self.desired.sandbox_unfit();
                 for record in &mut self.records {
@@ -352,6 +342,25 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             self.replace(record);
         }
         true
+    }
+
+    async fn sandbox_up(&mut self, sandbox: Sandbox, netns: Netns, asks: bool) {
+        self.pins.insert(sandbox.id.clone(), netns);
+        let is_new = if asks { self.desired.sandbox_asks(sandbox) } else { self.desired.sandbox_up(sandbox) };
+        if is_new {
+            // Failures in another sandbox say nothing about this one.
+            self.begin_again();
+        }
+        self.publish().await;
+    }
+
+    /// Whether the runtime has made this sandbox without any network, so that the pod's primary one is made
+    /// now, as if it had asked. What is made of it already, or its rest, is ours.
+    async fn is_left_out(&self, sandbox: &Sandbox, netns: &Netns) -> bool {
+        let mut records = self.records.iter();
+        let Some(primary) = records.find(|record| record.plan.is_primary()) else { return false };
+        let is_here = primary.phase.sandbox().is_some_and(|of| of.id == sandbox.id);
+        is_here || self.attach.lacks_link(netns, PRIMARY_INTERFACE).await
     }
 
     /// Says why a primary network is not made in the pod's sandbox.

@@ -49,6 +49,8 @@ struct Plugins {
     host_link: Mutex<Option<u32>>,
     /// Whether a look finds everything as it was made.
     is_as_made: Mutex<bool>,
+    /// Whether sandboxes have no links.
+    is_bare: Mutex<bool>,
     called: Notify,
     /// What becomes of the next DEL.
     left: Mutex<Option<DelOutcome>>,
@@ -84,6 +86,10 @@ impl Attach for Plugins {
             Some(_) => Err(Failure::new("the name is taken")),
             None => Ok(()),
         }
+    }
+
+    async fn lacks_link(&self, _: &Netns, _: &str) -> bool {
+        *self.is_bare.lock().unwrap()
     }
 
     async fn link_to_move(&self, _: &Spec) -> Result<Option<HostLink>, Failure> {
@@ -369,6 +375,22 @@ async fn a_primary_network_is_made_first_in_a_sandbox_that_asks_for_it() {
     node.until("clear", |state| state.is_clear_of("s1")).await;
     let dels = ["del a0 s1 with result", "del eth0 s1 with result"];
     assert_eq!(node.plugins.calls()[2..], dels, "the netns is there, and the primary network goes last");
+}
+
+#[tokio::test]
+async fn a_sandbox_without_an_eth0_gets_it_and_again_after_a_crash() {
+    let mut node = with_primary().await;
+    *node.plugins.is_bare.lock().unwrap() = true;
+    node.plugins.add.lock().unwrap().push_back(Script::Hang);
+    node.up("s1");
+    node.until_called("add eth0 s1").await;
+    // The rest of it is there, and is ours.
+    *node.plugins.is_bare.lock().unwrap() = false;
+    node.restart("boot");
+    node.up("s1");
+    node.until("open", |state| state.sandbox.is_some() && state.gate("s1") == Gate::Open).await;
+    let calls = ["add eth0 s1", "del eth0 s1", "add eth0 s1", "add a0 s1"];
+    assert_eq!(node.plugins.calls(), calls);
 }
 
 #[tokio::test]

@@ -302,6 +302,7 @@ fn main() -> ExitCode {
             a_pod_waits_for_its_primary_network_while_the_agent_is_away,
             a_reboot_gives_pods_their_primary_networks_again,
             many_pods_get_their_primary_networks_at_once,
+            a_pod_without_any_network_of_the_runtime_gets_those_that_it_claims,
             finalizers_of_two_claims_run_after_both_attachments,
             a_deleted_pod_is_released_without_the_kubelet,
             a_reboot_releases_old_addresses_and_restarts_pods_with_their_networks,

@@ -338,3 +338,58 @@ pub fn many_pods_get_their_primary_networks_at_once(test: &Test<'_>) -> Result<(
         eventually(60, "no address is taken", || test.node_has_leases(0))
     })
 }
+
+/// A plugin that makes nothing, and says that the pod has an address: containerd makes no sandbox without one.
+const NOTHING: &str = r#"case $CNI_COMMAND in
+VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
+ADD) echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "'$CNI_NETNS'"}],
+  "ips": [{"address": "192.0.2.99/32", "interface": 0}]}' ;;
+esac"#;
+
+pub fn a_pod_without_any_network_of_the_runtime_gets_those_that_it_claims(test: &Test<'_>) -> Result<()> {
+    if !is_served(test)? {
+        return Ok(());
+    }
+    let plugin = test.plugin("nothing", NOTHING)?;
+    let list = json!({"cniVersion": "1.0.0", "name": "nothing", "plugins": [{"type": plugin}]});
+    fs::write(test.cluster.node().path("/etc/cni/bare.d/10-nothing.conflist"), list.to_string())?;
+    let class = test.name("bare");
+    let runtime_class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": class}, "handler": "bare"});
+    let bare = |name: &str, claims: &[&str]| {
+        let mut pod = pod(name, claims);
+        pod["spec"]["runtimeClassName"] = json!(class);
+        pod
+    };
+    let start = || {
+        let network = ptp(test, "a", json!([[{"subnet": test.subnet(0)}]]), default_routes())?;
+        let second = test.network("b", |network| network["spec"]["allow"] = json!({"defaultRoute": {}}))?;
+        test.create([
+            runtime_class,
+            claim("zone", &network),
+            claim("also", &second),
+            bare("p", &["also", "zone"]),
+        ])?;
+        // Nobody was asked for an eth0, and none is there.
+        test.runs("p")?;
+        has_only(test, "p", &["eth0", "net1"])?;
+        test.cluster.kill_agent()?;
+        test.replace_sandbox("p")?;
+        has_only(test, "p", &["eth0", "net1"])?;
+
+        let mut route = claim("route", &second);
+        route["spec"]["devices"]["config"] = json!([attachment(json!({"defaultRoute": true}))]);
+        test.create([route, bare("q", &["route"])])?;
+        test.runs("q")?;
+        has_only(test, "q", &["net1"])?;
+        let routes = test.kubectl(&["exec", "q", "--", "ip", "route"])?;
+        ensure!(routes.contains("default via") && routes.contains("dev net1"), "{routes}");
+        for name in ["p", "q"] {
+            test.delete_pod(name)?;
+        }
+        test.kubectl(&["delete", "runtimeclass", &class])?;
+        eventually(60, "no address is taken", || test.node_has_leases(0))
+    };
+    test.cluster.with_primary_networks(|| {
+        test.cluster.with_agent_env("NETCLAIM_CLUSTER_CIDRS", "10.97.0.0/16", start)
+    })
+}

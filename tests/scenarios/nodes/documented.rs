@@ -91,6 +91,24 @@ pub fn workloads_get_networks_as_their_page_shows(test: &Test<'_>) -> Result<()>
         .map(drop)
 }
 
+pub fn a_claimed_network_is_the_pods_eth0_as_its_page_shows(test: &Test<'_>) -> Result<()> {
+    let page = Page::of(test, "primary-networks.md")?;
+    let [ips, routes, endpoints, attachments] = page.checks()?;
+    test.cluster.with_primary_networks(|| {
+        test.create(page.objects()?)?;
+        test.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=120s"])?;
+        let own = test.ip("web", "eth0")?;
+        ensure!(own.starts_with("10.91."), "eth0 has {own}");
+        for (command, has) in [(&ips, own.as_str()), (&routes, "dev eth0"), (&endpoints, own.as_str())] {
+            let shown = page.run(command)?;
+            ensure!(shown.contains(has), "{command} shows {shown}");
+        }
+        let shown = page.line(&attachments, "web")?;
+        ensure!(shown.contains(&"eth0".to_owned()) && shown.contains(&"site".to_owned()), "{shown:?}");
+        test.kubectl(&["delete", "pod", "web", "--timeout=60s"]).map(drop)
+    })
+}
+
 pub fn pods_keep_their_addresses_as_the_page_about_them_shows(test: &Test<'_>) -> Result<()> {
     let page = Page::of(test, "static-addresses.md")?;
     let [attachments, leases] = page.checks()?;

@@ -93,6 +93,7 @@ fn main() -> ExitCode {
                 what_a_network_does_not_pass_between_pods_is_found;
             alone:
                 pods_get_a_network_without_asking_as_the_page_about_it_shows,
+                a_claimed_network_is_the_pods_eth0_as_its_page_shows,
                 questions_are_answered_as_their_page_says,
                 links_are_described_and_given_away_whole_as_their_pages_show,
                 pods_that_start_at_once_on_three_nodes_have_different_addresses_and_reach_each_other,

@@ -445,6 +445,10 @@ impl Attach for CniPlugins {
         as_made::is_as_made(spec, sandbox, result).await
     }
 
+    async fn lacks_link(&self, sandbox: &Netns, name: &str) -> bool {
+        sandbox.link_names().await.is_ok_and(|names| !names.contains(name))
+    }
+
     async fn networks_on_disk(&self) -> BTreeMap<ListName, Spec> {
         self.networks_on_disk().await
     }
