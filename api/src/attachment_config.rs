@@ -142,16 +142,13 @@ pub(crate) fn arg_name_problem(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The interface of a pod's primary network, as the kubelet and the container runtime call it.
-pub const PRIMARY_INTERFACE: &str = "eth0";
-
 impl AttachmentConfig {
     /// Returns what a primary network cannot have.
     pub(crate) fn primary_problems(&self) -> impl Iterator<Item = Invalid> {
-        let name = self.interface_name.as_ref().filter(|_| self.primary);
-        let name = name.map(|_| "the interface of a primary network is eth0: remove it");
+        let is_named = self.primary && self.interface_name.is_some();
+        let name = is_named.then_some("is eth0 for a primary network: remove it");
         let routes = (self.primary && self.default_route)
-            .then_some("the default route of a primary network is that of its addresses: remove it");
+            .then_some("comes from the routes of a primary network itself: remove it");
         let named = name.map(|problem| Invalid::new("interfaceName", problem));
         named.into_iter().chain(routes.map(|problem| Invalid::new("defaultRoute", problem)))
     }
@@ -198,7 +195,10 @@ impl AttachmentConfig {
         {
             problems.push(Invalid::new(
                 "interfaceName",
-                format!("{:?} is the pod's own interface: choose another name", name.as_str()),
+                format!(
+                    "{:?} is the pod's own interface: choose another name, or set primary: true",
+                    name.as_str()
+                ),
             ));
         }
         problems.extend(self.primary_problems());

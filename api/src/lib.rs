@@ -54,7 +54,7 @@ pub mod uplink_policy;
 mod written;
 
 pub use allow::{Allow, Allowed, AllowedArgs};
-pub use attachment_config::{AttachmentConfig, Bandwidth, PRIMARY_INTERFACE, PortMapping, Protocol};
+pub use attachment_config::{AttachmentConfig, Bandwidth, PortMapping, Protocol};
 pub use cni_config::CniConfig;
 pub use invalid::{Invalid, one_line, shorten};
 pub use link_use::LinkUse;

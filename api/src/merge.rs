@@ -77,8 +77,7 @@ pub struct Merged {
     pub asked: Asked,
     /// Whether the pod's default route leads by the attachment: [`KEPT`] has to be in the scope then.
     pub default_route: bool,
-    /// Whether the attachment is the pod's primary network, and has no other name than
-    /// [`PRIMARY_INTERFACE`](crate::PRIMARY_INTERFACE).
+    /// Whether the attachment is the pod's primary network, whose interface is `eth0`.
     pub primary: bool,
     template: Template,
     /// What finalizes the attachment.
@@ -706,7 +705,7 @@ mod tests {
         assert!(merged.primary && merged.if_name.is_none());
         let named = layer(Author::Claim, json!({"interfaceName": "data0"}));
         let error = of(&[class(json!({"primary": true})), named]).expect_err("refused").to_string();
-        assert_eq!(error, "interfaceName: the interface of a primary network is eth0: remove it");
+        assert_eq!(error, "interfaceName: is eth0 for a primary network: remove it");
         let error = refused(json!({}), json!({"primary": true}));
         assert!(
             error.contains("primary: ClaimNetwork \"storage\" does not allow claims to set it"),
@@ -714,10 +713,7 @@ mod tests {
         );
         let route = layer(Author::Class, json!({"defaultRoute": true}));
         let error = of(&[class(json!({"primary": true})), route]).expect_err("refused").to_string();
-        assert_eq!(
-            error,
-            "defaultRoute: the default route of a primary network is that of its addresses: remove it"
-        );
+        assert_eq!(error, "defaultRoute: comes from the routes of a primary network itself: remove it");
     }
 
     #[test]

@@ -49,6 +49,11 @@ fn defaults_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 impl NetworkClass {
+    /// Whether it makes the network the primary one of its pods.
+    pub(super) fn is_primary(&self) -> bool {
+        self.defaults.as_ref().is_some_and(|config| config.primary)
+    }
+
     /// Returns a class without settings.
     fn plain(name: &NetworkName) -> Self {
         Self { name: name.clone().into(), extended_resource_name: None, defaults: None }
@@ -108,7 +113,7 @@ impl ClaimNetworkSpec {
 
     /// Whether there is a DeviceClass of the ClaimNetwork's name without being listed. Who lists classes that
     /// he has written may have them for what they limit.
-    fn has_own_class(&self) -> bool {
+    pub(super) fn has_own_class(&self) -> bool {
         match self.device_class {
             Some(class) => class == OwnClass::Own,
             None => self.device_class_names.is_empty(),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::admission::{EVERY_NAMESPACE, default_capacity_rules, default_rules};
-use super::{ClaimNetworkSpec, Namespaces};
+use super::{ClaimNetworkSpec, Namespaces, NetworkClass};
 use crate::labels::LabelSelector;
 use crate::{
     API_VERSION, AttachmentConfig, DRIVER_NAME, Invalid, NetworkName, ObjectName, Quantity, Setting,
@@ -173,8 +173,8 @@ impl DefaultNetwork {
 const BEYOND: &str = "selects namespaces that spec.namespaces does not, whose pods would wait for ever: write the requirements of \
                       spec.namespaces here, too";
 
-const NOT_BY_DEFAULT: &str = "pods of the namespaces without the RuntimeClass of primary networks would not start: remove it, and set it in \
-                              claims";
+const NOT_BY_DEFAULT: &str = "pods of the namespaces without the RuntimeClass of primary networks would not start: use a class without primary, \
+                              and have pods claim the network that is to be their primary one";
 
 const OF_ONE_POD: &str = "no two pods may have the same, and each pod of the namespaces would get it: remove it, and set it in claims";
 
@@ -193,6 +193,11 @@ impl ClaimNetworkSpec {
         }
         problems.extend(default.selector_problems(&self.namespaces));
         problems.extend(default.capacity.bandwidth.and_then(|wanted| self.too_wide(wanted)));
+        let class = default.device_class_name.as_ref().map_or(name, ObjectName::as_str);
+        let mut classes = self.device_classes.iter().filter(|own| own.name.as_str() == class);
+        if classes.any(NetworkClass::is_primary) {
+            problems.push(Invalid::new("deviceClassName", NOT_BY_DEFAULT));
+        }
         problems.extend(default.attachment.iter().flat_map(|config| self.attachment_problems(config)));
         problems
     }

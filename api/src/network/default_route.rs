@@ -19,20 +19,30 @@ const TAKES_ALL: &str = "is the pod's default route from then on: DNS, Services 
 
 const TAKES_HALF: &str = "is one route with two next hops together with the IPv6 default route of the pod's own network, so that \
                           half of the traffic leaves by the wrong interface: write the destinations that are meant for the \
-                          network; for all of them, have the class or the claims set defaultRoute: true";
+                          network; for all of them, have the class or the claims set defaultRoute: true, or a class of \
+                          spec.deviceClasses primary: true";
 
 const NOT_CHECKED: &str = "CHECK of the reference plugins looks for the route in the main table only, and fails: write \
                            \"disableCheck\": true in spec.cni";
 
 impl ClaimNetworkSpec {
-    /// IPv6 default routes.
+    /// IPv6 default routes, unless pods may have it as their primary network, which has to have them.
     pub(super) fn default_route_problems(&self) -> impl Iterator<Item = Invalid> {
-        self.default_routes().into_iter().filter(|(_, family)| *family == Family::V6).map(problem)
+        let routes = if self.is_for_primary() { Vec::new() } else { self.default_routes() };
+        routes.into_iter().filter(|(_, family)| *family == Family::V6).map(problem)
     }
 
-    /// IPv4 default routes.
-    pub(super) fn default_route_warnings(&self) -> impl Iterator<Item = Invalid> {
-        self.default_routes().into_iter().filter(|(_, family)| *family == Family::V4).map(problem)
+    /// IPv4 default routes, and those of pods that have it as a second network although others have it as
+    /// their primary one. `name` is the ClaimNetwork's name.
+    pub(super) fn default_route_warnings(&self, name: &str) -> impl Iterator<Item = Invalid> {
+        let is_for_primary = self.is_for_primary();
+        let routes = if self.is_only_for_primary(name) { Vec::new() } else { self.default_routes() };
+        let routes = routes.into_iter().filter(move |(_, family)| is_for_primary || *family == Family::V4);
+        routes.map(move |(field, family)| {
+            let second =
+                if is_for_primary { "in pods whose primary network is another one, it " } else { "" };
+            Invalid::new(field, format!("{second}{}", why(family)))
+        })
     }
 
     /// Returns the warning for a network that gives no address, and so no gateway for `defaultRoute`.
@@ -82,9 +92,8 @@ impl ClaimNetworkSpec {
     }
 
     /// Returns the default routes that plugins add, with their fields.
-    fn default_routes(&self) -> Vec<(String, Family)> {
-        // The primary network of a pod has to have one.
-        if self.has_table() || self.is_for_primary() {
+    pub(super) fn default_routes(&self) -> Vec<(String, Family)> {
+        if self.has_table() {
             return Vec::new();
         }
         let inline = self.addresses.as_ref().and_then(NetworkAddresses::inline);

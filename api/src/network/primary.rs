@@ -1,18 +1,33 @@
 //! ClaimNetworks that are pods' primary networks: what such a pod cannot do with them.
 
+use serde_json::Value;
+
 use super::ClaimNetworkSpec;
 use crate::Invalid;
+use crate::addresses::NetworkAddresses;
 
 /// Plugins whose interfaces and those of the node itself do not reach each other: the kernel gives a child of
-/// a link no frame of the link itself (Kubernetes #41736, #30382).
-const APART_FROM_NODE: [&str; 4] = ["macvlan", "ipvlan", "host-device", "sriov"];
+/// a link no frame of the link itself (Kubernetes #41736, #30382), and a link that is moved leaves none.
+const APART_FROM_NODE: [&str; 5] = ["macvlan", "ipvlan", "vlan", "host-device", "sriov"];
 
-const NOT_REACHED: &str = "the node does not reach its own pods by this network, nor they it: their probes over the network fail, and \
-                           ClusterIPs and the cluster's DNS do not answer them; use exec probes and dnsPolicy: None, or a plugin \
-                           by whose link they do, such as ptp or bridge";
+/// IPAM plugins that give no other routes than those of their configuration.
+const GIVE_WRITTEN_ROUTES: [&str; 2] = ["host-local", "static"];
+
+/// The plugin by which the container runtime asks the agent.
+const ASKS_THE_AGENT: &str = "netclaim-primary";
+
+const NOT_REACHED: &str = "the node does not reach its own pods by this network, and they do not reach the node: their probes over the \
+                           network fail, and ClusterIPs and the cluster's DNS do not answer them; use exec probes and dnsPolicy: \
+                           None, or a plugin by whose link they do, such as ptp or bridge";
 
 const NO_ADDRESS: &str = "the network gives no addresses, and a pod without one of its primary network does not start: add \
                           spec.addresses or an IPAM, or remove it";
+
+const NO_ROUTE: &str = "no route of the network leads to everywhere, and a pod has no other network than its primary one: add \
+                        {dst: 0.0.0.0/0} or {dst: \"::/0\"} to its routes, unless its pods are to reach its own subnet only";
+
+const ITSELF: &str = "is run by the container runtime and asks the agent, which would run it here: remove it, and have a class set \
+                      primary: true";
 
 impl ClaimNetworkSpec {
     /// Whether pods may have it as their primary network, as far as the ClaimNetwork says: by a claim, or by
@@ -21,16 +36,27 @@ impl ClaimNetworkSpec {
         self.primary_field().is_some()
     }
 
+    /// Whether its classes give it to pods in no other way. `name` is the ClaimNetwork's name.
+    pub(super) fn is_only_for_primary(&self, name: &str) -> bool {
+        let classes = &self.device_classes;
+        let has_plain_class =
+            self.has_own_class() && !classes.iter().any(|class| class.name.as_str() == name);
+        !has_plain_class && !classes.is_empty() && classes.iter().all(|class| class.is_primary())
+    }
+
     /// Returns the first field that says so.
     fn primary_field(&self) -> Option<String> {
         if self.allow.primary.is_some() {
             return Some("spec.allow.primary".to_owned());
         }
-        let mut classes = self.device_classes.iter().enumerate();
-        classes.find_map(|(i, class)| {
-            let is_primary = class.defaults.as_ref().is_some_and(|config| config.primary);
-            is_primary.then(|| format!("spec.deviceClasses[{i}].defaults.primary"))
-        })
+        let first = self.device_classes.iter().position(|class| class.is_primary())?;
+        Some(format!("spec.deviceClasses[{first}].defaults.primary"))
+    }
+
+    /// The runtime's plugin in a chain.
+    pub(super) fn primary_problems(&self) -> Option<Invalid> {
+        let place = self.plugin_types().iter().position(|plugin| *plugin == ASKS_THE_AGENT)?;
+        Some(Invalid::new(format!("spec.cni.plugins[{place}].type"), ITSELF))
     }
 
     /// Returns what a pod lacks whose primary network it is.
@@ -39,6 +65,19 @@ impl ClaimNetworkSpec {
         let is_apart = self.plugin_types().first().is_some_and(|first| APART_FROM_NODE.contains(first));
         let apart = is_apart.then_some(NOT_REACHED);
         let bare = (!self.gives_addresses()).then_some(NO_ADDRESS);
-        apart.into_iter().chain(bare).map(|problem| Invalid::new(field.clone(), problem)).collect()
+        let closed = (self.writes_routes() && self.default_routes().is_empty()).then_some(NO_ROUTE);
+        let all = apart.into_iter().chain(bare).chain(closed);
+        all.map(|problem| Invalid::new(field.clone(), problem)).collect()
+    }
+
+    /// Whether its attachments have no other routes than those that it writes.
+    fn writes_routes(&self) -> bool {
+        let ipam = |conf: &serde_json::Map<String, Value>| {
+            let plugin = conf.get("ipam")?.get("type")?.as_str()?.to_owned();
+            Some(plugin)
+        };
+        let mut by_plugins = self.plugins().filter_map(|plugin| ipam(&plugin));
+        self.addresses.as_ref().and_then(NetworkAddresses::inline).is_some()
+            || by_plugins.any(|plugin| GIVE_WRITTEN_ROUTES.contains(&plugin.as_str()))
     }
 }

@@ -73,6 +73,7 @@ impl ClaimNetworkSpec {
             problems.push(Invalid::new("spec.allow.mac", problem));
         }
         problems.extend(self.default_route_problems());
+        problems.extend(self.primary_problems());
         problems.extend(self.node_problems());
         problems.extend(self.bandwidth_problems().into_iter().map(|p| p.within("spec")));
         problems.extend(self.repair_problems().into_iter().map(|p| p.within("spec")));
@@ -143,7 +144,7 @@ impl ClaimNetworkSpec {
             .chain(unenforced)
             .chain(none_reserved)
             .chain(self.default_warnings())
-            .chain(self.default_route_warnings())
+            .chain(self.default_route_warnings(name))
             .chain(self.primary_warnings())
             .chain(self.no_gateway())
             .chain(self.table_warnings())
@@ -663,8 +664,26 @@ mod tests {
         assert!(!of(bare, "mac").iter().any(|warning| warning.contains("primary")));
         let subnet = json!([[{"subnet": "10.0.0.0/24"}]]);
         let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
-        let ptp = json!({"type": "ptp", "ipam": {"type": "host-local", "ranges": subnet, "routes": routes}});
-        assert_eq!(of(ptp, "primary"), [""; 0], "its default routes are the pod's own");
+        let ptp = |routes: Value| json!({"type": "ptp", "ipam": {"type": "host-local", "ranges": subnet, "routes": routes}});
+        let warned = of(ptp(routes), "primary");
+        let second = "in pods whose primary network is another one, it is";
+        assert!(warned.len() == 2 && warned.iter().all(|warning| warning.contains(second)), "{warned:?}");
+        let warned = of(ptp(json!([])), "primary");
+        assert!(
+            warned[0].starts_with("spec.allow.primary: no route of the network leads to everywhere"),
+            "{warned:?}"
+        );
+        let only = warnings_of(|spec| {
+            spec["deviceClasses"] = json!([{"name": "storage", "defaults": {"primary": true}}]);
+            ["capacity", "allow"].map(|field| spec.as_object_mut().expect("an object").remove(field));
+            spec["cni"]["plugins"] = json!([ptp(json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]))]);
+        });
+        assert_eq!(only, [""; 0], "its default routes are the pod's own");
+        let itself = problems_of(|spec| spec["cni"]["plugins"] = json!([{"type": "netclaim-primary"}]));
+        assert!(
+            itself[0].starts_with("spec.cni.plugins[0].type: is run by the container runtime"),
+            "{itself:?}"
+        );
     }
 
     #[test]
@@ -677,9 +696,8 @@ mod tests {
         assert_eq!(
             both,
             [
-                "spec.deviceClasses[0].defaults.interfaceName: the interface of a primary network is eth0: remove it",
-                "spec.deviceClasses[0].defaults.defaultRoute: the default route of a primary network is that of its addresses: \
-                 remove it",
+                "spec.deviceClasses[0].defaults.interfaceName: is eth0 for a primary network: remove it",
+                "spec.deviceClasses[0].defaults.defaultRoute: comes from the routes of a primary network itself: remove it",
             ]
         );
         let default = problems_of(|spec| {
@@ -690,6 +708,15 @@ mod tests {
         assert!(
             default[0].starts_with("spec.default.attachment.primary: pods of the namespaces"),
             "{default:?}"
+        );
+        let by_class = problems_of(|spec| {
+            spec["deviceClasses"] = json!([{"name": "own", "defaults": {"primary": true}}]);
+            let selector = json!({"matchLabels": {"team": "a"}});
+            spec["default"] = json!({"namespaceSelector": selector, "deviceClassName": "own"});
+        });
+        assert!(
+            by_class[0].starts_with("spec.default.deviceClassName: pods of the namespaces"),
+            "{by_class:?}"
         );
     }
 

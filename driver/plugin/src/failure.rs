@@ -73,17 +73,6 @@ pub enum Failure {
         /// What is there, and what to do.
         problem: String,
     },
-    /// The error of a program that worked for the plugin.
-    #[error("{problem}")]
-    Passed {
-        /// Its code.
-        code: u32,
-        /// What it says.
-        problem: String,
-        /// Its details.
-        #[source]
-        details: Option<Box<dyn Error + Send + Sync>>,
-    },
 }
 
 fn needs(module: &Option<&'static str>) -> String {
@@ -138,7 +127,7 @@ impl Failure {
             Self::Decode(_) => 6,
             Self::Config { .. } => 7,
             Self::Kernel { .. } => 100,
-            Self::State { code, .. } | Self::Passed { code, .. } => *code,
+            Self::State { code, .. } => *code,
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   -> {"command":"ADD","sandbox":"ID","netns":"PATH","pod":"UID"}
-//!   <- {"result":{...}}  or  {"error":{"code":11,"msg":"...","details":"..."}}
+//!   <- {"result":{...}}  or  {"error":{"code":11,"msg":"..."}}
 //! ```
 //!
 //! Each is a line, and a connection is for one question. An agent that ends does so without an answer, or
@@ -46,7 +46,6 @@ struct Answer {
 struct Refusal {
     code: u32,
     msg: String,
-    details: Option<String>,
 }
 
 /// How long an agent is asked.
@@ -138,10 +137,7 @@ fn left(end: Instant) -> io::Result<Duration> {
 fn read(path: &str, line: &[u8]) -> Result<String, Failure> {
     let answer: Answer = serde_json::from_slice(line).map_err(|error| no_answer(path, error))?;
     match answer.error {
-        Some(Refusal { code, msg, details }) => {
-            let details = details.filter(|details| !details.is_empty()).map(Into::into);
-            Err(Failure::Passed { code, problem: msg, details })
-        }
+        Some(Refusal { code, msg }) => Err(Failure::State { code, problem: msg }),
         None => Ok(answer.result.map_or_else(|| "null".to_owned(), |result| result.get().to_owned())),
     }
 }
@@ -164,10 +160,10 @@ fn is_gone(path: &str, patience: Duration, error: &io::Error) -> Failure {
     Failure::State { code: Failure::TRY_AGAIN, problem }
 }
 
-/// An agent knows the question and works.
+/// An agent has the question and works.
 fn is_slow(patience: Duration) -> Failure {
     let problem = format!(
-        "netclaim's agent has not ended its work on the pod's network within {patience:?}: look at the events of the pod and the \
+        "netclaim's agent has not finished its work on the pod's network within {patience:?}: look at the events of the pod and the \
          status of its ResourceClaims"
     );
     Failure::State { code: Failure::TRY_AGAIN, problem }

@@ -8,14 +8,14 @@
 //!                     <result-                  <-result---       <result-
 //! ```
 //!
-//! * ADD asks for 20 s, also while the agent is away, and prints the result as the agent gives it. Then it
+//! * ADD asks for 3 min, an agent that is away for 20 s, and prints the result as the agent gives it. Then it
 //!   fails with code 11, "try again later". No pod gets the cluster's network instead.
 //! * DEL asks for 10 s, an agent that is away for 2 s, and then always succeeds. The agent's journal owes the
 //!   DEL of the plugins, and a DEL that fails would keep the pod Terminating.
-//! * CHECK compares the container's addresses with the result, without the agent.
-//! * STATUS and GC succeed without the agent: no node is not ready because its agent is away.
+//! * CHECK, STATUS and GC succeed without the agent: no node is not ready because its agent is away, and the
+//!   agent looks after what it has made.
 //! * Configuration: `socket`, the agent's socket. The agent writes the list, which has this plugin only.
-//! * CNI 0.3.0 to 1.1.0. CHECK needs CAP_SYS_ADMIN (setns).
+//! * CNI 0.3.0 to 1.1.0.
 //!
 //! # Limitations
 //! * ADD refuses hostPorts of containers. The AttachmentConfig's `portMappings` take their place.
@@ -23,7 +23,6 @@
 #![forbid(unsafe_code)]
 
 mod ask;
-mod check;
 #[cfg(test)]
 mod tests;
 
@@ -36,8 +35,9 @@ use serde::Deserialize;
 
 use ask::{Patience, Question, ask};
 
-/// How long an ADD waits for the agent's answer.
-const ADD_PATIENCE: Duration = Duration::from_secs(20);
+/// How long an ADD waits for the agent's answer. The agent gives the plugins of a network 40 s by default, and
+/// its error says more than that the time is over. The kubelet ends the call after 4 min.
+const ADD_PATIENCE: Patience = Patience { busy: Duration::from_secs(180), away: Duration::from_secs(20) };
 /// How long a DEL does. The agent answers within 8 s. The runtime repeats it three or four times for a
 /// sandbox, and the next agent finds out by itself that the sandbox is gone.
 const DEL_PATIENCE: Patience = Patience { busy: Duration::from_secs(10), away: Duration::from_secs(2) };
@@ -63,8 +63,9 @@ impl Plugin for Primary {
         Ok(())
     }
 
-    fn check(config: &Config) -> Result<(), Failure> {
-        check::check(config)
+    /// containerd never calls it.
+    fn check(_: &Config) -> Result<(), Failure> {
+        Ok(())
     }
 
     /// The agent's journal has all that the plugin has asked for.
@@ -100,7 +101,7 @@ fn pod_uid(args: &str) -> Option<String> {
     Some(uid.to_owned()).filter(|uid| !uid.is_empty())
 }
 
-fn add(config: &Config, call: &Call, patience: Duration) -> Result<String, Failure> {
+fn add(config: &Config, call: &Call, patience: Patience) -> Result<String, Failure> {
     let interface = required(&call.interface, "CNI_IFNAME")?;
     if interface != INTERFACE {
         let problem = format!(
@@ -122,7 +123,7 @@ fn add(config: &Config, call: &Call, patience: Duration) -> Result<String, Failu
         netns: Some(required(&call.netns, "CNI_NETNS")?),
         pod,
     };
-    let result = ask(&socket, &question, Patience { busy: patience, away: patience })?;
+    let result = ask(&socket, &question, patience)?;
     if result.starts_with('{') {
         Ok(result)
     } else {
@@ -132,7 +133,7 @@ fn add(config: &Config, call: &Call, patience: Duration) -> Result<String, Failu
 
 fn del(config: &Config, call: &Call, patience: Patience) {
     let (Some(sandbox), Some(pod)) = (&call.sandbox, &call.pod) else { return };
-    let question = Question { command: "DEL", sandbox, netns: call.netns.as_deref(), pod };
+    let question = Question { command: "DEL", sandbox, netns: None, pod };
     if let Err(failure) = socket(config).and_then(|socket| ask(&socket, &question, patience)) {
         // The runtime's log gets it.
         let _ = writeln!(
@@ -149,7 +150,7 @@ fn required<'a>(value: &'a Option<String>, name: &'static str) -> Result<&'a str
 fn socket(config: &Config) -> Result<String, Failure> {
     config.field("socket")?.ok_or_else(|| {
         let problem =
-            "is missing: delete the file of this configuration, and netclaim's agent writes it again";
+            "is missing: delete the file of this configuration, and restart netclaim's agent of this node, which writes it again";
         Failure::config("socket", problem)
     })
 }

@@ -73,9 +73,20 @@ impl PodDesired {
         self.sandbox_up(sandbox)
     }
 
-    /// Whether the interface of this primary network is another one's in the pod's sandbox: the runtime has
-    /// not asked for it.
-    pub fn is_forestalled<O: Owner>(&self, record: &Record<O>) -> bool {
+    /// An attachment is about to be undone. The runtime keeps what it was told of the primary
+    /// network, so that it is not made again there.
+    pub fn undone(&mut self, record: &Record<impl Owner>) {
+        if let Phase::Attached { sandbox, .. } = &record.phase
+            && record.plan.is_primary()
+            && self.asking.as_ref() == Some(&sandbox.id)
+        {
+            self.asking = None;
+        }
+    }
+
+    /// Whether the interface of this primary network is another one's in the pod's sandbox, or was undone
+    /// there: the runtime does not ask for it.
+    pub fn has_other_eth0<O: Owner>(&self, record: &Record<O>) -> bool {
         let is_made = |id: &str| matches!(&record.phase, Phase::Attached { sandbox, .. } if sandbox.id == id);
         record.plan.is_primary()
             && self.sandbox().is_some_and(|s| self.asking.as_ref() != Some(&s.id) && !is_made(&s.id))
@@ -184,7 +195,7 @@ impl PodDesired {
         }
         let mut attachments = records.iter().filter(|other| record.plan.works_on(&other.plan));
         let rests = |other| {
-            !self.is_forestalled(other)
+            !self.has_other_eth0(other)
                 && machine::next(other, &self.of_attachment(other), boot_id) == Step::Rest
         };
         if !self.closing && attachments.all(rests) { desired } else { Desired::Detached }
@@ -197,7 +208,7 @@ impl PodDesired {
         match &self.sandbox {
             SandboxKnowledge::Unknown => Desired::Unknown,
             SandboxKnowledge::None => Desired::Detached,
-            SandboxKnowledge::Sandbox(_) if record.is_redone || self.is_forestalled(record) => {
+            SandboxKnowledge::Sandbox(_) if record.is_redone || self.has_other_eth0(record) => {
                 Desired::Detached
             }
             SandboxKnowledge::Sandbox(sandbox) => Desired::Attached(sandbox.clone()),
@@ -266,19 +277,24 @@ impl PodDesired {
         let add = due.find(|(index, record, _)| is_first(*index, record));
         let proof =
             |(_, record, step): &&(usize, &Record<O>, Step)| *step == Step::Prove && !waits(record, step);
-        let (index, _, step) = add.or_else(|| steps.iter().find(proof))?;
+        // The runtime waits for the primary network alone.
+        let awaited = steps.iter().find(|step| step.1.plan.is_primary()).filter(|step| proof(step));
+        let (index, _, step) = awaited.or(add).or_else(|| steps.iter().find(proof))?;
         Some((*index, step.clone()))
     }
 }
 
-/// Sorts the records of a pod in the order in which attachments are made: the primary network first,
-/// finalizers last, and then one hot group after the other with its own.
+/// Sorts the records of a pod in the order in which attachments are made: the group of the primary network
+/// first, finalizers last, and then one hot group after the other with its own.
 pub fn sort<O: Owner>(records: &mut [Record<O>]) {
+    let primary = records.iter().find(|record| record.plan.is_primary());
+    let primary = primary.map(|record| record.plan.owner.group().to_owned());
     records.sort_by_cached_key(|record| {
         let plan = &record.plan;
+        let is_later = primary.as_deref() != Some(plan.owner.group());
         let name = plan.owner.group_name().to_owned();
         let hot = plan.owner.hot().map(|hot| (hot.since.to_owned(), name.clone()));
-        (hot, plan.is_finalizer(), !plan.is_primary(), name, plan.index)
+        (hot, plan.is_finalizer(), is_later, name, plan.index)
     });
 }
 
@@ -307,9 +323,9 @@ fn carries<O: Owner>(
 
 #[cfg(test)]
 mod tests {
-    //! Random histories of a node with one pod and the claims `a` (two attachments) and `b` (the primary
-    //! network), and the hot `c` and `d` (one), each with a finalizer: agents that come, end and are killed,
-    //! sandboxes, releases, failing plugins.
+    //! Random histories of a node with one pod and the claims `a` (two attachments, one of them the primary
+    //! network) and `b` (one), and the hot `c` and `d` (one), each with a finalizer: agents that come, end
+    //! and are killed, sandboxes, releases, failing plugins.
 
     use std::collections::btree_map::Entry;
     use std::collections::{BTreeMap, BTreeSet};
@@ -325,6 +341,8 @@ mod tests {
     use super::*;
 
     const BOOT: &str = "boot";
+    /// The primary network: the second one of its claim.
+    const PRIMARY: (&str, u32) = ("a", 1);
     /// The sandbox for which the runtime does not ask for the primary network.
     const NOT_ASKING: u8 = 0;
 
@@ -455,7 +473,7 @@ mod tests {
             let plans = (0..of).map(|index| {
                 let mut plan = Plan { of, finalizes: finalizes(index), ..plan(claim, index) };
                 plan.owner.rest.extend(hot.clone().map(|hot| ("hot".to_owned(), hot)));
-                if claim == "b" {
+                if (claim, index) == PRIMARY {
                     plan.spec.if_name = PRIMARY_INTERFACE.parse().expect("a name");
                 }
                 plan

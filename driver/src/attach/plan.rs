@@ -26,6 +26,12 @@ pub trait Owner:
     /// Attachments share turns only with others of the same tenant, such as a namespace.
     fn tenant(&self) -> &str;
 
+    /// Whether a container runtime makes the sandboxes that it is attached to, and asks for their first
+    /// interface.
+    fn has_runtime(&self) -> bool {
+        true
+    }
+
     /// Where and when a *hot* group came to its pod, which ran already; `None` for what the pod has from its
     /// start.
     fn hot(&self) -> Option<Hot<'_>> {
@@ -121,7 +127,8 @@ impl<O: Owner> Plan<O> {
     /// takes its addresses for the pod's. In a sandbox for which the runtime has not asked, that interface is
     /// another network's.
     pub fn is_primary(&self) -> bool {
-        self.spec.if_name.as_str() == PRIMARY_INTERFACE && !self.is_finalizer()
+        let is_first = self.spec.if_name.as_str() == PRIMARY_INTERFACE && !self.is_finalizer();
+        is_first && self.owner.has_runtime()
     }
 
     /// Whether it is of a [hot](Owner::hot) group.

@@ -114,10 +114,10 @@ const CHECK_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 pub(super) const MADE_AGAIN: &str =
     "the uplink was removed and made again since, so that the interface has none: delete the pod";
 
-/// Why a primary network is not made in a sandbox for which the runtime has not asked.
-const FORESTALLED: &str = "the sandbox has another network's eth0: the container runtime has made it without asking for this one. The pod \
-                           needs the RuntimeClass of primary networks (runtimeClassName), and its handler in the runtime's \
-                           configuration their cni_conf_dir; then delete the pod";
+/// Why a primary network is not made in a sandbox for which the runtime does not ask.
+const OTHER_ETH0: &str = "the sandbox's eth0 is another network's, or was lost: the container runtime does not ask netclaim for it. Delete the \
+                          pod, and create it with the runtimeClassName of primary networks; if it has that, set cni_conf_dir of the \
+                          handler in the runtime's configuration to their folder";
 
 /// How an operation ended that could be interrupted.
 enum Ended<T> {
@@ -364,10 +364,10 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     /// Says why a primary network is not made in the pod's sandbox.
-    fn note_forestalled(&mut self) {
+    fn note_other_eth0(&mut self) {
         let Self { desired, records, .. } = self;
-        for record in records.iter_mut().filter(|record| desired.is_forestalled(record)) {
-            (record.error, record.failed) = (Some(FORESTALLED.to_owned()), None);
+        for record in records.iter_mut().filter(|record| desired.has_other_eth0(record)) {
+            (record.error, record.failed) = (Some(OTHER_ETH0.to_owned()), None);
             record.cause = Cause::Other;
         }
     }
@@ -646,6 +646,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
             if let Some(started) = self.proving.remove(&key) {
                 self.ended(&key, Operation::Add, End::CutShort, None, started);
             }
+            self.desired.undone(&record);
             // The DEL needs what the ADD has made.
             let event = record.made.take().map_or(Event::DelDue, |made| Event::AddFailed(Some(made)));
             if !self.advance(&mut record, event) {
@@ -997,7 +998,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
     }
 
     async fn publish(&mut self) {
-        self.note_forestalled();
+        self.note_other_eth0();
         let mut state = PodState {
             sandbox: self.desired.believed_sandbox(&self.records, &self.boot_id),
             records: self.records.clone(),

@@ -377,6 +377,43 @@ async fn a_primary_network_is_made_first_in_a_sandbox_that_asks_for_it() {
     assert_eq!(node.plugins.calls()[2..], dels, "the netns is there, and the primary network goes last");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_primary_network_is_proven_before_others_are_made() {
+    let node = Node::new();
+    let mut primary = Plan { of: 2, ..named("b", 1) };
+    primary.spec.if_name = PRIMARY_INTERFACE.parse().unwrap();
+    let mut under = Plan { of: 2, ..named("b", 0) };
+    under.spec.wire.probes = true;
+    node.attacher.prepare(vec![named("a", 0), under, primary]).await.unwrap();
+    node.plugins.prove.lock().unwrap().push_back(Script::Fail);
+    node.attacher.sandbox_asks(Node::live("s1"));
+    node.until("open", |state| state.gate("s1") == Gate::Open).await;
+    let calls = node.plugins.calls();
+    let dels = ["del eth0 s1 with result", "del b0 s1 with result"];
+    let first = [["add b0 s1", "add eth0 s1", "prove b0 s1"].as_slice(), &dels].concat();
+    assert_eq!(calls[..5], first, "in the order of its group: the runtime has no answer yet");
+    assert_eq!(calls.last().map(String::as_str), Some("add a0 s1"), "{calls:?}");
+}
+
+#[tokio::test]
+async fn a_primary_network_that_is_undone_is_not_made_again_in_the_same_sandbox() {
+    let node = with_primary().await;
+    node.attacher.sandbox_asks(Node::live("s1"));
+    node.until("open", |state| state.gate("s1") == Gate::Open).await;
+    node.attacher.sandbox_unfit(POD, "no more files".to_owned());
+    node.until("undone", |state| state.is_clear_of("s1")).await;
+    node.up("s1");
+    let said = |state: &PodState<Claimant>| matches!(state.gate("s1"), Gate::Failed(why) if why.contains("or was lost"));
+    node.until("said", said).await;
+    assert_eq!(node.plugins.calls().iter().filter(|call| *call == "add eth0 s1").count(), 1);
+    // Its sandbox goes after the next one has come.
+    node.attacher.sandbox_asks(Node::live("s2"));
+    node.attacher.sandbox_gone(POD, "s1");
+    node.until("open", |state| state.gate("s2") == Gate::Open).await;
+    node.attacher.sandbox_asks(Node::live("s3"));
+    node.until("open", |state| state.gate("s3") == Gate::Open).await;
+}
+
 #[tokio::test]
 async fn a_sandbox_without_an_eth0_gets_it_and_again_after_a_crash() {
     let mut node = with_primary().await;
@@ -398,7 +435,7 @@ async fn a_sandbox_that_does_not_ask_has_another_eth0() {
     let node = with_primary().await;
     node.up("s1");
     node.until("attached as far as possible", |state| state.records[1].phase.sandbox().is_some()).await;
-    let failed = |state: &PodState<Claimant>| matches!(state.gate("s1"), Gate::Failed(why) if why.contains("the sandbox has another network's eth0"));
+    let failed = |state: &PodState<Claimant>| matches!(state.gate("s1"), Gate::Failed(why) if why.contains("the sandbox's eth0 is another network's"));
     node.until("said", failed).await;
     assert_eq!(node.plugins.calls(), ["add a0 s1"]);
     node.attacher.sandbox_gone(POD, "s1");

@@ -427,6 +427,7 @@ impl Agent {
                 asked.with_context(|| format!("cannot listen for the runtime on {}", socket.display()))?;
             let source = Arc::new(PrimarySource {
                 attacher: Arc::clone(&self.attacher),
+                sandboxes: Arc::clone(&sandboxes),
                 boot_id: self.boot_id.clone(),
                 cluster: self.args.cluster_cidrs.clone(),
             });

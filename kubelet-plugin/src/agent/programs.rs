@@ -51,9 +51,9 @@ pub(crate) enum ProgramsError {
 #[derive(Clone)]
 pub(crate) struct Programs {
     hook: (PathBuf, PathBuf),
-    others: Vec<(PathBuf, PathBuf)>,
-    /// Texts that programs read.
-    texts: Vec<(String, PathBuf)>,
+    plugins: Vec<(PathBuf, PathBuf)>,
+    /// The runtime's CNI configuration for primary networks, which names the last of the plugins.
+    configuration: Option<(String, PathBuf)>,
 }
 
 impl Programs {
@@ -74,8 +74,8 @@ impl Programs {
             args.primary.then(|| (primary::conflist(&args.primary_socket()), args.primary_conflist()));
         Ok(Self {
             hook: (hook, args.installed_hook()),
-            others: plugins.chain(primary).collect(),
-            texts: conflist.into_iter().collect(),
+            plugins: plugins.chain(primary).collect(),
+            configuration: conflist,
         })
     }
 
@@ -86,7 +86,7 @@ impl Programs {
     /// When there is no hook on the host then, or none that can be run: no container could be created.
     pub(crate) fn install(&self) -> Result<bool, ProgramsError> {
         let mut all_current = true;
-        for (from, to) in std::iter::once(&self.hook).chain(&self.others) {
+        for (from, to) in std::iter::once(&self.hook).chain(&self.plugins) {
             let Err(error) = fs::read(from).and_then(|program| install(&program, to, 0o755)) else {
                 continue;
             };
@@ -97,10 +97,13 @@ impl Programs {
                 return Err(ProgramsError::NoHook { to: to.clone(), source: error });
             }
         }
-        // After the program that they name.
-        for (text, to) in &self.texts {
-            let Err(error) = install(text.as_bytes(), to, 0o600) else { continue };
-            tracing::warn!(to = %to.display(), %error, "cannot install a configuration, using the one of an earlier agent");
+        // The runtime would fail by one that names a plugin that is not there.
+        if all_current
+            && let Some((text, to)) = &self.configuration
+            && let Err(error) = install(text.as_bytes(), to, 0o600)
+        {
+            let to = to.display();
+            tracing::warn!(%to, %error, "cannot install the configuration of primary networks: without it, pods with one do not start");
             all_current = false;
         }
         // A host's mount options hold in the agent's mount of it, too.
@@ -187,7 +190,8 @@ mod tests {
     fn an_agent_on_a_full_disk_uses_the_programs_of_an_earlier_one() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
-        let programs = Programs { hook: (from.clone(), to.clone()), others: Vec::new(), texts: Vec::new() };
+        let programs =
+            Programs { hook: (from.clone(), to.clone()), plugins: Vec::new(), configuration: None };
         write(&from, "1");
         assert!(programs.install().unwrap());
         // A directory in the way of the new file: works for root too, unlike permissions.
@@ -222,7 +226,7 @@ mod tests {
             mount(Some("none"), dir.path(), Some("tmpfs"), MsFlags::MS_NOEXEC, none).unwrap();
             let (from, to) = (dir.path().join("image/hook"), dir.path().join("state/bin/hook"));
             write(&from, "1");
-            let programs = Programs { hook: (from, to), others: Vec::new(), texts: Vec::new() };
+            let programs = Programs { hook: (from, to), plugins: Vec::new(), configuration: None };
             let reason = watch::Sender::new(None);
             assert!(!programs.install_or_say(&reason), "containers would fail for good");
             reason.borrow().clone()

@@ -50,6 +50,10 @@ impl attach::Owner for NodeOwner {
     fn tenant(&self) -> &str {
         ""
     }
+
+    fn has_runtime(&self) -> bool {
+        false
+    }
 }
 
 /// The node as a sandbox: its network namespace in this boot.

@@ -1,4 +1,5 @@
-//! The pod's default route by an attachment: what `eth0` keeps, and which attachment of a pod has it. Pure.
+//! The pod's default route by an attachment: what `eth0` keeps, and which attachment of a pod has it. And what
+//! the cluster has, which no primary network gives. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,10 +14,22 @@ use super::claim::Claim;
 use super::error::DeviceError;
 use crate::pods::owner::{Addresses, Plan};
 
-/// Whether the claim or its class asks for it.
+/// Whether the claim or its class asks for it, or for a primary network.
 pub(super) fn is_asked(claim: &Claim) -> bool {
     let mut layers = claim.devices.iter().flat_map(|device| &device.layers);
-    layers.any(|layer| matches!(&layer.config, Opaque::Attachment(config) if config.default_route))
+    layers.any(
+        |layer| matches!(&layer.config, Opaque::Attachment(config) if config.default_route || config.primary),
+    )
+}
+
+/// Refuses an address of a primary network that is one of the cluster's.
+pub(super) fn refuse_clusters_own(
+    ips: impl IntoIterator<Item = IpAddr>,
+    cluster: &[IpNet],
+) -> Result<(), DeviceError> {
+    let mut clashes =
+        ips.into_iter().filter_map(|ip| Some((ip, cluster.iter().find(|prefix| prefix.contains(&ip))?)));
+    clashes.next().map_or(Ok(()), |(ip, prefix)| Err(DeviceError::ClustersOwn { ip, prefix: *prefix }))
 }
 
 /// Returns the prefixes that stay with `eth0`: those of pods and Services, and the node's addresses.

@@ -1,5 +1,8 @@
 //! Why a claim, or a device of it, cannot be planned.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use netclaim_api::{Invalid, Quantity};
 
 use crate::addresses::error::AddressError;
@@ -75,13 +78,24 @@ pub(crate) enum DeviceError {
     DefaultRouteTaken { family: &'static str, holder: String },
     #[error(
         "primary: primary networks are off on node {node}: have the admin set primary.enabled of the chart (--primary of the agent), or \
-         remove it"
+         use a class without primary"
     )]
     PrimaryOff { node: String },
-    #[error("primary: the pod runs, and has its eth0: name the claim in the pod's spec, or remove it")]
+    #[error(
+        "primary: a pod that runs keeps its eth0: use a class without primary for the NetworkAttachment, or name the claim in the pod's \
+         spec"
+    )]
     PrimaryOfRunning,
-    #[error("primary: another attachment of the pod is its primary network already: a pod has one")]
+    #[error(
+        "primary: another attachment of the pod is its primary network already, and a pod has one: use a class without primary for one of \
+         them"
+    )]
     PrimaryTaken,
+    #[error(
+        "primary: {ip} is in {prefix}, which is the cluster's own (agent.clusterCIDRs, Services and the node): have the admin give the \
+         ClaimNetwork other addresses, or ask for another one"
+    )]
+    ClustersOwn { ip: IpAddr, prefix: IpNet },
     #[error("interfaceName: {0:?} is taken by another claim of the pod: choose another name")]
     IfNameTaken(String),
     #[error("interfaceName: no free interface name is left")]

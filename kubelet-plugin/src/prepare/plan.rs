@@ -8,12 +8,12 @@ use netclaim_api::device::DeviceName;
 use netclaim_api::merge::{Asked, Base, KEPT, merge};
 use netclaim_api::network::{ClaimNetworkSpec, Conflicts, Gateway, POD_LABELS, Scope, conflist_name};
 use netclaim_api::segmentation::{ChosenBy, Segmentation};
-use netclaim_api::{IfName, LinkUse, NetworkName, Quantity};
+use netclaim_api::{IfName, IpRequest, LinkUse, NetworkName, Quantity};
 use netclaim_driver::attach::{self, PRIMARY_INTERFACE, Spec, Wire};
 use serde_json::json;
 
 use super::claim::{AllocatedDevice, Claim};
-use super::default_route::DefaultRoutes;
+use super::default_route::{DefaultRoutes, refuse_clusters_own};
 use super::error::{DeviceError, PlanError};
 use super::finalize::finalizers;
 use super::node_selector;
@@ -175,6 +175,13 @@ fn plan(
             addresses::ipam(name, of_node, &merged, &claim.pod.name, node.name, &taken.addresses)?;
         scope.insert("addresses".to_owned(), ipam);
         addresses = Some(of_plan);
+    }
+    if merged.primary {
+        let asked = merged.capability_args.ips.iter().flatten().map(IpRequest::ip);
+        let chosen = addresses.iter().flat_map(|addresses| {
+            addresses.ips().chain(addresses.leases.iter().filter_map(|lease| lease.ip))
+        });
+        refuse_clusters_own(asked.chain(chosen), node.kept)?;
     }
     let conflist = merged.resolve(&conflist_name(network), scope)?;
     let link_use = match base {
@@ -408,6 +415,7 @@ mod tests {
         let mut inventory = inventory();
         let spec = inventory.networks.get_mut(&"storage".parse().expect("a name")).expect("there");
         spec.allow = serde_json::from_value(json!({"primary": {}})).expect("rules");
+        spec.cni["plugins"][0]["capabilities"] = json!({"ips": true});
         let config = AttachmentConfig { primary: true, ..AttachmentConfig::default() };
         let layer = Layer { author: Author::Claim, index: 0, config: Opaque::Attachment(config) };
         let mut claim = claim(&[("net-storage", None)]);
@@ -418,6 +426,17 @@ mod tests {
         };
         let (on, none) = (node(&inventory), Taken::default());
         assert_eq!(of(&claim, on, &none), Ok("eth0".to_owned()));
+        let cluster = ["10.20.0.0/16".parse().expect("a prefix")];
+        let with = |ip: &str| {
+            let config: AttachmentConfig =
+                serde_json::from_value(json!({"primary": true, "ips": [ip]})).expect("a configuration");
+            let mut claim = claim.clone();
+            claim.devices[0].layers =
+                vec![Layer { author: Author::Class, index: 0, config: Opaque::Attachment(config) }];
+            of(&claim, Node { kept: &cluster, ..on }, &none)
+        };
+        assert_eq!(with("10.30.0.5/24"), Ok("eth0".to_owned()));
+        assert!(with("10.20.0.5/24").expect_err("refused").contains("10.20.0.5 is in 10.20.0.0/16"));
         let taken = Taken { names: BTreeSet::from(["eth0".parse().expect("a name")]), ..Taken::default() };
         let refused = |claim: &Claim, node, taken: &Taken| of(claim, node, taken).expect_err("refused");
         assert!(refused(&claim, on, &taken).contains("another attachment of the pod is its primary network"));
@@ -425,7 +444,7 @@ mod tests {
         assert!(off.contains("primary networks are off on node node0"), "{off}");
         let by = json!({"name": "a", "uid": "u", "created": "t", "sandboxId": "s"});
         claim.by_attachment = Some(serde_json::from_value(by).expect("a NetworkAttachment"));
-        assert!(refused(&claim, on, &none).contains("the pod runs, and has its eth0"));
+        assert!(refused(&claim, on, &none).contains("a pod that runs keeps its eth0"));
     }
 
     #[test]

@@ -56,8 +56,12 @@ pub(crate) struct RuntimeEvents<N> {
     pub(crate) refused: Arc<SandboxTasks>,
 }
 
-/// Whether a pod has claims and is not attached yet, so that its sandbox may wait behind another one.
+/// Whether a pod has claims and is not attached yet, so that its sandbox may wait behind another one. One with
+/// a primary network begins when the runtime asks for that, and may never.
 fn is_attaching(state: &PodState) -> bool {
+    if state.sandbox.is_none() && state.records.iter().any(|record| record.plan.is_primary()) {
+        return false;
+    }
     let waits = state.sandbox.as_ref().is_none_or(|sandbox| state.gate(&sandbox.id) == Gate::Wait);
     waits && !state.closing && !state.records.is_empty()
 }
@@ -301,6 +305,8 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
                 self.attacher.sandbox_unfit(&sandbox.uid, "the runtime named no network namespace".to_owned())
             }
             Inspection::Unfit(reason) => self.attacher.sandbox_unfit(&sandbox.uid, reason),
+            // The runtime has asked for its primary network, and so for all.
+            Inspection::Unclear(_) if is_current(&state.borrow(), &sandbox.id) => {}
             Inspection::Unclear(reason) => {
                 self.attacher.sandbox_unfit(&sandbox.uid, reason);
                 self.retry_inspection(&sandbox);

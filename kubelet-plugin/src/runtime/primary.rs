@@ -30,7 +30,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
-use super::sandboxes::{self, Inspection};
+use super::sandboxes::{self, Inspection, Sandboxes};
 use crate::gate::keeper::GateKeeper;
 use crate::pods::owner::{PodState, Record};
 
@@ -66,25 +66,26 @@ enum Question {
 #[derive(Debug, PartialEq, thiserror::Error)]
 enum Refusal {
     #[error(
-        "the pod has the RuntimeClass of primary networks, but no ResourceClaim with primary: true is prepared for it on this node: name \
-         one in the pod, or remove its runtimeClassName. A claim that several pods share is the first one's"
+        "the pod has the RuntimeClass of primary networks, but no ResourceClaim with primary: true is prepared for it on this node. A \
+         claim that another pod uses is this pod's when that one has ended; without any, delete the pod, and create it with a claim of a \
+         DeviceClass that sets primary, or without runtimeClassName"
     )]
     NoPrimary,
-    #[error("the pod's ResourceClaims are being released")]
+    #[error("the pod's ResourceClaims are being released: the pod is ending")]
     Closing,
-    #[error("it is not known what is attached: {0}")]
+    #[error("it is not known what is attached to the pod: {0}")]
     Damaged(String),
-    #[error("cannot attach to the sandbox: {0}")]
+    #[error("cannot attach to the sandbox, and the kubelet makes another one: {0}")]
     Sandbox(String),
-    #[error("network {network}: {error}")]
+    #[error("ClaimNetwork {network}: {error}")]
     Failed { network: String, error: String },
     #[error(
-        "network {network}: the plugins have given eth0 no address, which a pod needs of its primary network: have the admin add \
+        "ClaimNetwork {network}: the plugins have given eth0 no address, which a pod needs of its primary network: have the admin add \
          spec.addresses or an IPAM to the ClaimNetwork"
     )]
     NoAddress { network: String },
     #[error(
-        "network {network}: {ip} is in {prefix}, which is the cluster's own (agent.clusterCIDRs): have the admin give the ClaimNetwork \
+        "ClaimNetwork {network}: {ip} is in {prefix}, which is the cluster's own (agent.clusterCIDRs): have the admin give the ClaimNetwork \
          other addresses"
     )]
     ClustersOwn { network: String, ip: std::net::IpAddr, prefix: IpNet },
@@ -101,6 +102,9 @@ pub(crate) trait Source: Send + Sync + 'static {
     /// Why nothing can be attached to the sandbox.
     fn asks(&self, pod_uid: &str, sandbox: &ContainerId, netns: &Path) -> Result<(), String>;
 
+    /// Notes that a pod has no primary network here. Perhaps it gets one, which another pod has.
+    fn refused(&self, pod_uid: &str);
+
     /// Notes that the runtime removes the sandbox.
     fn gone(&self, pod_uid: &str, sandbox: &ContainerId);
 
@@ -111,6 +115,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 /// The agent's attachments.
 pub(crate) struct PrimarySource<N> {
     pub(crate) attacher: Arc<Attacher<N, GateKeeper>>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) boot_id: String,
     pub(crate) cluster: Vec<IpNet>,
 }
@@ -130,6 +135,10 @@ impl<N: Attach> Source for PrimarySource<N> {
             Inspection::Gone => Err(format!("its network namespace {} is gone", netns.display())),
             Inspection::Unfit(reason) | Inspection::Unclear(reason) => Err(reason),
         }
+    }
+
+    fn refused(&self, pod_uid: &str) {
+        self.sandboxes.refused(pod_uid);
     }
 
     fn gone(&self, pod_uid: &str, sandbox: &ContainerId) {
@@ -166,10 +175,7 @@ async fn answer<S: Source>(mut stream: UnixStream, source: Arc<S>) -> io::Result
 /// Returns the answer; `None` when the next agent has to give it.
 async fn outcome<S: Source>(question: &Question, source: &S) -> Option<Value> {
     match question {
-        Question::Del { sandbox, pod } => {
-            del(source, pod, sandbox).await;
-            Some(json!({"result": null}))
-        }
+        Question::Del { sandbox, pod } => del(source, pod, sandbox).await.map(|()| json!({"result": null})),
         Question::Add { sandbox, netns, pod } => Some(match add(source, pod, sandbox, netns).await? {
             Ok(result) => json!({"result": result}),
             Err(refusal) => {
@@ -180,49 +186,60 @@ async fn outcome<S: Source>(question: &Question, source: &S) -> Option<Value> {
     }
 }
 
-async fn del<S: Source>(source: &S, pod: &str, sandbox: &ContainerId) {
-    let Some(mut state) = source.watch(pod) else { return };
+/// Detaches the pod from the sandbox; `None` when the next agent has to.
+async fn del<S: Source>(source: &S, pod: &str, sandbox: &ContainerId) -> Option<()> {
+    let Some(mut state) = source.watch(pod) else { return Some(()) };
     source.gone(pod, sandbox);
     let clear = state.wait_for(|state| state.is_clear_of(sandbox.as_str()));
-    if tokio::time::timeout(DEL_TIMEOUT, clear).await.is_err() {
-        tracing::info!(
-            pod.uid = pod,
-            sandbox = sandbox.as_str(),
-            "detaching goes on after the sandbox's end"
-        );
+    match tokio::time::timeout(DEL_TIMEOUT, clear).await {
+        Ok(Ok(_)) => Some(()),
+        // The task ends when nothing is left, or with this agent.
+        Ok(Err(_)) => source.watch(pod).is_none().then_some(()),
+        Err(_) => {
+            tracing::info!(
+                pod.uid = pod,
+                sandbox = sandbox.as_str(),
+                "detaching goes on after the sandbox's end"
+            );
+            Some(())
+        }
     }
 }
 
+/// Has the pod's primary network made in the sandbox; `None` when the next agent has to.
 async fn add<S: Source>(
     source: &S,
     pod: &str,
     sandbox: &ContainerId,
     netns: &Path,
 ) -> Option<Result<Box<RawValue>, Refusal>> {
-    let Some(mut state) = source.watch(pod) else { return Some(Err(Refusal::NoPrimary)) };
-    if let Err(refusal) = primary(&state.borrow()) {
-        return Some(Err(refusal));
-    }
+    let state = source.watch(pod);
+    let known = state.as_ref().map_or(Err(Refusal::NoPrimary), |state| primary(&state.borrow()).map(drop));
+    let Some(mut state) = state.filter(|_| known.is_ok()) else {
+        if known == Err(Refusal::NoPrimary) {
+            source.refused(pod);
+        }
+        return known.err().map(Err);
+    };
     if let Err(reason) = source.asks(pod, sandbox, netns) {
         return Some(Err(Refusal::Sandbox(reason)));
     }
-    let is_over = |state: &PodState| primary(state).is_err();
     // Until the pod's task knows this sandbox, an error may be that of an earlier one.
+    let is_over = |state: &PodState| primary(state).is_err();
     let is_known =
         |state: &PodState| state.sandbox.as_ref().is_some_and(|known| known.id == sandbox.as_str());
-    let _ = state.wait_for(|state| is_known(state) || is_over(state)).await;
-    let failed = |state: &PodState| primary(state).is_ok_and(|record| record.error.is_some());
     let is_made = |state: &PodState| primary(state).is_ok_and(|record| result_in(record, sandbox).is_some());
-    let first = state.wait_for(|state| is_made(state) || failed(state) || is_over(state));
-    let ended = first.await.is_err();
-    let ended = ended || {
+    let failed = |state: &PodState| primary(state).is_ok_and(|record| record.error.is_some());
+    let settled = async {
+        state.wait_for(|state| is_known(state) || is_over(state)).await.ok()?;
+        state.wait_for(|state| is_made(state) || failed(state) || is_over(state)).await.ok()?;
         let again = state.wait_for(|state| is_made(state) || is_over(state));
-        matches!(tokio::time::timeout(RETRY_FOR, again).await, Ok(Err(_)))
+        // The task's end is this agent's.
+        tokio::time::timeout(RETRY_FOR, again).await.map_or(Some(()), |ended| ended.ok().map(drop))
     };
+    settled.await?;
     let state = state.borrow();
-    let outcome = primary(&state).and_then(|record| made(record, sandbox, source.cluster()));
-    // The task's end is this agent's.
-    if ended && outcome.is_err() { None } else { Some(outcome) }
+    Some(primary(&state).and_then(|record| made(record, sandbox, source.cluster())))
 }
 
 /// Returns the pod's primary network.
@@ -305,6 +322,10 @@ mod tests {
             if netns == Path::new("/gone") { Err("it is gone".to_owned()) } else { Ok(()) }
         }
 
+        fn refused(&self, pod_uid: &str) {
+            self.asked.lock().unwrap().push(format!("refused {pod_uid}"));
+        }
+
         fn gone(&self, _: &str, sandbox: &ContainerId) {
             self.asked.lock().unwrap().push(format!("gone {sandbox}"));
         }
@@ -362,7 +383,7 @@ mod tests {
     async fn a_failure_is_answered_unless_the_next_try_succeeds_soon() {
         let failing = || of(Phase::Planned, Some("no address is free"));
         let (_sender, pod) = Pod::with(failing());
-        assert_eq!(error(question("ADD", "p", "/n"), &pod).await, "network storage: no address is free");
+        assert_eq!(error(question("ADD", "p", "/n"), &pod).await, "ClaimNetwork storage: no address is free");
         let (sender, pod) = Pod::with(failing());
         let question = question("ADD", "p", "/n");
         let waiting = outcome(&question, &pod);
@@ -397,13 +418,13 @@ mod tests {
         let (_sender, pod) = Pod::with(PodState { closing: true, ..of(Phase::Planned, None) });
         assert_eq!(
             error(question("ADD", "p", "/n"), &pod).await,
-            "the pod's ResourceClaims are being released"
+            "the pod\'s ResourceClaims are being released: the pod is ending"
         );
         assert_eq!(pod.noted(), [""; 0]);
         let (_sender, pod) = Pod::with(of(Phase::Planned, None));
         assert_eq!(
             error(question("ADD", "p", "/gone"), &pod).await,
-            "cannot attach to the sandbox: it is gone"
+            "cannot attach to the sandbox, and the kubelet makes another one: it is gone"
         );
     }
 
@@ -411,11 +432,11 @@ mod tests {
     async fn an_address_that_the_pod_cannot_have_is_refused() {
         let (_sender, pod) = Pod::with(attached("s1", json!([])));
         let bare = error(question("ADD", "p", "/n"), &pod).await;
-        assert!(bare.starts_with("network storage: the plugins have given eth0 no address"), "{bare}");
+        assert!(bare.starts_with("ClaimNetwork storage: the plugins have given eth0 no address"), "{bare}");
         let (_sender, pod) = Pod::with(attached("s1", one_ip()));
         let pod = Pod { cluster: vec!["10.0.0.0/8".parse().expect("a prefix")], ..pod };
         let clash = error(question("ADD", "p", "/n"), &pod).await;
-        assert!(clash.starts_with("network storage: 10.20.0.5 is in 10.0.0.0/8"), "{clash}");
+        assert!(clash.starts_with("ClaimNetwork storage: 10.20.0.5 is in 10.0.0.0/8"), "{clash}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,6 +17,10 @@ const HOST_NETWORK: &str = "the pod uses the node's network (hostNetwork: true),
 /// From one inspection to the next of a sandbox that cannot be inspected.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long a pod counts that the runtime has asked for in vain: the kubelet has it ask again after 10 to
+/// 20 s.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
+
 /// The result of an inspection.
 #[derive(Debug)]
 pub(crate) enum Inspection {
@@ -38,6 +42,9 @@ pub(crate) struct Sandboxes(Mutex<Reported>);
 struct Reported {
     /// By the UIDs of pods.
     of_pods: HashMap<String, ReportedSandbox>,
+    /// When the runtime last asked for the primary network of a pod that has none here, by UID. It makes no
+    /// sandbox without, and reports none.
+    refused: HashMap<String, Instant>,
     /// Why the runtime reports no other sandbox.
     disconnected: Option<String>,
     /// Whether the runtime has listed its sandboxes.
@@ -63,7 +70,13 @@ impl Sandboxes {
     pub(crate) fn replace(&self, sandboxes: &[PodSandbox]) {
         let of_pods =
             sandboxes.iter().map(|sandbox| (sandbox.uid.clone(), ReportedSandbox::new(sandbox))).collect();
-        *self.lock() = Reported { of_pods, disconnected: None, is_listed: true };
+        let mut reported = self.lock();
+        *reported = Reported {
+            of_pods,
+            refused: std::mem::take(&mut reported.refused),
+            disconnected: None,
+            is_listed: true,
+        };
     }
 
     /// Adds a sandbox that the runtime has created.
@@ -89,9 +102,18 @@ impl Sandboxes {
         self.lock().disconnected = Some(reason.to_owned());
     }
 
-    /// Whether the pod has a sandbox.
+    /// Notes that the runtime would make a sandbox of the pod if that had a primary network.
+    pub(crate) fn refused(&self, pod_uid: &str) {
+        let mut reported = self.lock();
+        reported.refused.retain(|_, last| last.elapsed() < ASKED_AGAIN);
+        reported.refused.insert(pod_uid.to_owned(), Instant::now());
+    }
+
+    /// Whether the pod has a sandbox, or would have one if it had its primary network.
     pub(crate) fn has(&self, pod_uid: &str) -> bool {
-        self.lock().of_pods.contains_key(pod_uid)
+        let reported = self.lock();
+        let is_refused = |last: &Instant| last.elapsed() < ASKED_AGAIN;
+        reported.of_pods.contains_key(pod_uid) || reported.refused.get(pod_uid).is_some_and(is_refused)
     }
 
     /// Returns the ids of all sandboxes that live; `None` while the runtime does not say which do.
@@ -175,6 +197,15 @@ mod tests {
         assert!(matches!(&found, Some(Inspection::Unfit(reason)) if reason == "NRI is off"), "{found:?}");
         sandboxes.replace(&[]);
         assert!(sandboxes.inspect("p", "b").is_none(), "the runtime is connected again");
+    }
+
+    #[test]
+    fn a_pod_whose_primary_network_another_one_has_counts_as_there() {
+        let sandboxes = Sandboxes::default();
+        assert!(!sandboxes.has("p"));
+        sandboxes.refused("p");
+        sandboxes.replace(&[]);
+        assert!(sandboxes.has("p") && sandboxes.inspect("p", "b").is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -207,7 +207,7 @@ pub fn no_container_runs_on_another_network_than_its_primary_one(test: &Test<'_>
         let mut other = primary_pod("other", &["other"]);
         other["spec"]["runtimeClassName"] = Value::Null;
         test.create([claim("other", &network), other])?;
-        test.event("other", &["the sandbox has another network's eth0", "runtimeClassName"])?;
+        test.event("other", &["the sandbox's eth0 is another network's", "runtimeClassName"])?;
         test.does_not_start("other")?;
 
         // With it and without a claim there is no network.
@@ -240,9 +240,14 @@ pub fn no_container_runs_on_another_network_than_its_primary_one(test: &Test<'_>
 
         for name in ["other", "bare", "both", "later", "port"] {
             test.does_not_start(name)?;
+        }
+        for name in ["other", "bare", "both", "port", "first"] {
             test.delete_pod(name)?;
         }
-        test.delete_pod("first")?;
+        // The kubelet asks for no other Prepare of the claim.
+        is_ready(test, "later")?;
+        has_only(test, "later", &["eth0"])?;
+        test.delete_pod("later")?;
         eventually(60, "no address is taken", || test.node_has_leases(0))
     })
 }

@@ -97,6 +97,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
                     self.add_failed(&key, AddFailure { failure, last_good, stopped: None }).await;
                 }
                 (Phase::Attached { .. }, _) => {
+                    self.desired.undone(&record);
                     if self.advance(&mut record, Event::DelDue) {
                         if let Err(error) = self.write(&record).await {
                             tracing::warn!(attachment = %key, %error, "cannot journal that a DEL is due");
