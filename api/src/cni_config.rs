@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use netclaim_cni::validate::{Severity, validate_template};
 
-use crate::conflist::{as_conflist, too_much, whereabouts_problems};
+use crate::conflist::{as_conflist, runtime_plugin_problems, too_much, whereabouts_problems};
 use crate::{Allow, IfName, Invalid, template};
 
 /// Opaque device configuration of a **DeviceClass**: the CNI configuration that attaches an uplink device.
@@ -36,9 +36,11 @@ impl CniConfig {
             return many;
         }
         let rules = self.allow.problems().into_iter().map(|problem| problem.within("allow"));
-        let whereabouts = whereabouts_problems(&as_conflist(&self.config), &self.allow);
-        let whereabouts = whereabouts.into_iter().map(|problem| problem.within("config"));
-        rules.chain(self.findings(Severity::Error)).chain(whereabouts).collect()
+        let conflist = as_conflist(&self.config);
+        let of_plugins = whereabouts_problems(&conflist, &self.allow);
+        let of_plugins = of_plugins.into_iter().chain(runtime_plugin_problems(&conflist));
+        let of_plugins = of_plugins.map(|problem| problem.within("config"));
+        rules.chain(self.findings(Severity::Error)).chain(of_plugins).collect()
     }
 
     /// Returns every likely mistake.

@@ -10,6 +10,9 @@ use crate::{Allow, Invalid, LinkUse, template};
 /// An IPAM plugin that loses the addresses of pods under netclaim.
 const WHEREABOUTS: &str = "whereabouts";
 
+/// The plugin that the container runtime runs for a pod's primary network. It asks the agent for it.
+const PRIMARY_PLUGIN: &str = "netclaim-primary";
+
 /// The configuration of one plugin of a chain: JSON that may have placeholders, or parsed.
 pub trait Plugin {
     /// The plugin's `type`; empty if it has none.
@@ -112,7 +115,18 @@ pub(crate) fn chain_problems(list: &Map<String, Value>) -> Vec<Invalid> {
         let open = types.into_iter().filter(|(_, value)| is_open(value));
         problems.extend(open.map(|(key, _)| Invalid::new(format!("plugins[{i}]{key}"), WRITTEN_OUT)));
     }
+    problems.extend(runtime_plugin_problems(list));
     problems
+}
+
+/// Returns the plugins of a chain that only the container runtime may run.
+pub(crate) fn runtime_plugin_problems(list: &Map<String, Value>) -> impl Iterator<Item = Invalid> {
+    let found = plugins(list).enumerate().filter(|(_, plugin)| plugin.plugin_type() == PRIMARY_PLUGIN);
+    found.map(|(i, _)| {
+        let problem = "the container runtime runs it, and it would ask the agent that runs it here: name the plugins that make \
+                       the interface, and set primary: true in a class or the claim";
+        Invalid::new(format!("plugins[{i}].type"), problem)
+    })
 }
 
 /// Returns the problems of a configuration that names whereabouts: as an IPAM plugin, or anywhere in what a
