@@ -76,6 +76,7 @@ pub(crate) fn review(
         of_reserved_addresses(asked, &configs, known, &mut review);
     }
     same_names(&requests, &configs, &mut review);
+    primaries(&requests, &configs, known, &mut review);
     Ok(Some(review))
 }
 
@@ -376,5 +377,51 @@ fn same_names(requests: &[Vec<DeviceAsk<'_>>], configs: &[Config], review: &mut 
         let is_certain = has(earlier) && has(index);
         let field = format!("{}.interfaceName", config.field);
         if is_certain { review.error(field, problem) } else { review.warn(field, problem) }
+    }
+}
+
+/// Returns the field that makes what is asked for the pod's primary network: of a configuration, or the class.
+fn primary_field(asked: &DeviceAsk<'_>, configs: &[Config], known: &KnownObjects) -> Option<String> {
+    let is_primary = |config: &&Config| config.attachment().is_some_and(|settings| settings.primary);
+    let of_config =
+        applying(asked, configs).find(is_primary).map(|config| format!("{}.primary", config.field));
+    let class = asked.body["deviceClassName"].as_str().unwrap_or_default();
+    of_config.or_else(|| known.is_primary(class).then(|| format!("{}.deviceClassName", asked.field)))
+}
+
+/// Adds what would be a second primary network: a pod has one.
+fn primaries(requests: &[Vec<DeviceAsk<'_>>], configs: &[Config], known: &KnownObjects, review: &mut Review) {
+    let mut first: Option<(&str, bool)> = None;
+    for alternatives in requests {
+        let is_primary = |asked: &DeviceAsk<'_>| primary_field(asked, configs, known);
+        let Some((asked, field)) = alternatives.iter().find_map(|asked| Some((asked, is_primary(asked)?)))
+        else {
+            continue;
+        };
+        let request = asked.name.split('/').next().unwrap_or_default();
+        let is_certain = alternatives.iter().all(|asked| asked.is_ours && is_primary(asked).is_some());
+        let mut add = |is_certain: bool, problem: String| {
+            if is_certain {
+                review.error(field.clone(), problem)
+            } else {
+                review.warn(field.clone(), problem)
+            }
+        };
+        let all = asked.body["allocationMode"] == "All";
+        if all || asked.body["count"].as_i64() > Some(1) {
+            let problem = format!(
+                "request {request} may get several devices, and a pod has one primary network: ask for one"
+            );
+            add(is_certain && !all, problem);
+        }
+        match first {
+            Some((earlier, is_other_certain)) => {
+                let problem = format!(
+                    "requests {earlier} and {request} would both be the pod's primary network, and it has one: make one of them primary"
+                );
+                add(is_certain && is_other_certain, problem);
+            }
+            None => first = Some((request, is_certain)),
+        }
     }
 }

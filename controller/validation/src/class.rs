@@ -19,6 +19,15 @@ pub(crate) struct Class {
     pub(crate) layers: Vec<Layer>,
 }
 
+impl Class {
+    /// Whether its attachments are the primary networks of their pods.
+    pub(crate) fn is_primary(&self) -> bool {
+        let is_set =
+            |layer: &Layer| matches!(&layer.config, Opaque::Attachment(settings) if settings.primary);
+        self.layers.iter().any(is_set)
+    }
+}
+
 /// Reviews a class. `Ok(None)`: it is not about the driver.
 pub(crate) fn review(class: &Value, driver: &str, limit: &Limit<'_>) -> Judged {
     let mut review = Review::default();

@@ -70,6 +70,11 @@ impl KnownObjects {
         self.classes.contains_key(name)
     }
 
+    /// Whether a class of the set makes its attachments primary networks.
+    pub(crate) fn is_primary(&self, class: &str) -> bool {
+        self.classes.get(class).is_some_and(Class::is_primary)
+    }
+
     /// Returns ClaimNetworks of the set that hand out the same addresses, each with a warning.
     pub(crate) fn overlaps(&self) -> Vec<(&NetworkName, Invalid)> {
         overlaps(self.networks.iter(), &self.pools)
