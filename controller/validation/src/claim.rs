@@ -380,7 +380,7 @@ fn same_names(requests: &[Vec<DeviceAsk<'_>>], configs: &[Config], review: &mut 
     }
 }
 
-/// Returns the field that makes what is asked for the pod's primary network: of a configuration, or the class.
+/// Returns the field that makes a device the pod's primary network: of a configuration, or the class.
 fn primary_field(asked: &DeviceAsk<'_>, configs: &[Config], known: &KnownObjects) -> Option<String> {
     let is_primary = |config: &&Config| config.attachment().is_some_and(|settings| settings.primary);
     let of_config =

@@ -6,6 +6,7 @@ use netclaim_api::{AttachmentConfig, CniConfig, LinkUse};
 use serde_json::Value;
 
 use crate::config::{Config, MAX_CONFIGS};
+use crate::known::KnownObjects;
 use crate::limits::{Judged, Limit, too_many};
 use crate::review::Review;
 use crate::selectors::{Budget, Selectors};
@@ -29,7 +30,7 @@ impl Class {
 }
 
 /// Reviews a class. `Ok(None)`: it is not about the driver.
-pub(crate) fn review(class: &Value, driver: &str, limit: &Limit<'_>) -> Judged {
+pub(crate) fn review(class: &Value, driver: &str, known: &KnownObjects, limit: &Limit<'_>) -> Judged {
     let mut review = Review::default();
     let spec = &class["spec"];
     too_many(&spec["config"], "spec.config", MAX_CONFIGS, &mut review);
@@ -46,6 +47,11 @@ pub(crate) fn review(class: &Value, driver: &str, limit: &Limit<'_>) -> Judged {
     for config in &configs {
         if let Some(settings) = config.attachment() {
             shared_by_claims(config, settings, &mut review);
+        }
+    }
+    if let Some(config) = configs.iter().find(|config| config.attachment().is_some_and(|of| of.primary)) {
+        for problem in known.lacks_as_primary(class["metadata"]["name"].as_str().unwrap_or_default()) {
+            review.warn(format!("{}.primary", config.field), problem);
         }
     }
     let of_uplinks: Vec<(&Config, &CniConfig)> =

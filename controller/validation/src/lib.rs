@@ -51,8 +51,8 @@ pub fn review_within(object: &Value, driver: &str, limit: &Limit<'_>) -> Result<
     review_known(object, driver, &KnownObjects::default(), limit)
 }
 
-/// Reviews objects that are applied together, in their order. A claim is also compared with the classes and
-/// ClaimNetworks that are among them; about what is missing nothing is said.
+/// Reviews objects that are applied together, in their order. Claims and classes are also compared with the
+/// classes and ClaimNetworks that are among them; about what is missing nothing is said.
 pub fn review_set(objects: &[Value], driver: &str) -> Vec<Option<Review>> {
     let (known, limit) = (KnownObjects::of(objects, driver), Limit::new(&|| false));
     let mut reviews: Vec<Option<Review>> = objects
@@ -141,7 +141,7 @@ fn of_kubernetes(
     limit: &Limit<'_>,
 ) -> Judged {
     match kind {
-        "DeviceClass" => class::review(object, driver, limit),
+        "DeviceClass" => class::review(object, driver, known, limit),
         "ResourceClaim" => claim::review(&object["spec"], "spec", claim::Of::Claim, driver, known, limit),
         "ResourceClaimTemplate" => {
             claim::review(&object["spec"]["spec"], "spec.spec", claim::Of::Template, driver, known, limit)

@@ -484,6 +484,34 @@ fn objects_of_a_set_know_each_other() {
 }
 
 #[test]
+fn a_class_of_a_set_makes_primary_networks_of_its_requests_and_its_network() {
+    let good = good();
+    let (mut network, mut class, mut claim) =
+        (good["network"].clone(), good["class"].clone(), good["two-requests"].clone());
+    let parameters = class.pointer_mut("/spec/config/0/opaque/parameters").expect("parameters");
+    merge(parameters, json!({"interfaceName": null, "primary": true}));
+    claim["spec"]["devices"]["config"] = json!([]);
+    let said = |network: &Value| {
+        let reviews = review_set(&[network.clone(), class.clone(), claim.clone()], DRIVER_NAME);
+        let reviews: Vec<Review> = reviews.into_iter().map(|review| review.expect("ours")).collect();
+        assert_eq!((&reviews[0].warnings, &reviews[1].errors), (&vec![], &vec![]));
+        (texts(&reviews[1].warnings), texts(&reviews[2].errors))
+    };
+    let (warnings, errors) = said(&network);
+    let expected = "spec.config[0].opaque.parameters.primary: ClaimNetwork lab: the node does not reach";
+    assert!(warnings.len() == 1 && warnings[0].starts_with(expected), "{warnings:?}");
+    let expected = "spec.devices.requests[1].exactly.deviceClassName: requests a and b would both";
+    assert!(errors.len() == 1 && errors[0].starts_with(expected), "{errors:?}");
+    let plugins = json!([{"type": "bridge", "isGateway": true, "ipam": "${addresses}"}]);
+    merge(
+        &mut network["spec"],
+        json!({"uplink": null, "cni": {"plugins": plugins}, "allow": null, "capacity": null}),
+    );
+    merge(&mut network["spec"], json!({"addresses": {"reserved": null}}));
+    assert_eq!(said(&network).0, [""; 0]);
+}
+
+#[test]
 fn networks_of_a_set_that_hand_out_the_same_addresses_warn_of_each_other() {
     let (one, mut other) = (good()["network"].clone(), good()["network"].clone());
     other["metadata"]["name"] = json!("lab2");
