@@ -13,9 +13,6 @@ const APART_FROM_NODE: [&str; 5] = ["macvlan", "ipvlan", "vlan", "host-device", 
 /// IPAM plugins that give no other routes than those of their configuration.
 const GIVE_WRITTEN_ROUTES: [&str; 2] = ["host-local", "static"];
 
-/// The plugin by which the container runtime asks the agent.
-const ASKS_THE_AGENT: &str = "netclaim-primary";
-
 const NOT_REACHED: &str = "the node does not reach its own pods by this network, and they do not reach the node: their probes over the \
                            network fail, and ClusterIPs and the cluster's DNS do not answer them; use exec probes and dnsPolicy: \
                            None, or a plugin by whose link they do, such as ptp or bridge";
@@ -25,9 +22,6 @@ const NO_ADDRESS: &str = "the network gives no addresses, and a pod without one 
 
 const NO_ROUTE: &str = "no route of the network leads to everywhere, and a pod has no other network than its primary one: add \
                         {dst: 0.0.0.0/0} or {dst: \"::/0\"} to its routes, unless its pods are to reach its own subnet only";
-
-const ITSELF: &str = "is run by the container runtime and asks the agent, which would run it here: remove it, and have a class set \
-                      primary: true";
 
 impl ClaimNetworkSpec {
     /// Whether pods may have it as their primary network, as far as the ClaimNetwork says: by a claim, or by
@@ -51,12 +45,6 @@ impl ClaimNetworkSpec {
         }
         let first = self.device_classes.iter().position(|class| class.is_primary())?;
         Some(format!("spec.deviceClasses[{first}].defaults.primary"))
-    }
-
-    /// The runtime's plugin in a chain.
-    pub(super) fn primary_problems(&self) -> Option<Invalid> {
-        let place = self.plugin_types().iter().position(|plugin| *plugin == ASKS_THE_AGENT)?;
-        Some(Invalid::new(format!("spec.cni.plugins[{place}].type"), ITSELF))
     }
 
     /// Returns what a pod lacks whose primary network it is.

@@ -73,7 +73,6 @@ impl ClaimNetworkSpec {
             problems.push(Invalid::new("spec.allow.mac", problem));
         }
         problems.extend(self.default_route_problems());
-        problems.extend(self.primary_problems());
         problems.extend(self.node_problems());
         problems.extend(self.bandwidth_problems().into_iter().map(|p| p.within("spec")));
         problems.extend(self.repair_problems().into_iter().map(|p| p.within("spec")));
@@ -675,15 +674,11 @@ mod tests {
         );
         let only = warnings_of(|spec| {
             spec["deviceClasses"] = json!([{"name": "storage", "defaults": {"primary": true}}]);
-            ["capacity", "allow"].map(|field| spec.as_object_mut().expect("an object").remove(field));
+            let object = spec.as_object_mut().expect("an object");
+            object.retain(|field, _| field != "capacity" && field != "allow");
             spec["cni"]["plugins"] = json!([ptp(json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]))]);
         });
         assert_eq!(only, [""; 0], "its default routes are the pod's own");
-        let itself = problems_of(|spec| spec["cni"]["plugins"] = json!([{"type": "netclaim-primary"}]));
-        assert!(
-            itself[0].starts_with("spec.cni.plugins[0].type: is run by the container runtime"),
-            "{itself:?}"
-        );
     }
 
     #[test]

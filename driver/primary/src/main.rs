@@ -35,8 +35,8 @@ use serde::Deserialize;
 
 use ask::{Patience, Question, ask};
 
-/// How long an ADD waits for the agent's answer. The agent gives the plugins of a network 40 s by default, and
-/// its error says more than that the time is over. The kubelet ends the call after 4 min.
+/// How long an ADD waits for the agent's answer. The agent gives the plugins of a network 40 s by default,
+/// and its error says more than that the time is over. The kubelet ends the call after 4 min.
 const ADD_PATIENCE: Patience = Patience { busy: Duration::from_secs(180), away: Duration::from_secs(20) };
 /// How long a DEL does. The agent answers within 8 s. The runtime repeats it three or four times for a
 /// sandbox, and the next agent finds out by itself that the sandbox is gone.

@@ -29,7 +29,8 @@
 //! * A finalizer is made when all attachments of its pod are, and undone before the first of them. Hot ones,
 //!   which came to the running pod, it neither sees nor waits for, unless it is of their group.
 //! * A primary network is made only in a sandbox for which the runtime asks for it, or that has no such
-//!   interface when the runtime has made it; and before the pod's other networks. The runtime keeps its result, so that it is never made again in the same sandbox.
+//!   interface when the runtime has made it. Its group comes before the pod's others. The runtime keeps its
+//!   result, so that it is never made again in the same sandbox.
 //! * What comes to a running pod closes no gate of the sandbox in which it came.
 //! * An address is free only when every plugin's DEL has succeeded, or when the DEL is given up.
 

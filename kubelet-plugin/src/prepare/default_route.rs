@@ -1,5 +1,5 @@
-//! The pod's default route by an attachment: what `eth0` keeps, and which attachment of a pod has it. And what
-//! the cluster has, which no primary network gives. Pure.
+//! The pod's default route by an attachment: what `eth0` keeps, and which attachment of a pod has it. And
+//! what the cluster has, which no primary network gives. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

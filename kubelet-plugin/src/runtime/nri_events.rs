@@ -56,8 +56,8 @@ pub(crate) struct RuntimeEvents<N> {
     pub(crate) refused: Arc<SandboxTasks>,
 }
 
-/// Whether a pod has claims and is not attached yet, so that its sandbox may wait behind another one. One with
-/// a primary network begins when the runtime asks for that, and may never.
+/// Whether a pod has claims and is not attached yet, so that its sandbox may wait behind another one. One
+/// with a primary network begins when the runtime asks for that, and may never.
 fn is_attaching(state: &PodState) -> bool {
     if state.sandbox.is_none() && state.records.iter().any(|record| record.plan.is_primary()) {
         return false;

@@ -344,7 +344,7 @@ pub fn many_pods_get_their_primary_networks_at_once(test: &Test<'_>) -> Result<(
     })
 }
 
-/// A plugin that makes nothing, and says that the pod has an address: containerd makes no sandbox without one.
+/// A plugin that makes nothing, and says that the pod has an address: containerd makes no sandbox without.
 const NOTHING: &str = r#"case $CNI_COMMAND in
 VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
 ADD) echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "'$CNI_NETNS'"}],
