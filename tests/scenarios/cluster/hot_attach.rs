@@ -1,8 +1,11 @@
 //! Networks that pods get and lose while they run, by NetworkAttachments.
 
+use std::collections::BTreeSet;
+use std::time::Instant;
+
 use anyhow::{Context as _, Result, ensure};
 use netclaim_driver::failpoint::Failpoint;
-use netclaim_tests::objects::{claim_template, list, pod, text};
+use netclaim_tests::objects::{claim_template, list, pod, pod_of_template, text};
 use netclaim_tests::{SYSTEM, Test, eventually};
 use serde_json::{Value, json};
 
@@ -183,5 +186,45 @@ pub fn what_came_to_a_running_pod_outlives_its_sandbox_and_the_agent(test: &Test
         })?;
         is_attached_as(test, "one", "net2")?;
         detach(test, "one")
+    })
+}
+
+pub fn attachments_and_a_burst_of_pods_do_not_stop_each_other(test: &Test<'_>) -> Result<()> {
+    const RUNNING: usize = 20;
+    const BURST: usize = 60;
+    let class = test.macvlan("a")?;
+    let running: Vec<String> = (0..RUNNING).map(|n| format!("r{n}")).collect();
+    test.create(running.iter().map(|name| pod(name, &[])))?;
+    for name in &running {
+        test.runs(name)?;
+    }
+    test.cluster.with_hot_attach_on_nodes(|| {
+        let burst: Vec<String> = (0..BURST).map(|n| format!("b{n}")).collect();
+        test.create([claim_template("net", &class)])?;
+        let attachments = running.iter().map(|name| {
+            json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "NetworkAttachment", "metadata": {"name": name},
+                "spec": {"podName": name, "resourceClaimTemplateName": "net"}})
+        });
+        let begin = Instant::now();
+        test.create(burst.iter().map(|name| pod_of_template(name, "net")).chain(attachments))?;
+        for name in &running {
+            let attached = format!("networkattachment/{name}");
+            test.kubectl(&["wait", "--for=condition=Attached", "--timeout=120s", &attached])?;
+        }
+        let attached = begin.elapsed();
+        for name in &burst {
+            test.runs(name)?;
+        }
+        println!("         attached after {attached:.1?}, and all pods run after {:.1?}", begin.elapsed());
+        let mut addresses = BTreeSet::new();
+        for name in running.iter().chain(&burst) {
+            addresses.insert(test.ip(name, "net1")?);
+        }
+        ensure!(addresses.len() == RUNNING + BURST, "some have the same address: {addresses:?}");
+        test.kubectl(&["delete", "networkattachments", "--all", "--timeout=120s"])?;
+        for name in &running {
+            has_lost(test, name, "net1")?;
+        }
+        test.kubectl(&["delete", "pods", "--all", "--timeout=180s"]).map(drop)
     })
 }

@@ -225,6 +225,7 @@ fn main() -> ExitCode {
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
             a_pod_that_runs_gets_networks_and_loses_them_again,
+            attachments_and_a_burst_of_pods_do_not_stop_each_other,
             what_cannot_be_attached_to_a_running_pod_leaves_it_alone,
             what_came_to_a_running_pod_outlives_its_sandbox_and_the_agent,
             every_kind_of_pod_gets_the_defaults_of_its_namespace,
