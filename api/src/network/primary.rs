@@ -1,6 +1,6 @@
 //! ClaimNetworks that are pods' primary networks: what such a pod cannot do with them.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::ClaimNetworkSpec;
 use crate::Invalid;
@@ -60,12 +60,10 @@ impl ClaimNetworkSpec {
 
     /// Whether its attachments have no other routes than those that it writes.
     fn writes_routes(&self) -> bool {
-        let ipam = |conf: &serde_json::Map<String, Value>| {
-            let plugin = conf.get("ipam")?.get("type")?.as_str()?.to_owned();
-            Some(plugin)
+        let is_written = |plugin: &Map<String, Value>| {
+            let ipam = plugin.get("ipam").and_then(|ipam| ipam.get("type")?.as_str());
+            ipam.is_some_and(|ipam| GIVE_WRITTEN_ROUTES.contains(&ipam))
         };
-        let mut by_plugins = self.plugins().filter_map(|plugin| ipam(&plugin));
-        self.addresses.as_ref().and_then(NetworkAddresses::inline).is_some()
-            || by_plugins.any(|plugin| GIVE_WRITTEN_ROUTES.contains(&plugin.as_str()))
+        self.addresses.as_ref().and_then(NetworkAddresses::inline).is_some() || self.plugins().any(is_written)
     }
 }
