@@ -6,7 +6,6 @@ use netclaim_api::{AttachmentConfig, CniConfig, LinkUse};
 use serde_json::Value;
 
 use crate::config::{Config, MAX_CONFIGS};
-use crate::known::KnownObjects;
 use crate::limits::{Judged, Limit, too_many};
 use crate::review::Review;
 use crate::selectors::{Budget, Selectors};
@@ -29,8 +28,9 @@ impl Class {
     }
 }
 
-/// Reviews a class. `Ok(None)`: it is not about the driver.
-pub(crate) fn review(class: &Value, driver: &str, known: &KnownObjects, limit: &Limit<'_>) -> Judged {
+/// Reviews a class. `lacks` is what its ClaimNetwork lacks as a primary network. `Ok(None)`: it is not about
+/// the driver.
+pub(crate) fn review(class: &Value, driver: &str, lacks: Vec<String>, limit: &Limit<'_>) -> Judged {
     let mut review = Review::default();
     let spec = &class["spec"];
     too_many(&spec["config"], "spec.config", MAX_CONFIGS, &mut review);
@@ -50,9 +50,7 @@ pub(crate) fn review(class: &Value, driver: &str, known: &KnownObjects, limit: &
         }
     }
     if let Some(config) = configs.iter().find(|config| config.attachment().is_some_and(|of| of.primary)) {
-        for problem in known.lacks_as_primary(class["metadata"]["name"].as_str().unwrap_or_default()) {
-            review.warn(format!("{}.primary", config.field), problem);
-        }
+        lacks.into_iter().for_each(|problem| review.warn(format!("{}.primary", config.field), problem));
     }
     let of_uplinks: Vec<(&Config, &CniConfig)> =
         configs.iter().filter_map(|config| Some((config, config.cni()?))).collect();

@@ -141,7 +141,10 @@ fn of_kubernetes(
     limit: &Limit<'_>,
 ) -> Judged {
     match kind {
-        "DeviceClass" => class::review(object, driver, known, limit),
+        "DeviceClass" => {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            class::review(object, driver, known.lacks_as_primary(name), limit)
+        }
         "ResourceClaim" => claim::review(&object["spec"], "spec", claim::Of::Claim, driver, known, limit),
         "ResourceClaimTemplate" => {
             claim::review(&object["spec"]["spec"], "spec.spec", claim::Of::Template, driver, known, limit)
