@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::facts::{ClaimFact, Cluster, Facts, Stage, full_name, is_allocated, is_refused, limits_of};
 use super::networks::{self, Attachment};
+use super::primary::lacks_runtime_class;
 use super::starting;
 use crate::hot_attach::State;
 
@@ -93,11 +94,9 @@ fn of_pod(pod: &Pod, facts: &Facts, details: bool) -> Explanation {
             "{name} is on node {node}, and none of its claims has a device of netclaim"
         )),
         Stage::Starting => {
-            let causes = facts
-                .node
-                .as_ref()
-                .map(|facts| starting::causes(pod, &attachments, facts))
-                .unwrap_or_default();
+            let node_facts = facts.node.iter();
+            let of_node = node_facts.flat_map(|facts| starting::causes(pod, &attachments, facts));
+            let causes: Vec<String> = lacks_runtime_class(pod, facts).into_iter().chain(of_node).collect();
             let all_ready = attachments.iter().all(|attachment| attachment.ready == Some(true));
             let verdict = match causes.first() {
                 _ if all_ready => format!("{name} has its networks on node {node}, and does not run yet"),
@@ -112,10 +111,11 @@ fn of_pod(pod: &Pod, facts: &Facts, details: bool) -> Explanation {
                 0 => String::new(),
                 broken => format!(", {broken} of which {} not ready", if broken == 1 { "is" } else { "are" }),
             };
-            Explanation::saying(format!(
-                "{name} runs on node {node} with {}{problem}",
-                counted(attachments.len(), "network")
-            ))
+            let networks = counted(attachments.len(), "network");
+            let verdict = format!("{name} runs on node {node} with {networks}{problem}");
+            // Containers without the claim run.
+            let causes = lacks_runtime_class(pod, facts).into_iter().collect();
+            Explanation { causes, ..Explanation::saying(verdict) }
         }
         Stage::Ended if pod.metadata.deletion_timestamp.is_some() => {
             Explanation::saying(format!("{name} is being deleted"))
@@ -167,7 +167,8 @@ fn waiting(pod: &Pod, name: &str, facts: &Facts, details: bool) -> Explanation {
         Some(judgement) => format!("{name} {}", judgement.outlook()),
     };
     notes.extend(judgement.iter().flat_map(not_judged));
-    Explanation { judgement, notes, ..Explanation::saying(verdict) }
+    causes.extend(lacks_runtime_class(pod, facts));
+    Explanation { causes, judgement, notes, ..Explanation::saying(verdict) }
 }
 
 fn of_claim(facts: &Facts, details: bool) -> Explanation {

@@ -15,6 +15,7 @@ mod explanation;
 mod facts;
 mod networks;
 mod object;
+mod primary;
 mod read;
 mod starting;
 mod text;

@@ -547,6 +547,33 @@ fn a_pod_that_does_not_start_is_told_the_nearest_cause() {
 }
 
 #[test]
+fn a_pod_that_claims_its_primary_network_without_a_runtime_class_is_told_so() {
+    let cause = "claim net is the pod's primary network, which needs the RuntimeClass of primary networks: delete the pod and create it \
+                 with runtimeClassName";
+    let parameters =
+        json!({"apiVersion": "netclaim.dev/v1alpha1", "kind": "AttachmentConfig", "primary": true});
+    let config = json!([{"opaque": {"driver": "netclaim.dev", "parameters": parameters}}]);
+    let mut by_class = waiting("storage", cluster());
+    let class = &mut by_class.cluster.as_mut().unwrap().classes.as_mut().unwrap()[0];
+    class.spec.as_mut().unwrap().config = from(config.clone());
+    let mut by_claim = claim("storage", json!({}));
+    by_claim["spec"]["devices"]["config"] = config.clone();
+    let by_claim = Facts { claims: found(by_claim), ..waiting("storage", cluster()) };
+    let mut status = allocated(condition("False", "AttachFailed", "eth0 exists"));
+    status["allocation"]["devices"]["config"] = config;
+    let by_allocation = starting(status, NodeFacts::default());
+    assert_eq!(verdict(&by_allocation), format!("pod shop/web does not start on node a: {cause}"));
+    for mut facts in [by_class, by_claim, by_allocation] {
+        assert_eq!(Explanation::of(&facts, false).causes[0], cause);
+        let spec = facts.pod.as_mut().unwrap().spec.as_mut().unwrap();
+        spec.runtime_class_name = Some("netclaim".to_owned());
+        let causes = Explanation::of(&facts, false).causes;
+        assert!(!causes.iter().any(|other| other == cause), "{causes:?}");
+    }
+    assert_eq!(Explanation::of(&waiting("storage", cluster()), false).causes, [""; 0]);
+}
+
+#[test]
 fn a_node_without_an_agent_is_told() {
     let status = json!({"allocation": {"devices": {"results": [{"request": "net", "driver": "netclaim.dev", "pool": "a", "device": "net-storage"}]}}});
     let facts = NodeFacts { agents: Some(vec![]), ..NodeFacts::default() };
