@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use netclaim_api::device::{self, DeviceName};
 use netclaim_api::dry_run::{Addresses, DryRun, FoundPlugin, FoundUplink, SetUp, Status};
-use netclaim_api::network::{ClaimNetworkSpec, LEAST_BANDWIDTH};
+use netclaim_api::network::{ClaimNetworkSpec, LEAST_BANDWIDTH, NetworkClass};
 use netclaim_api::segmentation::ChosenBy;
 use netclaim_api::{NetworkName, ParameterRule, ParameterType};
 use netclaim_cni::{NetworkList, PluginType, error_chain};
@@ -106,6 +106,10 @@ fn notes(spec: &ClaimNetworkSpec) -> Vec<String> {
     if spec.requires_bandwidth() {
         notes.push(format!("a claim has to ask for bandwidth: here it has {LEAST_BANDWIDTH}"));
     }
+    let is_primary = |class: &&NetworkClass| class.defaults.as_ref().is_some_and(|settings| settings.primary);
+    notes.extend(spec.device_classes.iter().filter(is_primary).map(|class| {
+        format!("by class {} it is the pod's primary network, eth0: here it is not", class.name)
+    }));
     if !spec.namespaces.is_all() {
         notes.push("spec.namespaces says of which namespaces pods may have it".to_owned());
     }
@@ -323,6 +327,16 @@ mod tests {
             assert_eq!(conflist(&claim, &opened).expect("planned")["plugins"][0]["vlanId"], id);
         }
         assert!(notes(&inventory.networks[&name()])[0].contains("choose a segmentation id"));
+    }
+
+    #[test]
+    fn a_class_of_primary_networks_is_noted() {
+        let class = |name: &str, primary: bool| json!({"name": name, "defaults": {"primary": primary}});
+        let inventory = inventory(json!({
+            "deviceClasses": [class("site", true), class("second", false)],
+            "cni": {"cniVersion": "1.1.0", "plugins": [{"type": "ptp", "ipam": {"type": "dhcp"}}]}}));
+        let said = notes(&inventory.networks[&name()]);
+        assert_eq!(said, ["by class site it is the pod's primary network, eth0: here it is not"]);
     }
 
     #[test]
