@@ -191,15 +191,14 @@ impl AttachmentConfig {
     /// Returns every problem that decoding does not find; paths are relative to the configuration.
     pub(crate) fn problems(&self) -> Vec<Invalid> {
         let mut problems = Vec::new();
-        if let Some(name) = self.interface_name.as_ref().filter(|name| matches!(name.as_str(), "lo" | "eth0"))
-        {
-            problems.push(Invalid::new(
-                "interfaceName",
-                format!(
-                    "{:?} is the pod's own interface: choose another name, or set primary: true",
-                    name.as_str()
-                ),
-            ));
+        let name = self.interface_name.as_ref().map(IfName::as_str);
+        let own = match name {
+            Some("lo") => Some("is the pod's loopback: choose another name"),
+            Some("eth0") => Some("is the pod's own interface: choose another name, or set primary: true"),
+            _ => None,
+        };
+        if let (Some(name), Some(problem)) = (name, own) {
+            problems.push(Invalid::new("interfaceName", format!("{name:?} {problem}")));
         }
         problems.extend(self.primary_problems());
         for (field, rate) in
