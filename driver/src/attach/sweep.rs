@@ -24,7 +24,8 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct Schedule<K> {
     interval: Duration,
-    due: BTreeMap<K, Instant>,
+    /// In the order in which they are due: a node has hundreds.
+    due: BTreeSet<(Instant, K)>,
     /// When the tasks are looked for again.
     outdated: Option<Instant>,
 }
@@ -36,7 +37,7 @@ const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
 impl<K: Ord + Clone> Schedule<K> {
     /// A schedule on which each task is due once an `interval`, 20 % more or less.
     pub fn new(interval: Duration) -> Self {
-        Self { interval, due: BTreeMap::new(), outdated: None }
+        Self { interval, due: BTreeSet::new(), outdated: None }
     }
 
     /// When the tasks are to be replaced: at once if they never were, and then each 30 s, or ten times an
@@ -49,29 +50,32 @@ impl<K: Ord + Clone> Schedule<K> {
     /// from 0 to 1.
     pub fn keep(&mut self, tasks: &BTreeSet<K>, now: Instant, mut random: impl FnMut() -> f64) {
         self.outdated = Some(now + UPDATE_INTERVAL.min(self.interval / 10));
-        self.due.retain(|task, _| tasks.contains(task));
+        let before = std::mem::take(&mut self.due).into_iter();
+        let mut due: BTreeMap<K, Instant> =
+            before.filter(|(_, task)| tasks.contains(task)).map(|(due, task)| (task, due)).collect();
         for task in tasks {
-            self.due.entry(task.clone()).or_insert_with(|| now + self.interval.mul_f64(random()));
+            due.entry(task.clone()).or_insert_with(|| now + self.interval.mul_f64(random()));
         }
+        self.due = due.into_iter().map(|(task, due)| (due, task)).collect();
     }
 
     /// Has every task be due for the first time within this time.
     pub fn hurry(&mut self, within: Duration, now: Instant, mut random: impl FnMut() -> f64) {
-        for due in self.due.values_mut() {
-            *due = (*due).min(now + within.mul_f64(random()));
-        }
+        let before = std::mem::take(&mut self.due).into_iter();
+        self.due = before.map(|(due, task)| (due.min(now + within.mul_f64(random())), task)).collect();
     }
 
     /// Returns the task that has been due longest; it is due again an interval later.
     pub fn next(&mut self, now: Instant, mut random: impl FnMut() -> f64) -> Option<K> {
-        let (task, due) = self.due.iter_mut().min_by_key(|(_, due)| **due).filter(|(_, due)| **due <= now)?;
-        *due = now + self.interval.mul_f64(0.8 + 0.4 * random());
-        Some(task.clone())
+        self.due.first().filter(|(due, _)| *due <= now)?;
+        let (_, task) = self.due.pop_first()?;
+        self.due.insert((now + self.interval.mul_f64(0.8 + 0.4 * random()), task.clone()));
+        Some(task)
     }
 
     /// When the next task is due.
     pub fn due(&self) -> Option<Instant> {
-        self.due.values().min().copied()
+        self.due.first().map(|(due, _)| *due)
     }
 }
 
