@@ -78,7 +78,6 @@ struct Desired {
     entries: Vec<Entry>,
     /// An earlier agent may have written the same.
     inherited: bool,
-    written: bool,
     failures: u32,
     backoff: ExponentialBackoff,
     due: Instant,
@@ -90,6 +89,8 @@ pub(crate) struct StatusWriter {
     driver: String,
     events: Events,
     desired: HashMap<String, Desired>,
+    /// The claims among them whose status is not written: few, on a node of hundreds.
+    unwritten: HashSet<String>,
     claims_of_pod: HashMap<String, BTreeSet<String>>,
     /// Claims with a write under way: a second one at the same time could be overtaken.
     busy: HashSet<String>,
@@ -106,6 +107,7 @@ impl StatusWriter {
             driver: driver.to_owned(),
             events,
             desired: HashMap::new(),
+            unwritten: HashSet::new(),
             claims_of_pod: HashMap::new(),
             busy: HashSet::new(),
             annotations: None,
@@ -181,6 +183,7 @@ impl StatusWriter {
         let before = self.claims_of_pod.insert(pod_uid.to_owned(), now.clone()).unwrap_or_default();
         for gone in before.difference(&now) {
             self.desired.remove(gone);
+            self.unwritten.remove(gone);
         }
         if now.is_empty() {
             self.claims_of_pod.remove(pod_uid);
@@ -220,8 +223,9 @@ impl StatusWriter {
             return false;
         }
         let (backoff, due) = (RETRY.build(), Instant::now());
-        let desired = Desired { claim, entries, inherited, written: false, failures: 0, backoff, due };
+        let desired = Desired { claim, entries, inherited, failures: 0, backoff, due };
         self.desired.insert(uid.to_owned(), desired);
+        self.unwritten.insert(uid.to_owned());
         true
     }
 
@@ -251,10 +255,8 @@ impl StatusWriter {
     ) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None;
-        for (uid, desired) in &mut self.desired {
-            if desired.written || self.busy.contains(uid) {
-                continue;
-            }
+        for uid in self.unwritten.difference(&self.busy).cloned().collect::<Vec<_>>() {
+            let Some(desired) = self.desired.get(&uid) else { continue };
             if desired.due > now {
                 next = Some(next.map_or(desired.due, |next: Instant| next.min(desired.due)));
                 continue;
@@ -263,13 +265,8 @@ impl StatusWriter {
             self.busy.insert(uid.clone());
             let claims = Claims { client: self.client.clone(), namespace: desired.claim.namespace.clone() };
             let patch = Patch::Apply(patch(&self.driver, &desired.claim, &desired.entries));
-            let (uid, name, entries, driver, inherited) = (
-                uid.clone(),
-                desired.claim.name.clone(),
-                desired.entries.clone(),
-                self.driver.clone(),
-                desired.inherited,
-            );
+            let (name, entries, driver, inherited) =
+                (desired.claim.name.clone(), desired.entries.clone(), self.driver.clone(), desired.inherited);
             let span = self.spans.status_write(&desired.claim);
             let of_write = span.clone();
             let write = async move {
@@ -303,15 +300,18 @@ impl StatusWriter {
         let Some(desired) = self.desired.get_mut(uid).filter(|desired| desired.entries == entries) else {
             return;
         };
-        desired.written = match &result {
+        let is_written = match &result {
             Ok(()) => true,
             Err(WriteError::Api(kube::Error::Api(status))) => {
                 status.code == 404 || matches!(status.code, 409 | 422) && desired.failures >= MAX_CONFLICTS
             }
             Err(_) => false,
         };
+        if is_written {
+            self.unwritten.remove(uid);
+        }
         match result {
-            Err(error) if !desired.written => {
+            Err(error) if !is_written => {
                 let delay = desired.backoff.next().unwrap_or_default();
                 desired.failures += 1;
                 desired.due = Instant::now() + delay;
