@@ -255,8 +255,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     pub fn networks(&self) -> BTreeMap<ListName, Spec> {
         let mut networks = BTreeMap::new();
         self.for_each_pod(|state| {
-            let specs = state.records.iter().map(|record| &record.plan.spec);
-            networks.extend(specs.map(|spec| (spec.conflist.name().clone(), spec.clone())));
+            for spec in state.records.iter().map(|record| &record.plan.spec) {
+                if !networks.contains_key(spec.conflist.name()) {
+                    networks.insert(spec.conflist.name().clone(), spec.clone());
+                }
+            }
         });
         networks
     }
@@ -290,7 +293,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     /// its key and the index now; `None` while no link has the name.
     pub fn displaced(&self) -> BTreeSet<(String, String, Option<u32>)> {
         // It reads sysfs, and a node has hundreds of attachments by few configurations.
-        let mut of_lists: HashMap<String, Option<u32>> = HashMap::new();
+        let mut of_lists: BTreeMap<String, Option<u32>> = BTreeMap::new();
         let mut index_now = |spec: &Spec| {
             let list = spec.conflist.raw();
             of_lists.get(list).copied().unwrap_or_else(|| {
