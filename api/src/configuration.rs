@@ -20,7 +20,7 @@ const BYTES: usize = 8;
 /// Stands for all fields of a ClaimNetwork by which plugins run for its pods. Fields that decide who gets an
 /// attachment and where (`capacity`, `nodeSelector`, `uplink`, `namespaces`) are not in it, nor are the
 /// ranges of its addresses, nor what a node fills in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(String);
 

@@ -91,7 +91,7 @@ pub struct Attacher<A, O: Observer> {
     pods: Arc<Mutex<Pods<O::Owner>>>,
     tasks: TaskTracker,
     ending: CancellationToken,
-    counters: Arc<Counters>,
+    counters: Arc<Counters<O::Owner>>,
 }
 
 impl<A: Attach, O: Observer> Attacher<A, O> {
@@ -173,6 +173,11 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
         all
     }
 
+    /// Returns the [kinds](Owner::kind) of the plans of all attachments, each with how many are of it.
+    pub fn kinds(&self) -> Vec<(Arc<<O::Owner as Owner>::Kind>, usize)> {
+        self.counters.tally.kinds()
+    }
+
     /// Returns the UIDs of the pods for which a file of this group cannot be read, with the reasons.
     pub fn damaged_pods(&self, group: &str) -> Vec<(String, String)> {
         let of_group = self.damage.groups.iter().filter(|((damaged, _), _)| damaged == group);
@@ -204,15 +209,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     /// Returns the ids of all sandboxes with attachments or owed DELs. IPAM plugins keep our leases under
     /// these ids.
     pub fn sandbox_ids(&self) -> BTreeSet<String> {
-        let mut all = BTreeSet::new();
-        self.for_each_pod(|state| {
-            // A pod's attachments are nearly always in one sandbox.
-            let mut ids: Vec<&String> =
-                state.records.iter().filter_map(|record| Some(&record.phase.sandbox()?.id)).collect();
-            ids.dedup();
-            all.extend(ids.into_iter().cloned());
-        });
-        all
+        self.counters.tally.sandboxes()
     }
 
     /// Returns the state of every pod that has a journalled attachment.
@@ -462,6 +459,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     fn spawn(&self, uid: &str, records: Vec<Record<O::Owner>>) -> Handle<O::Owner> {
         let (commands, receiver) = mpsc::unbounded_channel();
         let damaged = self.damage.pods.get(uid).cloned();
+        self.counters.tally.replace(&[], &records);
         let first = PodState { records, damaged, ..PodState::default() };
         let (state, watch) = watch::channel(first);
         let pod = Pod::new(

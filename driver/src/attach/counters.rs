@@ -4,9 +4,13 @@ use std::sync::atomic::AtomicU64;
 
 use tokio::sync::watch;
 
+use super::plan::Owner;
+use super::tally::Tally;
+
 /// What is counted over all pods, and when records come and go.
-#[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct Counters<O: Owner> {
+    /// What the records have. It is never older than `revision` says.
+    pub(super) tally: Tally<O>,
     /// Moves that the machine refused.
     pub(super) illegal: AtomicU64,
     /// Panics in the tasks of pods.
@@ -15,4 +19,16 @@ pub(super) struct Counters {
     pub(super) revision: watch::Sender<u64>,
     /// How often all that a pod has was made.
     pub(super) opened: watch::Sender<u64>,
+}
+
+impl<O: Owner> Default for Counters<O> {
+    fn default() -> Self {
+        Self {
+            tally: Tally::default(),
+            illegal: AtomicU64::default(),
+            panics: AtomicU64::default(),
+            revision: watch::Sender::default(),
+            opened: watch::Sender::default(),
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::Hash;
 
 use netclaim_cni::{CapabilityArgs, IfName, NetworkList};
 use serde::de::DeserializeOwned;
@@ -14,6 +15,13 @@ use serde::{Deserialize, Serialize};
 pub trait Owner:
     fmt::Debug + fmt::Display + Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
+    /// What plans have alike, whosever they are. Whoever looks at all plans again and again looks at their
+    /// [kinds](super::Attacher::kinds) instead.
+    type Kind: Eq + Hash + Send + Sync;
+
+    /// Returns the kind of a plan.
+    fn kind(plan: &Plan<Self>) -> Self::Kind;
+
     /// UID of the pod that gets the attachment.
     fn pod_uid(&self) -> &str;
 

@@ -84,7 +84,7 @@ pub(super) struct Pod<A, O: Observer> {
     journal: Journal<O::Owner>,
     boot_id: Arc<str>,
     state: watch::Sender<PodState<O::Owner>>,
-    counters: Arc<Counters>,
+    counters: Arc<Counters<O::Owner>>,
     /// In the order in which attachments are made.
     records: Vec<Record<O::Owner>>,
     desired: PodDesired,
@@ -135,7 +135,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         journal: Journal<O::Owner>,
         boot_id: Arc<str>,
         state: watch::Sender<PodState<O::Owner>>,
-        counters: Arc<Counters>,
+        counters: Arc<Counters<O::Owner>>,
     ) -> Self {
         let PodState { mut records, damaged, .. } = state.borrow().clone();
         sort(&mut records);
@@ -1020,6 +1020,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         let (now, opens) = (held(&state), is_open(&state));
         let before = self.state.send_replace(state);
+        self.counters.tally.replace(&before.records, &self.records);
         if held(&before) != now {
             self.counters.revision.send_modify(|revision| *revision += 1);
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::plan::{Hot, Owner};
+use super::plan::{Hot, Owner, Plan};
 
 /// A named object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,6 +35,13 @@ impl fmt::Display for Claimant {
 }
 
 impl Owner for Claimant {
+    /// The network.
+    type Kind = String;
+
+    fn kind(plan: &Plan<Self>) -> String {
+        plan.network.clone()
+    }
+
     fn pod_uid(&self) -> &str {
         &self.pod.uid
     }

@@ -1,6 +1,6 @@
 //! The life of attachments against a scripted network: what is executed, in which order, and what is told.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -308,6 +308,19 @@ impl Node {
         let reached =
             tokio::time::timeout(Duration::from_secs(60), state.wait_for(reached)).await.map(|r| r.is_ok());
         assert!(reached.unwrap_or(false), "never {what}; calls: {:?}", self.plugins.calls());
+        self.is_counted();
+    }
+
+    /// What is counted of all attachments is what a walk finds.
+    fn is_counted(&self) {
+        let (mut kinds, mut ids) = (BTreeMap::new(), BTreeSet::new());
+        self.attacher.plans(|plan| *kinds.entry(Claimant::kind(plan)).or_default() += 1);
+        self.attacher.for_each_pod(|state| {
+            let sandboxes = state.records.iter().filter_map(|record| record.phase.sandbox());
+            ids.extend(sandboxes.map(|sandbox| sandbox.id.clone()));
+        });
+        let counted = self.attacher.kinds().into_iter().map(|(kind, count)| (String::clone(&kind), count));
+        assert_eq!((counted.collect(), self.attacher.sandbox_ids()), (kinds, ids));
     }
 
     async fn until_called(&self, call: &str) {

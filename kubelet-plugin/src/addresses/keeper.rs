@@ -384,6 +384,9 @@ fn succeeded(written: kube::Result<()>, block: &str, what: &str) -> bool {
 
 /// Returns what attachments have.
 fn held<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Vec<HeldBlocks> {
+    if attacher.kinds().iter().all(|(kind, _)| kind.held.blocks.is_empty()) {
+        return Vec::new();
+    }
     let held = attacher.plans(|plan: &Plan| {
         let addresses = plan.owner.addresses.as_ref().filter(|addresses| !addresses.chosen.is_empty())?;
         Some(HeldBlocks {

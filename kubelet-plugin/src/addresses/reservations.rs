@@ -60,11 +60,8 @@ pub(crate) fn journalled_dirs(
 /// Returns the names of the conflists that attachments of each ClaimNetwork were made with.
 pub(crate) fn journalled_lists<A: Attach, O: Observer<Owner = Owner>>(attacher: &Attacher<A, O>) -> Lists {
     let mut lists = Lists::new();
-    attacher.plans(|plan| {
-        let name = plan.spec.conflist.name().as_str();
-        if !lists.get(&plan.network).is_some_and(|known| known.contains(name)) {
-            lists.entry(plan.network.clone()).or_default().insert(name.to_owned());
-        }
-    });
+    for (kind, _) in attacher.kinds() {
+        lists.entry(kind.network.clone()).or_default().extend(kind.held.list.clone());
+    }
     lists
 }

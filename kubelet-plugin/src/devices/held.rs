@@ -8,7 +8,7 @@
 //!   pods wait until no attachment is left and the ClaimNetwork can move.
 //! * A VLAN id stays taken until the attachment is gone, even if its ClaimNetwork is deleted.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::pods::owner::{Addresses, Plan, Segment};
@@ -26,7 +26,7 @@ use super::candidate::{Candidate, space_of_link};
 use crate::inventory::Inventory;
 
 /// What devices need to know about one attachment that a claim holds, and of those that hold the same.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct HeldDevice {
     /// The device in the node's pool; `None` where it is one of the cluster.
     pub(crate) device: Option<String>,
@@ -136,7 +136,7 @@ fn text<'a>(attributes: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
 
 /// Returns the current name of the link of a device with these attributes. It is found by PCI address and
 /// MAC, because links are renamed.
-pub(crate) fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) -> Option<IfName> {
+fn link_of(attributes: &Map<String, Value>, inventory: &Inventory) -> Option<IfName> {
     let (pci, mac) = (text(attributes, attributes::PCI_BUS_ID), text(attributes, attributes::MAC));
     let is_it = |link: &netclaim_driver::links::Link| {
         pci.is_some() && link.pci_bus_id.as_deref() == pci && link.mac.as_deref() == mac
@@ -179,31 +179,6 @@ pub(super) fn amounts(network: &NetworkName, held: &[HeldDevice]) -> NetworkCapa
         bandwidth: Some(Quantity::new(here().map(HeldDevice::bandwidth_of_all).fold(0, u64::saturating_add))),
         interfaces: number(many(here())),
         addresses: number(many(here().filter(|held| held.takes_address_of(network)))),
-    }
-}
-
-/// Returns what [`settled`] needs to know about plans on the node of this name. The whole [`HeldDevice`] is
-/// many times as expensive, and each Prepare needs this of all attachments, most of which are alike.
-pub(crate) fn on_links(plans: &[Arc<Plan>], node: &str, inventory: &Inventory) -> Vec<(NetworkName, IfName)> {
-    let of_link = [attributes::PCI_BUS_ID, attributes::MAC, attributes::UPLINK];
-    let mut seen = HashSet::new();
-    let mut on_links = Vec::new();
-    for plan in plans {
-        let (device, has) = (&plan.owner.device, &plan.owner.attributes);
-        if seen.insert((&device.pool, &device.device, of_link.map(|key| text(has, key)))) {
-            on_links.extend(on_link(plan, node, inventory));
-        }
-    }
-    on_links
-}
-
-fn on_link(plan: &Plan, node: &str, inventory: &Inventory) -> Option<(NetworkName, IfName)> {
-    let device = &plan.owner.device;
-    match device.device.parse() {
-        Ok(DeviceName::Network(network)) if device.pool == node => {
-            Some((network, link_of(&plan.owner.attributes, inventory)?))
-        }
-        _ => None,
     }
 }
 

@@ -1,67 +1,71 @@
-//! What all claims of the node hold, with little work for each look: a node has hundreds of attachments, and
-//! most hold the same as others. Pure.
+//! What the claims of the node hold, by kinds: a node has hundreds of attachments, and most hold the same as
+//! others. Pure.
 //!
-//! What a plan holds is found out once, because plans do not change. Those that hold the same are counted.
+//! What a plan holds is found out when the plan comes and when it goes, because plans do not change. The
+//! driver counts the kinds.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::held::HeldDevice;
-use crate::pods::owner::Plan;
+use netclaim_api::configuration::Fingerprint;
+use netclaim_api::{IfName, NetworkName};
 
-/// The devices that plans hold, as far as the plans have been seen.
-#[derive(Debug, Default)]
-pub(super) struct Holdings {
-    /// By where the plan is in memory. That it is kept here makes sure that no other plan comes there.
-    of_plans: HashMap<usize, (Arc<Plan>, Arc<HeldDevice>)>,
+use super::held::HeldDevice;
+use crate::inventory::Inventory;
+use crate::pods::owner::{OnLink, Plan};
+
+/// What plans have alike, whosever they are.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The pool of the device.
+    pool: String,
+    /// What a plan holds. The device is that of its pool, whichever node has it.
+    pub(crate) held: HeldDevice,
+    /// The network's name, for people.
+    pub(crate) network: String,
+    /// The link of the node.
+    pub(crate) link: Option<OnLink>,
+    /// The configuration of its ClaimNetwork that made the plan.
+    configuration: Option<Fingerprint>,
 }
 
-impl Holdings {
-    /// Returns what these plans hold on the node of this name: what several hold alike is there once, with
-    /// their number.
-    pub(super) fn see(&mut self, plans: Vec<Arc<Plan>>, node: &str) -> Vec<HeldDevice> {
-        let mut before = std::mem::take(&mut self.of_plans);
-        let mut kinds: Vec<Arc<HeldDevice>> = Vec::new();
-        let mut many: BTreeMap<usize, usize> = BTreeMap::new();
-        let mut new = Vec::new();
-        let mut count = |held: &Arc<HeldDevice>, kinds: &mut Vec<Arc<HeldDevice>>| {
-            let known = many.entry(address(held)).or_default();
-            if *known == 0 {
-                kinds.push(Arc::clone(held));
-            }
-            *known += 1;
-        };
-        for plan in plans {
-            match before.remove(&address(&plan)) {
-                Some((_, held)) => {
-                    count(&held, &mut kinds);
-                    self.of_plans.insert(address(&plan), (plan, held));
-                }
-                None => new.push(plan),
-            }
+impl Kind {
+    /// Returns the kind of a plan.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let pool = plan.owner.device.pool.clone();
+        Self {
+            held: HeldDevice::of(plan, &pool),
+            pool,
+            network: plan.network.clone(),
+            link: plan.owner.link.clone(),
+            configuration: plan.owner.configuration.clone(),
         }
-        for plan in new {
-            let held = HeldDevice::of(&plan, node);
-            let alike = kinds.iter().find(|kind| ***kind == held).cloned();
-            let held = alike.unwrap_or_else(|| Arc::new(held));
-            count(&held, &mut kinds);
-            self.of_plans.insert(address(&plan), (plan, held));
-        }
-        let each = |kind: Arc<HeldDevice>| {
-            let more = many.get(&address(&kind)).copied().unwrap_or_default().saturating_sub(1);
-            HeldDevice { more, ..HeldDevice::clone(&kind) }
-        };
-        // The order of the devices that are made of it would be another in each look.
-        kinds.sort_by(|one, other| {
-            let key = |kind: &HeldDevice| (kind.device.clone(), kind.list.clone(), kind.vlan, kind.bandwidth);
-            key(one).cmp(&key(other))
-        });
-        kinds.into_iter().map(each).collect()
+    }
+
+    /// Returns its ClaimNetwork, with the configuration that made the plan.
+    pub(super) fn made_by(&self) -> Option<(&NetworkName, &Fingerprint)> {
+        self.held.network.as_ref().zip(self.configuration.as_ref())
+    }
+
+    /// Returns its ClaimNetwork, where the device is of the node of this name, and its link.
+    pub(crate) fn on_link(&self, node: &str, inventory: &Inventory) -> Option<(NetworkName, IfName)> {
+        (self.pool == node).then(|| self.held.on_link(inventory)).flatten()
     }
 }
 
-fn address<T>(value: &Arc<T>) -> usize {
-    Arc::as_ptr(value).addr()
+/// Returns what plans of these kinds hold on the node of this name, each with their number.
+pub(crate) fn held_on(node: &str, kinds: &[(Arc<Kind>, usize)]) -> Vec<HeldDevice> {
+    let held = kinds.iter().map(|(kind, count)| HeldDevice {
+        device: kind.held.device.clone().filter(|_| kind.pool == node),
+        more: count.saturating_sub(1),
+        ..kind.held.clone()
+    });
+    let mut held: Vec<HeldDevice> = held.collect();
+    // The order of the devices that are made of it would be another in each look.
+    held.sort_by(|one, other| {
+        let key = |held: &HeldDevice| (held.device.clone(), held.list.clone(), held.vlan, held.bandwidth);
+        key(one).cmp(&key(other))
+    });
+    held
 }
 
 #[cfg(test)]
@@ -69,30 +73,24 @@ mod tests {
     use super::*;
     use crate::fixtures;
 
-    fn plan(claim: &str, bandwidth: u64) -> Arc<Plan> {
-        let mut plan = fixtures::plan(claim);
-        plan.owner.bandwidth = Some(netclaim_api::Quantity::new(bandwidth));
-        Arc::new(plan)
+    #[test]
+    fn claims_hold_the_device_of_their_own_node_and_the_link_of_any() {
+        let mut plan = fixtures::plan("c");
+        plan.owner.device.device = "net-storage".to_owned();
+        let kinds = [(Arc::new(Kind::of(&plan)), 3)];
+        for node in ["n", "m"] {
+            let held = held_on(node, &kinds);
+            assert_eq!(held, [HeldDevice { more: 2, ..HeldDevice::of(&plan, node) }]);
+            assert_eq!(held[0].many(), 3);
+        }
     }
 
     #[test]
-    fn plans_that_hold_the_same_are_there_once_and_counted() {
-        let [a, b, c] = [("a", 1), ("b", 1), ("c", 2)].map(|(claim, bandwidth)| plan(claim, bandwidth));
-        let mut holdings = Holdings::default();
-        let mut see = |plans: &[&Arc<Plan>]| {
-            let plans = plans.iter().map(|plan| Arc::clone(plan)).collect();
-            let mut seen: Vec<(u64, usize)> =
-                holdings.see(plans, "n").iter().map(|held| (held.bandwidth, held.many())).collect();
-            seen.sort_unstable();
-            seen
-        };
-        assert_eq!(see(&[]), []);
-        assert_eq!(see(&[&a, &b, &c]), [(1, 2), (2, 1)]);
-        let d = plan("d", 1);
-        assert_eq!(see(&[&d, &a, &b]), [(1, 3)], "a new one is like the others");
-        assert_eq!(see(&[&c]), [(2, 1)], "it is seen again");
-        drop(d);
-        let many: Vec<Arc<Plan>> = (0..100).map(|n| plan(&n.to_string(), n)).collect();
-        assert_eq!(see(&many.iter().collect::<Vec<_>>()).len(), 100);
+    fn plans_of_other_pods_are_of_one_kind_unless_they_hold_something_else() {
+        let (plan, mut other) = (fixtures::plan("a"), fixtures::plan("b"));
+        other.owner.pod.uid = "q".to_owned();
+        assert_eq!(Kind::of(&plan), Kind::of(&other));
+        other.owner.bandwidth = Some(netclaim_api::Quantity::new(1));
+        assert_ne!(Kind::of(&plan), Kind::of(&other));
     }
 }

@@ -8,7 +8,7 @@
 //! | `held` | keeps devices published that claims hold |
 //! | `moved_links` | taints links that are not back from a pod |
 //! | `server_features` | says what the API server does not store and the scheduler cannot do |
-//! | `holdings` | what all claims of the node hold, with little work for each look |
+//! | `holdings` | what all claims of the node hold, by kinds |
 //! | `settling` | has taints wait until what they say has lasted |
 //! | `followers` | counts the links that follow each UplinkPolicy |
 //! | `older` | finds pods that run an older configuration of their ClaimNetwork |
@@ -40,7 +40,8 @@ mod settling;
 mod sharing;
 mod subscription;
 
-pub(crate) use held::{HeldDevice, id_of, link_and_port, on_links, settled, stays_on_node};
+pub(crate) use held::{HeldDevice, id_of, link_and_port, settled, stays_on_node};
+pub(crate) use holdings::{Kind, held_on};
 pub(crate) use pool::attributes;
 pub(crate) use pool::link_unhealthy;
 pub(crate) use sharing::{segments, space};

@@ -12,6 +12,7 @@ use netclaim_api::device::DeviceName;
 use netclaim_driver::attach::Phase;
 use tokio::time::Instant;
 
+use super::holdings::Kind;
 use crate::inventory::Inventory;
 use crate::pods::owner::PodState;
 
@@ -32,6 +33,18 @@ impl<'a> Comparison<'a> {
         Self { inventory, today: BTreeMap::new(), older: BTreeMap::new() }
     }
 
+    /// Whether attachments of this kind have an older configuration. As long as no kind has, it need not be
+    /// looked which pods do.
+    pub(super) fn has_older(&mut self, kind: &Kind) -> bool {
+        kind.made_by().is_some_and(|(network, made_by)| self.is_older(network, made_by))
+    }
+
+    fn is_older(&mut self, network: &NetworkName, made_by: &Fingerprint) -> bool {
+        let of_today = || self.inventory.networks.get(network).map(Fingerprint::of);
+        let today = self.today.entry(network.clone()).or_insert_with(of_today);
+        today.as_ref().is_some_and(|today| made_by.is_older_than(today))
+    }
+
     /// Takes in the attachments of a pod. What is being detached counts no more.
     pub(super) fn add(&mut self, state: &PodState) {
         for record in state.attachments() {
@@ -41,9 +54,7 @@ impl<'a> Comparison<'a> {
             if matches!(record.phase, Phase::Deleting { .. }) {
                 continue;
             }
-            let spec = self.inventory.networks.get(&network);
-            let today = self.today.entry(network.clone()).or_insert_with(|| spec.map(Fingerprint::of));
-            if today.as_ref().is_some_and(|today| made_by.is_older_than(today)) {
+            if self.is_older(&network, made_by) {
                 self.older.entry(network).or_default().insert(owner.pod.uid.clone());
             }
         }
@@ -131,7 +142,10 @@ mod tests {
     fn annotation(inventory: &Inventory, pods: &[PodState]) -> Option<String> {
         let mut comparison = Comparison::with(inventory);
         pods.iter().for_each(|pod| comparison.add(pod));
-        comparison.annotation()
+        let annotation = comparison.annotation();
+        let mut kinds = pods.iter().flat_map(|pod| pod.attachments()).map(|record| Kind::of(&record.plan));
+        assert!(kinds.any(|kind| comparison.has_older(&kind)) || annotation.is_none(), "it is looked");
+        annotation
     }
 
     #[test]

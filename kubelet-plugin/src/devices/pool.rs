@@ -303,6 +303,7 @@ mod tests {
     use netclaim_api::attributes;
     use serde_json::json;
 
+    use super::super::holdings::Kind;
     use super::*;
     use crate::fixtures::{self, conflist};
     use crate::inventory::fixtures::{facts, uplink, without_blocks};
@@ -358,10 +359,12 @@ mod tests {
         }
         plan.owner.attributes = attributes(device, with);
         let held = HeldDevice::of(&plan, "n");
-        let plans = [(); 2].map(|()| Arc::new(plan.clone()));
         for (node, held) in [("n", &held), ("m", &HeldDevice::of(&plan, "m"))] {
-            let short = held::on_links(&plans, node, with);
-            assert_eq!(short, Vec::from_iter(held.on_link(with)), "the short way finds the same, once");
+            assert_eq!(
+                Kind::of(&plan).on_link(node, with),
+                held.on_link(with),
+                "the short way finds the same"
+            );
         }
         held
     }

@@ -20,8 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::addresses::{self, Users};
 use super::availability::Unavailable;
 use super::followers::Followers;
-use super::held::link_of;
-use super::holdings::Holdings;
+use super::holdings::held_on;
 use super::leases::Leases;
 use super::metrics::PoolMetrics;
 use super::moved_links::{self, MovedLink};
@@ -77,7 +76,6 @@ pub(crate) struct Devices {
 #[derive(Default)]
 struct Seen {
     followers: Followers,
-    holdings: Holdings,
     older: Older,
 }
 
@@ -201,8 +199,8 @@ impl Devices {
             };
             let Some(inventory) = inventory.borrow().clone() else { continue };
             // Read after the look: a claim that was prepared meanwhile is not a foreign use.
-            let held = attacher.plans(|plan| link_of(&plan.owner.attributes, &inventory));
-            let held: BTreeSet<_> = held.into_iter().flatten().collect();
+            let kinds = attacher.kinds();
+            let held: BTreeSet<_> = kinds.iter().filter_map(|(kind, _)| kind.held.link(&inventory)).collect();
             let on = inventory.uplinks.iter().filter(|uplink| held.contains(&uplink.name));
             if foreign.update(addresses, &on.map(|uplink| uplink.link.index).collect()) {
                 return;
@@ -217,11 +215,12 @@ impl Devices {
         unavailable: Arc<Unavailable>,
         attacher: &Attacher<A, O>,
         counts: bool,
-        Seen { followers, holdings, older }: &mut Seen,
+        Seen { followers, older }: &mut Seen,
     ) -> Option<(Pool, Vec<DeviceHealth>)> {
         let (node, ours, reservations) =
             (self.node.clone(), attacher.sandbox_ids(), self.reservations.clone());
-        let held = holdings.see(attacher.all_plans(), &node);
+        let kinds = attacher.kinds();
+        let held = held_on(&node, &kinds);
         let in_pods = held.iter().filter(|held| held.is_in_pod(&inventory));
         let in_pods = in_pods.filter_map(|held| Some(held.link(&inventory)?.to_string())).collect();
         // Each look asks the kernel only for links that the inventory has not got.
@@ -233,8 +232,11 @@ impl Devices {
         let moved = attacher
             .strays(|plan, link, _| MovedLink { link: link.clone(), name_in_pod: plan.spec.if_name.clone() });
         let (mut failed, mut comparison) = (BTreeMap::new(), Comparison::with(&inventory));
+        let has_older = kinds.iter().any(|(kind, _)| comparison.has_older(kind));
         attacher.for_each_pod(|state| {
-            comparison.add(state);
+            if has_older {
+                comparison.add(state);
+            }
             let failing = state.records.iter().filter(|record| record.check.is_some());
             for device in failing.map(|record| &record.plan.owner.device) {
                 *failed.entry(device.device.clone()).or_default() += 1;

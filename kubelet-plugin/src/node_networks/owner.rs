@@ -35,6 +35,11 @@ impl fmt::Display for NodeOwner {
 
 /// Each ClaimNetwork has one attachment, alone in its "pod" and in its group.
 impl attach::Owner for NodeOwner {
+    /// There are few, and nobody looks at all of them for a pod.
+    type Kind = ();
+
+    fn kind(_: &Plan) {}
+
     fn pod_uid(&self) -> &str {
         self.claim_network.as_str()
     }

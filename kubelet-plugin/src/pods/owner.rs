@@ -12,6 +12,8 @@ use netclaim_driver::attach;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::devices::Kind;
+
 /// A plan of a claim's attachment.
 pub type Plan = attach::Plan<Owner>;
 /// A record of its attachment.
@@ -59,7 +61,7 @@ impl DeviceRef {
 }
 
 /// A segmentation id (VLAN id, VNI) that an attachment has alone.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Segment {
     /// Among what there is only one of the id: an uplink, or a network without one.
     pub space: String,
@@ -68,7 +70,7 @@ pub struct Segment {
 }
 
 /// The link of the node that an attachment is on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OnLink {
     /// Its name.
@@ -209,6 +211,12 @@ impl Owner {
 }
 
 impl attach::Owner for Owner {
+    type Kind = Kind;
+
+    fn kind(plan: &Plan) -> Kind {
+        Kind::of(plan)
+    }
+
     fn pod_uid(&self) -> &str {
         &self.pod.uid
     }

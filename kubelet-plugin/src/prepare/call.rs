@@ -48,7 +48,7 @@ use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::{Block, Inventory};
 use crate::pods::NodePods;
-use crate::pods::owner::{ByAttachment, DeviceRef, ObjectRef, Owner, Plan};
+use crate::pods::owner::{ByAttachment, DeviceRef, ObjectRef, OnLink, Owner, Plan};
 use crate::reports::spans::{self, Spans};
 use crate::reports::{Events, Update};
 use crate::runtime::sandboxes::{Inspection, Sandboxes};
@@ -789,8 +789,11 @@ impl<N: Plugins> NodeAgent<N> {
 
     /// The inventory with each ClaimNetwork on the link that it is held on.
     pub(super) fn settled(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
-        let plans = self.attacher.all_plans();
-        devices::settled(inventory, devices::on_links(&plans, &self.node_name, inventory))
+        let kinds = self.attacher.kinds();
+        devices::settled(
+            inventory,
+            kinds.iter().filter_map(|(kind, _)| kind.on_link(&self.node_name, inventory)),
+        )
     }
 
     fn node<'a>(&'a self, inventory: &'a Inventory, facts: &'a Facts) -> Node<'a> {
@@ -955,10 +958,12 @@ impl<N: Plugins> NodeAgent<N> {
     /// When the plans exclude each other.
     pub(super) fn obstacle(&self, plans: &[Plan]) -> Result<Option<Obstacle>, Excluded> {
         // A node has hundreds of plans, and few that exclude another one.
-        let excludes =
-            |other: &Plan| plans.iter().any(|plan| exclusion::obstacle(plan, [other].into_iter()).is_some());
-        let others = self.attacher.plans(|other| excludes(other).then(|| other.clone()));
-        let others: Vec<Plan> = others.into_iter().flatten().collect();
+        let excludes = |link: Option<&OnLink>| plans.iter().any(|plan| exclusion::excludes(plan, link));
+        let mut others = Vec::new();
+        if self.attacher.kinds().iter().any(|(kind, _)| excludes(kind.link.as_ref())) {
+            let of = |other: &Plan| excludes(other.owner.link.as_ref()).then(|| other.clone());
+            others.extend(self.attacher.plans(of).into_iter().flatten());
+        }
         // From the claim itself only what comes before: the other way round it would be said twice.
         let obstacle = (0..).zip(plans).find_map(|(index, plan)| {
             let others = others.iter().filter(|other| other.owner.claim.uid != plan.owner.claim.uid);

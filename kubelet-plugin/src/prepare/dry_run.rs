@@ -21,7 +21,7 @@ use super::claim::{AllocatedDevice, Claim};
 use super::error::PlanError;
 use crate::devices::addresses::{Users, of as addresses_of};
 use crate::devices::availability::Chain;
-use crate::devices::{HeldDevice, id_of, link_unhealthy, segments, space};
+use crate::devices::{held_on, id_of, link_unhealthy, segments, space};
 use crate::inventory::{Inventory, node_scope};
 use crate::node_networks::Readiness;
 use crate::pods::owner::{DeviceRef, ObjectRef, Plan, Segment};
@@ -183,7 +183,7 @@ impl<N: Plugins> NodeAgent<N> {
         spec: &ClaimNetworkSpec,
         inventory: &Arc<Inventory>,
     ) -> Option<Addresses> {
-        let held = self.attacher.plans(|plan| HeldDevice::of(plan, &self.node_name));
+        let held = held_on(&self.node_name, &self.attacher.kinds());
         let (ours, reservations) = (self.attacher.sandbox_ids(), self.reservations.clone());
         let (name, spec, inventory) = (name.clone(), spec.clone(), Arc::clone(inventory));
         let counted = tokio::task::spawn_blocking(move || {

@@ -15,8 +15,12 @@ use crate::pods::owner::{ObjectRef, OnLink, Owner, Plan};
 
 /// The first of `others` that excludes `plan`.
 pub(crate) fn obstacle<'a>(plan: &Plan, mut others: impl Iterator<Item = &'a Plan>) -> Option<&'a Plan> {
-    let own = plan.owner.link.as_ref()?;
-    others.find(|other| other.owner.link.as_ref().is_some_and(|other| links_exclude(own, other)))
+    others.find(|other| excludes(plan, other.owner.link.as_ref()))
+}
+
+/// Whether an attachment on this link excludes `plan`.
+pub(crate) fn excludes(plan: &Plan, other: Option<&OnLink>) -> bool {
+    plan.owner.link.as_ref().zip(other).is_some_and(|(own, other)| links_exclude(own, other))
 }
 
 /// An attachment has to wait for another one on its link.
