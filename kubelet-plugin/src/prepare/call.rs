@@ -3,7 +3,7 @@
 //! An error costs the user 60 to 90 s until the kubelet asks again, so what may pass is waited for inside the
 //! call.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ use crate::dra::{CallFailure, ClaimRef, NodeResources, PreparedDevice};
 use crate::gate::keeper::GateKeeper;
 use crate::inventory::{Block, Inventory};
 use crate::pods::NodePods;
-use crate::pods::owner::{ByAttachment, DeviceRef, ObjectRef, OnLink, Owner, Plan};
+use crate::pods::owner::{ByAttachment, DeviceRef, ObjectRef, OnLink, Owner, Plan, Record};
 use crate::reports::spans::{self, Spans};
 use crate::reports::{Events, Update};
 use crate::runtime::sandboxes::{Inspection, Sandboxes};
@@ -886,40 +886,39 @@ impl<N: Plugins> NodeAgent<N> {
         let of_pod = state.records.into_iter().map(|record| record.plan);
         let (own, others): (Vec<Arc<Plan>>, Vec<Arc<Plan>>) =
             of_pod.partition(|plan| plan.owner.claim.uid == claim.object.uid);
-        // A node has hundreds of attachments: of others only what can matter to this claim is looked at.
-        let networks: Vec<_> = networks(claim, inventory).collect();
-        let has_addresses = |network: &str| {
-            networks
-                .iter()
-                .any(|(name, _)| name.as_str() == network && inventory.addresses.contains_key(*name))
-        };
-        let mut addresses = TakenAddresses::new(foreign.clone(), book.clone());
-        self.attacher.for_each_pod(|state| {
-            let others = state.attachments().filter(|record| {
-                has_addresses(&record.plan.network) && record.plan.owner.claim.uid != claim.object.uid
-            });
-            others.for_each(|record| addresses.add_record(record));
-        });
-        let has_segments = networks.iter().any(|(_, spec)| spec.segmentation.is_some());
-        let of_others = |plan: &Plan| {
-            let is_others = has_segments && plan.owner.claim.uid != claim.object.uid;
-            is_others.then(|| devices::id_of(plan)).flatten()
-        };
         let mut default_routes = DefaultRoutes::default();
         others.iter().for_each(|plan| default_routes.add(plan));
         let mut taken = Taken {
-            addresses,
+            addresses: TakenAddresses::new(foreign.clone(), book.clone()),
             bandwidth: BTreeMap::new(),
             default_routes,
             own: own.into_iter().filter(|plan| Some(plan.index) != anew).map(Arc::unwrap_or_clone).collect(),
             names: others.iter().map(|plan| plan.spec.if_name.clone()).collect(),
-            segments: self.attacher.plans(of_others).into_iter().flatten().collect(),
+            segments: BTreeSet::new(),
         };
-        self.attacher.for_each_pod(|state| {
-            let others = state.attachments().map(|record| &*record.plan);
-            let others = others.filter(|plan| plan.owner.claim.uid != claim.object.uid);
-            others.for_each(|plan| taken.grant(plan, inventory));
-        });
+        // A node has hundreds of attachments: of others only what can matter to this claim is looked at.
+        let networks: Vec<_> = networks(claim, inventory).collect();
+        let leased: Vec<&str> = networks
+            .iter()
+            .filter(|(name, _)| inventory.addresses.contains_key(*name))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let has_segments = networks.iter().any(|(_, spec)| spec.segmentation.is_some());
+        let are_granted = || self.attacher.kinds().iter().any(|(kind, _)| kind.held.bandwidth > 0);
+        if has_segments || !leased.is_empty() || are_granted() {
+            self.attacher.for_each_pod(|state| {
+                let is_others = |record: &&Record| record.plan.owner.claim.uid != claim.object.uid;
+                for record in state.attachments().filter(is_others) {
+                    if leased.contains(&record.plan.network.as_str()) {
+                        taken.addresses.add_record(record);
+                    }
+                    if has_segments {
+                        taken.segments.extend(devices::id_of(&record.plan));
+                    }
+                    taken.grant(&record.plan, inventory);
+                }
+            });
+        }
         plans(claim, self.node(inventory, facts), &taken)
     }
 
@@ -1060,7 +1059,6 @@ async fn answer<T>(
 #[cfg(test)]
 mod tests {
     use crate::node_networks::Readiness;
-    use std::collections::BTreeSet;
     use std::net::IpAddr;
     use std::path::Path;
 

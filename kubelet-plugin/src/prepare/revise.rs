@@ -107,7 +107,7 @@ impl<N: Attach> Reviser<N> {
         // word of its pods either.
         let Some(known) = self.wait_for_word(plan, &network).await else { return Ok(None) };
         keeps_segment(plan, &network, &known.inventory).map_err(|error| Failure::of(&error))?;
-        let taken = self.taken(record, ForeignAddresses::new(), Book::default())?;
+        let taken = self.taken(record, (&known, &network), ForeignAddresses::new(), Book::default())?;
         match addresses::revised(plan, self.now(&known, &network), &taken) {
             // After a failure it is looked for what others have: the plugin may have met that.
             Ok(None) if record.error.is_none() => return Ok(None),
@@ -118,7 +118,8 @@ impl<N: Attach> Reviser<N> {
         }
         let mut turn = Arc::clone(&self.plan_lock).lock_owned().await;
         let foreign = self.foreign(&known, &network).await?;
-        let (known, taken) = (self.known().unwrap_or(known), self.taken(record, foreign, turn.clone())?);
+        let known = self.known().unwrap_or(known);
+        let taken = self.taken(record, (&known, &network), foreign, turn.clone())?;
         let revised = addresses::revised(plan, self.now(&known, &network), &taken);
         let revised = revised.map_err(|error| Failure::of(&error))?;
         Ok(revised.or(mended).map(|plan| {
@@ -192,16 +193,26 @@ impl<N: Attach> Reviser<N> {
         Ok(Revised { plan, turn: Box::new(()) })
     }
 
-    /// What all attachments but this one have.
-    fn taken(&self, of: &Record, foreign: ForeignAddresses, book: Book) -> Result<TakenAddresses, Failure> {
-        let mut taken = TakenAddresses::new(foreign, book);
+    /// What all attachments to the ClaimNetwork but this one have, where the node has addresses of it.
+    fn taken(
+        &self,
+        of: &Record,
+        (known, network): (&NodeView, &NetworkName),
+        foreign: ForeignAddresses,
+        book: Book,
+    ) -> Result<TakenAddresses, Failure> {
+        let (attacher, mut taken) = (self.attacher()?, TakenAddresses::new(foreign, book));
+        if !known.inventory.addresses.contains_key(network) {
+            return Ok(taken);
+        }
         // Their keys would be made anew for each of hundreds.
         let is_other = |record: &&Record| {
             let [one, other] = [&record.plan, &of.plan].map(|plan| (&plan.owner, plan.index));
             one.1 != other.1 || one.0.claim.uid != other.0.claim.uid || one.0.pod.uid != other.0.pod.uid
         };
-        self.attacher()?.for_each_pod(|state| {
-            state.attachments().filter(is_other).for_each(|record| taken.add_record(record));
+        attacher.for_each_pod(|state| {
+            let of_network = state.attachments().filter(|record| record.plan.network == network.as_str());
+            of_network.filter(is_other).for_each(|record| taken.add_record(record));
         });
         Ok(taken)
     }
