@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use netclaim_api::IfName;
@@ -173,6 +174,8 @@ impl Devices {
                 _ = &mut task => return,
                 () = &mut reporting => return,
             }
+            // What has come until here is seen by the next look.
+            leases.changed().now_or_never();
         }
         let _ = task.await;
     }
