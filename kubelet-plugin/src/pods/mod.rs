@@ -9,6 +9,7 @@
 //! From Kubernetes 1.37 the kubelet itself reports its pods ([`KubeletPods`]), which costs no request.
 
 pub(crate) mod attached;
+mod driver;
 mod kubelet;
 mod message;
 mod object;

@@ -12,8 +12,6 @@ use netclaim_driver::attach;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::devices::Kind;
-
 /// A plan of a claim's attachment.
 pub type Plan = attach::Plan<Owner>;
 /// A record of its attachment.
@@ -207,37 +205,5 @@ impl Owner {
     /// Whether the kubelet may give the claim to another pod: it is named, and not made for one.
     pub(crate) fn may_be_shared(&self) -> bool {
         self.pod_claim_name.is_none() && self.network_attachment.is_none()
-    }
-}
-
-impl attach::Owner for Owner {
-    type Kind = Kind;
-
-    fn kind(plan: &Plan) -> Kind {
-        Kind::of(plan)
-    }
-
-    fn pod_uid(&self) -> &str {
-        &self.pod.uid
-    }
-
-    fn group(&self) -> &str {
-        &self.claim.uid
-    }
-
-    fn group_name(&self) -> &str {
-        self.network_attachment.as_ref().map_or(&self.claim.name, |by| &by.name)
-    }
-
-    fn tenant(&self) -> &str {
-        // The claim of a NetworkAttachment is in netclaim's namespace.
-        &self.pod.namespace
-    }
-
-    fn hot(&self) -> Option<attach::Hot<'_>> {
-        if let Some(by) = &self.network_attachment {
-            return Some(attach::Hot { sandbox_id: &by.sandbox_id, since: &by.created });
-        }
-        self.has_claim_elsewhere().then_some(attach::Hot { sandbox_id: "", since: "" })
     }
 }
