@@ -306,6 +306,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// Makes every node like one of a distribution whose root is read-only and that has no shell
+    /// (`tests/node/seal.sh`), until [`Self::unseal`]. Its services cannot be started.
+    pub fn seal(&self) -> Result<()> {
+        let nodes = self.nodes();
+        nodes.iter().try_for_each(|node| self.script("seal.sh", &["--node", &node.name(), "on"]).map(drop))
+    }
+
+    /// Undoes [`Self::seal`], also where it has failed.
+    pub fn unseal(&self) -> Result<()> {
+        let nodes = self.nodes();
+        nodes.iter().try_for_each(|node| self.script("seal.sh", &["--node", &node.name(), "off"]).map(drop))
+    }
+
     /// Writes a CNI plugin into every node's `/opt/cni/bin`. Its shell is the static busybox there: the
     /// agent's image has none.
     pub(crate) fn plugin(&self, name: &str, script: &str) -> Result<()> {

@@ -22,6 +22,7 @@ mod migrate;
 mod plugins;
 mod quick_start;
 mod released;
+mod sealed;
 mod status;
 mod tenants;
 mod upgrade;
@@ -39,6 +40,7 @@ use migrate::*;
 use plugins::*;
 use quick_start::*;
 use released::*;
+use sealed::*;
 use status::*;
 use tenants::*;
 use upgrade::*;
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
                 the_files_of_a_release_install_netclaim,
                 plugins_come_from_an_image,
                 an_agent_whose_state_directory_is_not_executable_says_which_value_to_set,
+                nodes_with_a_read_only_root_and_without_a_shell_give_pods_networks,
                 plugins_that_call_iptables_are_served_by_a_daemon_set,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
                 the_webhook_refuses_what_netclaim_could_not_serve,

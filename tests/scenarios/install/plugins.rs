@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::helm::chart;
 use netclaim_tests::objects::{list, text};
-use netclaim_tests::{AGENT_PODS, SYSTEM, Test, eventually, output, project, signal};
+use netclaim_tests::{AGENT_PODS, Cluster, SYSTEM, Test, eventually, output, project, signal};
 use serde_json::Value;
 
 use crate::helm::{and_then_as_before, timed};
@@ -43,11 +43,16 @@ fn attaches(test: &Test<'_>, network: &str, pod: &str) -> Result<()> {
     test.delete_pod(pod)
 }
 
-pub fn plugins_come_from_an_image(test: &Test<'_>) -> Result<()> {
-    let archive = test.cluster.dir().join("cni-plugins.tar");
+/// Loads the image `localhost/cni-plugins:test` into the nodes.
+pub(crate) fn load_image_of_plugins(cluster: &Cluster) -> Result<()> {
+    let archive = cluster.dir().join("cni-plugins.tar");
     let build = project("deploy/plugins/build.sh");
     output(Command::new(build).arg(&archive).arg("localhost/cni-plugins:test"))?;
-    test.cluster.load_image(&archive)?;
+    cluster.load_image(&archive)
+}
+
+pub fn plugins_come_from_an_image(test: &Test<'_>) -> Result<()> {
+    load_image_of_plugins(test.cluster)?;
     and_then_as_before(test, |helm| {
         timed("mounted", || {
             helm.release("install", &["--take-ownership", "--force-conflicts", "--set", IMAGE])
