@@ -13,7 +13,7 @@ install := CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug
 .PHONY: help
 help: ## This list
 	@echo 'netclaim: CNI networks as Kubernetes devices'
-	@awk -F': .*## ' '/^[a-z-]+: .*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F': .*## ' '/^[a-z0-9-]+: .*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: ## A cluster, netclaim and two pods on a claimed network (root; the first time 12 to 30 minutes on two cores)
@@ -83,6 +83,10 @@ test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and o
 	  NETCLAIM_RUNTIME=$$runtime cargo test --workspace --test cluster --locked || failed+=" $$runtime"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 
+.PHONY: test-arm64
+test-arm64: tools ## The images are built for arm64, and each of their programs starts, by QEMU's user mode (root; half an hour the first time)
+	@tests/arm64.sh
+
 .PHONY: test-density
 test-density: tools ## 100 pods with two networks at once, and 2,000 rounds: latency, memory, requests (root; 15 minutes)
 	tests/node/build.sh
@@ -130,7 +134,7 @@ test-density test-scale bench bench-starts bench-node bench-ab bench-addresses b
 bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_AS_RELEASED := 1
 
 .PHONY: test-all
-test-all: test test-faults test-model test-qemu test-churn test-release test-density test-scale test-runtimes test-versions test-stacks test-integrations test-multus test-crates ## make test, and then what takes longer (root)
+test-all: test test-faults test-model test-qemu test-churn test-release test-arm64 test-density test-scale test-runtimes test-versions test-stacks test-integrations test-multus test-crates ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
 test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)
