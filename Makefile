@@ -93,7 +93,7 @@ test-density: tools ## 100 pods with two networks at once, and 2,000 rounds: lat
 	cargo test --workspace --test density --locked
 
 .PHONY: test-versions
-test-versions: tools ## Publishing and scheduling on each supported version of Kubernetes, and an upgrade (root; two builds the first time)
+test-versions: tools ## Publishing, scheduling and networks without asking on each supported version of Kubernetes, and an upgrade (root; two builds the first time)
 	@# The newest is what 1.36 is upgraded to.
 	tests/node/build.sh
 	@failed=; for version in 1.36 newest; do \
@@ -101,6 +101,11 @@ test-versions: tools ## Publishing and scheduling on each supported version of K
 	  NETCLAIM_KUBERNETES=$$version tests/node/build.sh && \
 	    NETCLAIM_KUBERNETES=$$version cargo test --workspace --test versions --locked || failed+=" $$version"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
+	tests/programs/build.sh helm >/dev/null
+	@# What a version does by itself: claims that a policy adds, a pod that is never bound, sandboxes of a RuntimeClass.
+	@failed=; for scenarios in defaults:: hot_attach primary::; do \
+	  NETCLAIM_KUBERNETES=1.36 cargo test --workspace --test cluster --locked -- $$scenarios || failed+=" $$scenarios"; \
+	done; [[ -z $$failed ]] || { echo "failed on 1.36:$$failed" >&2; exit 1; }
 
 .PHONY: test-stacks
 test-stacks: tools ## netclaim on a cluster with IPv4 and IPv6, and on one with IPv6 alone (root; 10 minutes)
