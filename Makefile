@@ -103,7 +103,7 @@ test-versions: tools ## Publishing, scheduling and networks without asking on ea
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
 	tests/programs/build.sh helm >/dev/null
 	@# What a version does by itself: claims that a policy adds, a pod that is never bound, sandboxes of a RuntimeClass.
-	@failed=; for scenarios in defaults:: hot_attach primary::; do \
+	@failed=; for scenarios in classes:: defaults:: hot_attach primary::; do \
 	  NETCLAIM_KUBERNETES=1.36 cargo test --workspace --test cluster --locked -- $$scenarios || failed+=" $$scenarios"; \
 	done; [[ -z $$failed ]] || { echo "failed on 1.36:$$failed" >&2; exit 1; }
 
