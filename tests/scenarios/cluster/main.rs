@@ -116,7 +116,6 @@ fn main() -> ExitCode {
             a_claim_overrides_the_defaults_of_its_class,
             a_nic_and_macvlan_on_it_exclude_each_other,
             macvlan_and_ipvlan_on_one_uplink_exclude_each_other,
-            a_pod_with_an_older_configuration_of_its_network_is_counted_and_named_until_it_is_made_again,
             a_pod_waits_until_bandwidth_is_free,
             granted_bandwidth_limits_a_pod_without_a_network,
             traffic_is_in_the_metrics_where_a_network_asks_for_it,
@@ -224,6 +223,7 @@ fn main() -> ExitCode {
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
+            a_pod_with_an_older_configuration_of_its_network_is_counted_and_named_until_it_is_made_again,
             a_pod_that_runs_gets_networks_and_loses_them_again,
             attachments_and_a_burst_of_pods_do_not_stop_each_other,
             what_cannot_be_attached_to_a_running_pod_leaves_it_alone,

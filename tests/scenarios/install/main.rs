@@ -20,6 +20,7 @@ mod kubeconform;
 mod left;
 mod migrate;
 mod plugins;
+mod primary;
 mod quick_start;
 mod released;
 mod sealed;
@@ -38,6 +39,7 @@ use images::*;
 use kubeconform::*;
 use migrate::*;
 use plugins::*;
+use primary::*;
 use quick_start::*;
 use released::*;
 use sealed::*;
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
                 plugins_come_from_an_image,
                 an_agent_whose_state_directory_is_not_executable_says_which_value_to_set,
                 nodes_with_a_read_only_root_and_without_a_shell_give_pods_networks,
+                primary_networks_go_with_the_installation_in_either_order,
                 plugins_that_call_iptables_are_served_by_a_daemon_set,
                 an_earlier_version_is_upgraded_and_rolled_back_under_running_pods,
                 the_webhook_refuses_what_netclaim_could_not_serve,
