@@ -180,7 +180,7 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
     }
     let if_name = interface_name;
     let finalizer = finalizer_of(base);
-    let merged = Merged {
+    Ok(Merged {
         if_name,
         parameters,
         args,
@@ -190,8 +190,7 @@ pub fn merge(base: Base<'_>, layers: &[Layer], granted: Option<Quantity>) -> Res
         primary,
         template,
         finalizer,
-    };
-    Ok(merged)
+    })
 }
 
 /// Takes the addresses out of the settings that the ClaimNetwork's `addresses` serve: no plugin has to take

@@ -87,6 +87,16 @@ node_option() {
   select_node "$number"
 }
 
+# one_action_on_node USAGE DIR [--node NODE] ACTION: prepares for a cluster that must be up, selects the node (node0) and sets action.
+one_action_on_node() {
+  local usage=$1
+  shift
+  [[ $# == 2 || $# == 4 ]] || die "$usage"
+  cluster_of "$1"
+  (($# == 2)) || node_option "$2" "$3"
+  action=${!#}
+}
+
 # all_services: prints the names of all services.
 all_services() {
   printf '%s\n' wire etcd apiserver kcm scheduler

@@ -8,14 +8,8 @@ set -euo pipefail
 # shellcheck source=machine.sh
 . "$here/machine.sh"
 usage="usage: link.sh DIR [--node NODE] down|up"
-[[ $# == 2 || $# == 4 ]] || die "$usage"
-cluster_of "$1"
-shift
-if (($# == 3)); then
-  node_option "$1" "$2"
-  shift 2
-fi
-case $1 in
+one_action_on_node "$usage" "$@"
+case $action in
 down) ip link set "$link" down ;;
 up)
   ip link set "$link" up

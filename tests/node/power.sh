@@ -11,13 +11,7 @@ set -euo pipefail
 # shellcheck source=machine.sh
 . "$here/machine.sh"
 usage="usage: power.sh DIR [--node NODE] off|on"
-[[ $# == 2 || $# == 4 ]] || die "$usage"
-cluster_of "$1"
-shift
-if (($# == 3)); then
-  node_option "$1" "$2"
-  shift 2
-fi
+one_action_on_node "$usage" "$@"
 
 remove_pod_cgroups() {
   local c left=0
@@ -42,7 +36,7 @@ power_on() {
   svc_start "kubelet$ending"
 }
 
-case $1 in
+case $action in
 off) power_off ;;
 on) power_on ;;
 *) die "$usage" ;;

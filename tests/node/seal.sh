@@ -8,13 +8,7 @@ set -euo pipefail
 # shellcheck source=cluster.sh
 . "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 usage="usage: seal.sh DIR [--node NODE] on|off"
-[[ $# == 2 || $# == 4 ]] || die "$usage"
-cluster_of "$1"
-shift
-if (($# == 3)); then
-  node_option "$1" "$2"
-  shift 2
-fi
+one_action_on_node "$usage" "$@"
 
 # read_only_mounts: prints the mount points that a sealed node cannot write: those of file systems on disks, but for the above.
 read_only_mounts() {
@@ -70,7 +64,7 @@ unseal() {
   rm -r "$sealed"
 }
 
-case $1 in
+case $action in
 on) seal ;;
 off) unseal ;;
 *) die "$usage" ;;

@@ -26,7 +26,7 @@ const NO_ROUTE: &str = "no route of the network leads to everywhere, and a pod h
 impl ClaimNetworkSpec {
     /// Whether pods may have it as their primary network, as far as the ClaimNetwork says: by a claim, or by
     /// a class that it makes.
-    pub(super) fn is_for_primary(&self) -> bool {
+    pub fn is_for_primary(&self) -> bool {
         self.primary_field().is_some()
     }
 
@@ -50,12 +50,16 @@ impl ClaimNetworkSpec {
     /// Returns what a pod lacks whose primary network it is.
     pub(super) fn primary_warnings(&self) -> Vec<Invalid> {
         let Some(field) = self.primary_field() else { return Vec::new() };
+        self.lacks_as_primary().map(|problem| Invalid::new(field.clone(), problem)).collect()
+    }
+
+    /// Returns what a pod lacks whose primary network it is, whichever class makes it that.
+    pub fn lacks_as_primary(&self) -> impl Iterator<Item = &'static str> {
         let is_apart = self.plugin_types().first().is_some_and(|first| APART_FROM_NODE.contains(first));
         let apart = is_apart.then_some(NOT_REACHED);
         let bare = (!self.gives_addresses()).then_some(NO_ADDRESS);
         let closed = (self.writes_routes() && self.default_routes().is_empty()).then_some(NO_ROUTE);
-        let all = apart.into_iter().chain(bare).chain(closed);
-        all.map(|problem| Invalid::new(field.clone(), problem)).collect()
+        apart.into_iter().chain(bare).chain(closed)
     }
 
     /// Whether its attachments have no other routes than those that it writes.

@@ -7,7 +7,7 @@ use netclaim_api::addresses::{AddressPoolSpec, NetworkAddresses};
 use netclaim_api::merge::{Asked, Base, Layer, merge};
 use netclaim_api::network::overlap::overlaps;
 use netclaim_api::network::{ClaimNetworkSpec, NetworkClass};
-use netclaim_api::{API_VERSION, Allowed, Invalid, NetworkName, Quantity};
+use netclaim_api::{API_VERSION, Invalid, NetworkName, Quantity};
 use serde_json::Value;
 
 use crate::class::{self, Class};
@@ -80,13 +80,8 @@ impl KnownObjects {
     pub(crate) fn lacks_as_primary(&self, class: &str) -> Vec<String> {
         let network = self.is_primary(class).then(|| self.network(class, Vec::new())).flatten();
         let Some((name, spec, _)) = network else { return Vec::new() };
-        let mut allowing = spec.clone();
-        allowing.allow.primary = Some(Allowed::default());
-        let said = spec.warnings(name.as_str());
-        let warnings = allowing.warnings(name.as_str()).into_iter();
-        let of_primary = warnings.filter(|warning| warning.field == "spec.allow.primary");
-        let new = of_primary.filter(|warning| !said.iter().any(|other| other.problem == warning.problem));
-        new.map(|warning| format!("ClaimNetwork {name}: {}", warning.problem)).collect()
+        let lacks = spec.lacks_as_primary().filter(|_| !spec.is_for_primary());
+        lacks.map(|problem| format!("ClaimNetwork {name}: {problem}")).collect()
     }
 
     /// Returns ClaimNetworks of the set that hand out the same addresses, each with a warning.

@@ -175,7 +175,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
 
     /// Returns the [kinds](Owner::kind) of the plans of all attachments, each with how many are of it.
     pub fn kinds(&self) -> Vec<(Arc<<O::Owner as Owner>::Kind>, usize)> {
-        self.counters.tally.kinds()
+        self.counters.usage.kinds()
     }
 
     /// Returns the UIDs of the pods for which a file of this group cannot be read, with the reasons.
@@ -209,7 +209,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     /// Returns the ids of all sandboxes with attachments or owed DELs. IPAM plugins keep our leases under
     /// these ids.
     pub fn sandbox_ids(&self) -> BTreeSet<String> {
-        self.counters.tally.sandboxes()
+        self.counters.usage.sandboxes()
     }
 
     /// Returns the state of every pod that has a journalled attachment.
@@ -459,7 +459,7 @@ impl<A: Attach, O: Observer> Attacher<A, O> {
     fn spawn(&self, uid: &str, records: Vec<Record<O::Owner>>) -> Handle<O::Owner> {
         let (commands, receiver) = mpsc::unbounded_channel();
         let damaged = self.damage.pods.get(uid).cloned();
-        self.counters.tally.replace(&[], &records);
+        self.counters.usage.replace(&[], &records);
         let first = PodState { records, damaged, ..PodState::default() };
         let (state, watch) = watch::channel(first);
         let pod = Pod::new(

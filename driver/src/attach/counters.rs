@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicU64;
 use tokio::sync::watch;
 
 use super::plan::Owner;
-use super::tally::Tally;
+use super::usage::Usage;
 
 /// What is counted over all pods, and when records come and go.
 pub(super) struct Counters<O: Owner> {
     /// What the records have. It is never older than `revision` says.
-    pub(super) tally: Tally<O>,
+    pub(super) usage: Usage<O>,
     /// Moves that the machine refused.
     pub(super) illegal: AtomicU64,
     /// Panics in the tasks of pods.
@@ -24,7 +24,7 @@ pub(super) struct Counters<O: Owner> {
 impl<O: Owner> Default for Counters<O> {
     fn default() -> Self {
         Self {
-            tally: Tally::default(),
+            usage: Usage::default(),
             illegal: AtomicU64::default(),
             panics: AtomicU64::default(),
             revision: watch::Sender::default(),

@@ -16,7 +16,7 @@
 //! | [`state`](PodState) | the state of a pod, and whether its containers may start | none |
 //! | [`journal`] | one file per attachment, on disk when an ADD is due, in memory for the rest | files |
 //! | `pod` | the task of one pod: runs the steps, one at a time | through the traits here |
-//! | `attacher`, `counters`, `tally` | all pods of the node | tasks |
+//! | `attacher`, `counters`, `usage` | all pods of the node | tasks |
 //! | `plugins` | [`Attach`] by CNI plugins | processes, netlink |
 //! | [`sweep`] | schedules for what no event reports | none |
 //!
@@ -48,12 +48,12 @@ pub mod repair;
 pub mod retry;
 mod state;
 pub mod sweep;
-mod tally;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1020,7 +1020,7 @@ impl<A: Attach, O: Observer> Pod<A, O> {
         };
         let (now, opens) = (held(&state), is_open(&state));
         let before = self.state.send_replace(state);
-        self.counters.tally.replace(&before.records, &self.records);
+        self.counters.usage.replace(&before.records, &self.records);
         if held(&before) != now {
             self.counters.revision.send_modify(|revision| *revision += 1);
         }

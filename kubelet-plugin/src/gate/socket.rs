@@ -14,11 +14,12 @@ use netclaim_cni::ContainerId;
 use netclaim_driver::attach::{Attach, Attacher, Gate};
 use netclaim_process::sockets;
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::gate::keeper::GateKeeper;
+use crate::json_lines::read_line;
 use crate::pods::NodePods;
 
 /// The answer that lets the container start.
@@ -79,10 +80,9 @@ pub(crate) async fn serve<S: Source>(listener: UnixListener, source: Arc<S>) {
 
 async fn answer<S: Source>(mut stream: UnixStream, source: Arc<S>) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
-    let mut line = String::new();
-    let mut reader = BufReader::new(reader.take(MAX_QUESTION));
-    tokio::time::timeout(ASK_TIMEOUT, reader.read_line(&mut line)).await??;
-    let question: Question = serde_json::from_str(&line)?;
+    let mut reader = BufReader::new(reader);
+    let question: Question =
+        tokio::time::timeout(ASK_TIMEOUT, read_line(&mut reader, MAX_QUESTION)).await??;
     let asked = Instant::now();
     let outcome = tokio::select! {
         outcome = outcome(&question, &*source) => outcome,

@@ -119,6 +119,11 @@ impl Addresses {
         self.chosen.iter().map(|choice| choice.block)
     }
 
+    /// The addresses that are known before the ADD: those of these blocks, and those asked of a lease.
+    pub(crate) fn known_ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.ips().chain(self.leases.iter().filter_map(|lease| lease.ip))
+    }
+
     /// The addresses that it has of these blocks.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
         self.chosen.iter().map(|choice| choice.address)

@@ -22,14 +22,13 @@ pub(super) fn is_asked(claim: &Claim) -> bool {
     )
 }
 
-/// Refuses an address of a primary network that is one of the cluster's.
-pub(super) fn refuse_clusters_own(
+/// Returns the first address that is one of the cluster's, with the prefix that it is in. No primary network
+/// gives such a one.
+pub(crate) fn clusters_own(
     ips: impl IntoIterator<Item = IpAddr>,
     cluster: &[IpNet],
-) -> Result<(), DeviceError> {
-    let mut clashes =
-        ips.into_iter().filter_map(|ip| Some((ip, cluster.iter().find(|prefix| prefix.contains(&ip))?)));
-    clashes.next().map_or(Ok(()), |(ip, prefix)| Err(DeviceError::ClustersOwn { ip, prefix: *prefix }))
+) -> Option<(IpAddr, IpNet)> {
+    ips.into_iter().find_map(|ip| Some((ip, *cluster.iter().find(|prefix| prefix.contains(&ip))?)))
 }
 
 /// Returns the prefixes that stay with `eth0`: those of pods and Services, and the node's addresses.
@@ -68,11 +67,8 @@ fn families(plan: &Plan) -> BTreeSet<Family> {
     if !plan.spec.conflist.plugins().any(|plugin| plugin.plugin_type().as_str() == ROUTE_PLUGIN) {
         return BTreeSet::new();
     }
-    let of = |addresses: &Addresses| {
-        let asked = addresses.leases.iter().filter_map(|lease| lease.ip);
-        addresses.ips().chain(asked).map(Family::of).collect::<BTreeSet<Family>>()
-    };
-    let known = plan.owner.addresses.as_ref().map(of).unwrap_or_default();
+    let ips = plan.owner.addresses.iter().flat_map(Addresses::known_ips);
+    let known: BTreeSet<Family> = ips.map(Family::of).collect();
     if known.is_empty() { BTreeSet::from([Family::V4, Family::V6]) } else { known }
 }
 

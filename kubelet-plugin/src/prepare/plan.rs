@@ -13,7 +13,7 @@ use netclaim_driver::attach::{self, PRIMARY_INTERFACE, Spec, Wire};
 use serde_json::json;
 
 use super::claim::{AllocatedDevice, Claim};
-use super::default_route::{DefaultRoutes, refuse_clusters_own};
+use super::default_route::{DefaultRoutes, clusters_own};
 use super::error::{DeviceError, PlanError};
 use super::finalize::finalizers;
 use super::node_selector;
@@ -21,7 +21,7 @@ use super::offered::{Node, in_request, offer, scope};
 use crate::addresses::plan::{self as addresses, TakenAddresses};
 use crate::devices;
 use crate::inventory::{Inventory, Uplink};
-use crate::pods::owner::{OnLink, Owner, Plan, Segment};
+use crate::pods::owner::{Addresses, OnLink, Owner, Plan, Segment};
 
 /// Names, ids, links and plans that are journalled already.
 #[derive(Debug, Clone, Default)]
@@ -178,10 +178,10 @@ fn plan(
     }
     if merged.primary {
         let asked = merged.capability_args.ips.iter().flatten().map(IpRequest::ip);
-        let chosen = addresses.iter().flat_map(|addresses| {
-            addresses.ips().chain(addresses.leases.iter().filter_map(|lease| lease.ip))
-        });
-        refuse_clusters_own(asked.chain(chosen), node.kept)?;
+        let known = addresses.iter().flat_map(Addresses::known_ips);
+        if let Some((ip, prefix)) = clusters_own(asked.chain(known), node.kept) {
+            return Err(DeviceError::ClustersOwn { ip, prefix });
+        }
     }
     let conflist = merged.resolve(&conflist_name(network), scope)?;
     let link_use = match base {

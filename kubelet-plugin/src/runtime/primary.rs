@@ -26,13 +26,15 @@ use netclaim_process::sockets;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use super::sandboxes::{self, Inspection, Sandboxes};
 use crate::gate::keeper::GateKeeper;
+use crate::json_lines::{read_line, write_line};
 use crate::pods::owner::{PodState, Record};
+use crate::prepare::default_route::clusters_own;
 
 /// The longest question, in bytes: a path and two ids.
 const MAX_QUESTION: u64 = 16 << 10;
@@ -157,17 +159,15 @@ pub(crate) async fn serve<S: Source>(listener: UnixListener, source: Arc<S>) {
 
 async fn answer<S: Source>(mut stream: UnixStream, source: Arc<S>) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
-    let mut line = String::new();
-    let mut reader = BufReader::new(reader.take(MAX_QUESTION));
-    tokio::time::timeout(ASK_TIMEOUT, reader.read_line(&mut line)).await??;
-    let question = serde_json::from_str(&line)?;
+    let mut reader = BufReader::new(reader);
+    let question = tokio::time::timeout(ASK_TIMEOUT, read_line(&mut reader, MAX_QUESTION)).await??;
     let answer = tokio::select! {
         answer = outcome(&question, &*source) => answer,
         // The plugin sends nothing more, so the end of its stream is the end of its process.
         _ = reader.read_u8() => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
     match answer {
-        Some(answer) => writer.write_all(format!("{answer}\n").as_bytes()).await,
+        Some(answer) => write_line(&mut writer, &answer).await,
         None => Ok(()),
     }
 }
@@ -274,12 +274,8 @@ fn made(record: &Record, sandbox: &ContainerId, cluster: &[IpNet]) -> Result<Box
     if ips.is_empty() {
         return Err(Refusal::NoAddress { network });
     }
-    let clash = ips.iter().map(IpNet::addr).find_map(|ip| {
-        let prefix = cluster.iter().find(|prefix| prefix.contains(&ip))?;
-        Some(Refusal::ClustersOwn { network: network.clone(), ip, prefix: *prefix })
-    });
-    if let Some(clash) = clash {
-        return Err(clash);
+    if let Some((ip, prefix)) = clusters_own(ips.iter().map(IpNet::addr), cluster) {
+        return Err(Refusal::ClustersOwn { network, ip, prefix });
     }
     let result = result.to_version(SpecVersion::CURRENT).map_err(|error| failed(error_chain(&error)))?;
     Ok(result.to_raw())
@@ -290,6 +286,7 @@ mod tests {
     use std::sync::Mutex;
 
     use netclaim_process::sockets::listen;
+    use tokio::io::AsyncWriteExt as _;
 
     use super::*;
     use crate::fixtures::{record, result, sandbox};

@@ -8,7 +8,7 @@ use super::plan::{Owner, Plan};
 use super::record::Record;
 
 /// The counts of one node.
-pub(super) struct Tally<O: Owner>(Mutex<Counts<O::Kind>>);
+pub(super) struct Usage<O: Owner>(Mutex<Counts<O::Kind>>);
 
 struct Counts<K> {
     /// The plans of attachments, by their kind.
@@ -17,13 +17,13 @@ struct Counts<K> {
     sandboxes: BTreeMap<String, usize>,
 }
 
-impl<O: Owner> Default for Tally<O> {
+impl<O: Owner> Default for Usage<O> {
     fn default() -> Self {
         Self(Mutex::new(Counts { kinds: HashMap::new(), sandboxes: BTreeMap::new() }))
     }
 }
 
-impl<O: Owner> Tally<O> {
+impl<O: Owner> Usage<O> {
     /// Notes that a pod has the records `now`, which had those of `before`.
     pub(super) fn replace(&self, before: &[Record<O>], now: &[Record<O>]) {
         let (gone, new) = (only_in(before, now), only_in(now, before));
@@ -141,19 +141,19 @@ mod tests {
         fn what_is_counted_is_what_a_walk_finds(
             history in proptest::collection::vec((0..3usize, change()), 1..60),
         ) {
-            let (tally, mut pods) = (Tally::default(), vec![Vec::new(); 3]);
+            let (usage, mut pods) = (Usage::default(), vec![Vec::new(); 3]);
             for (pod, change) in history {
                 let before = pods[pod].clone();
                 apply(change, &mut pods[pod]);
-                tally.replace(&before, &pods[pod]);
+                usage.replace(&before, &pods[pod]);
                 let mut kinds = BTreeMap::new();
                 for record in pods.iter().flatten().filter(|record| !record.plan.is_finalizer()) {
                     *kinds.entry(record.plan.network.clone()).or_default() += 1;
                 }
-                let counted = tally.kinds().into_iter().map(|(kind, count)| (String::clone(&kind), count));
+                let counted = usage.kinds().into_iter().map(|(kind, count)| (String::clone(&kind), count));
                 prop_assert_eq!(counted.collect::<BTreeMap<_, _>>(), kinds);
                 let ids: BTreeSet<String> = pods.iter().flat_map(|pod| sandboxes(pod).cloned()).collect();
-                prop_assert_eq!(tally.sandboxes(), ids);
+                prop_assert_eq!(usage.sandboxes(), ids);
             }
         }
     }
