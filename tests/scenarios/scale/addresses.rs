@@ -34,12 +34,13 @@ const NETWORKS: [(&str, Option<u8>); 2] = [("default", None), ("small", Some(28)
 /// Pods of each node that come and go.
 const PODS: usize = 20;
 /// The uplink of the nodes.
-const UPLINK: &str = "eth1";
+pub const UPLINK: &str = "eth1";
 /// The deadline of waits.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Service accounts, so that the audit log tells requests apart.
-const CONTROLLER: &str = "netclaim-controller";
-const AGENTS: &str = "simulated-agents";
+pub const CONTROLLER: &str = "netclaim-controller";
+/// See [`CONTROLLER`].
+pub const AGENTS: &str = "simulated-agents";
 const WHEREABOUTS: &str = "whereabouts-model";
 
 /// Measures everything, on its own cluster.
@@ -57,7 +58,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let users = Users::create(cluster)?;
     let of_admin = client(&admin(cluster)).await?;
     let nodes = fleet::nodes(&of_admin, count).await?;
-    publish(&of_admin, &nodes).await?;
+    publish(&of_admin, &nodes, &NETWORKS.map(|(name, _)| name.to_owned())).await?;
     let controller = Controller::start(cluster, &users.kubeconfig(CONTROLLER)?)?;
     let world = World {
         cluster,
@@ -82,16 +83,17 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
 }
 
 /// The name of a service account as a user.
-fn user(account: &str) -> String {
+pub fn user(account: &str) -> String {
     format!("system:serviceaccount:{SYSTEM}:{account}")
 }
 
 /// Service accounts with tokens. The controller's has the rights of its ClusterRole, the others are admins:
 /// the policy for agents needs tokens of pods on nodes.
-struct Users<'a>(&'a Cluster);
+pub struct Users<'a>(&'a Cluster);
 
 impl<'a> Users<'a> {
-    fn create(cluster: &'a Cluster) -> Result<Self> {
+    /// Creates the accounts.
+    pub fn create(cluster: &'a Cluster) -> Result<Self> {
         let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/manifests");
         cluster.kubectl(&["apply", "-f", &format!("{manifests}/namespace.yaml")])?;
         cluster.kubectl(&["apply", "-f", &format!("{manifests}/controller-rbac.yaml")])?;
@@ -106,7 +108,7 @@ impl<'a> Users<'a> {
     }
 
     /// Writes the kubeconfig of an account.
-    fn kubeconfig(&self, account: &str) -> Result<PathBuf> {
+    pub fn kubeconfig(&self, account: &str) -> Result<PathBuf> {
         let token = ["create", "token", "-n", SYSTEM, "--duration=12h", account];
         let token = self.0.kubectl(&token)?.trim().to_owned();
         let server = self.0.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"])?;
@@ -125,17 +127,17 @@ impl<'a> Users<'a> {
 
 /// Creates one slice for each node, with a device of each ClaimNetwork. The ClaimNetworks come later, so that
 /// no agent's publishing is part of the times.
-async fn publish(client: &Client, nodes: &[Node]) -> Result<()> {
+pub async fn publish(client: &Client, nodes: &[Node], networks: &[String]) -> Result<()> {
     let api: Api<ResourceSlice> = Api::all(client.clone());
     let create = |node: &Node| {
         let (api, node) = (api.clone(), node.name_any());
         async move {
-            let of_network = |(name, _): (&str, Option<u8>)| {
-                let facts = Facts { network: name.to_owned(), uplink: UPLINK.to_owned(), ..Facts::default() };
+            let of_network = |name: &String| {
+                let facts = Facts { network: name.clone(), uplink: UPLINK.to_owned(), ..Facts::default() };
                 let name = DeviceName::Network(name.parse().map_err(Error::msg)?);
                 Ok(device(name.to_string(), facts, Amounts::default(), true))
             };
-            let devices = NETWORKS.into_iter().map(of_network).collect::<Result<Vec<_>>>()?;
+            let devices = networks.iter().map(of_network).collect::<Result<Vec<_>>>()?;
             let slice = serde_json::from_value(json!({
                 "metadata": {"name": format!("{node}-netclaim")},
                 "spec": {"driver": DRIVER_NAME, "nodeName": node, "devices": devices,

@@ -12,6 +12,7 @@
 //! | [`explaining`] | pods that no node can serve: events with the cause, the controller's CPU and memory | `make test-scale` |
 //! | [`users`] | the scheduler on nodes as users have them | `make test-scale` |
 //! | [`addresses`] | blocks of addresses on such nodes, and whereabouts' way of working beside it | `make test-scale` |
+//! | [`blocks`] | blocks of 50 ClaimNetworks on such nodes, each with a watch of its own | `make test-scale` |
 //! | [`agents`], [`workload`] | what their agents do about blocks, and the pods that come and go | |
 //! | [`whereabouts`] | a model of whereabouts' requests | |
 //! | [`fleet`], [`networks`] | what such a node publishes, and the ClaimNetworks of it | |
@@ -25,6 +26,7 @@ use netclaim_tests::{scenarios, suite};
 
 mod addresses;
 mod agents;
+mod blocks;
 mod cluster;
 mod explaining;
 mod flapping;
@@ -62,6 +64,10 @@ fn main() -> ExitCode {
         trial("simulated::pods_that_wait_get_their_cause", explaining::pods_that_wait_get_their_cause),
         trial("simulated::exclusive_devices_are_scheduled", users::exclusive_devices_are_scheduled),
         trial("addresses::blocks_are_leased_ahead_of_pods", addresses::blocks_are_leased_ahead_of_pods),
+        trial(
+            "addresses::many_networks_have_blocks_on_each_node",
+            blocks::many_networks_have_blocks_on_each_node,
+        ),
     ];
     // A filter selects some of all.
     let only_simulated = args.filter.is_some() && simulated.iter().any(|trial| !args.is_filtered_out(trial));
