@@ -223,6 +223,7 @@ fn main() -> ExitCode {
             an_account_with_the_agents_name_in_another_namespace_is_not_limited,
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
+            a_container_names_the_plugin_that_fails,
             a_pod_with_an_older_configuration_of_its_network_is_counted_and_named_until_it_is_made_again,
             a_pod_that_runs_gets_networks_and_loses_them_again,
             attachments_and_a_burst_of_pods_do_not_stop_each_other,

@@ -22,7 +22,8 @@ use crate::cluster::{self, Controller, admin, client, on_cluster};
 use crate::fleet::{self, AT_ONCE};
 use crate::report::{Report, mib, millis};
 
-/// ClaimNetworks with addresses of their own, all on each node.
+/// ClaimNetworks with addresses of their own, all on each node, unless `$NETCLAIM_SCALE_NETWORKS` says
+/// otherwise.
 const NETWORKS: usize = 50;
 /// The deadline until each node has a block of each.
 const LEASING: Duration = Duration::from_secs(1800);
@@ -50,13 +51,17 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let users = Users::create(cluster)?;
     let of_admin = client(&admin(cluster)).await?;
     let nodes = fleet::nodes(&of_admin, count).await?;
-    let networks: Vec<String> = (0..NETWORKS).map(|n| format!("net-{n:02}")).collect();
+    let many = match std::env::var("NETCLAIM_SCALE_NETWORKS") {
+        Ok(many) => many.parse().with_context(|| format!("NETCLAIM_SCALE_NETWORKS is {many:?}"))?,
+        Err(_) => NETWORKS,
+    };
+    let networks: Vec<String> = (0..many).map(|n| format!("net-{n:02}")).collect();
     publish(&of_admin, &nodes, &networks).await?;
     let mut seen = watch_each(&users, &nodes).await?;
     let controller = Controller::start(cluster, &users.kubeconfig(CONTROLLER)?)?;
     let api_server = || Usage::of(cluster.service_pid("apiserver")?);
     report.row("nodes", count as f64, "")?;
-    report.row("ClaimNetworks", NETWORKS as f64, "")?;
+    report.row("ClaimNetworks", many as f64, "")?;
     let (of_controller, of_api_server) = (controller.usage()?, api_server()?);
     report.row("before, API server: memory", mib(of_api_server.rss), "MiB")?;
 
@@ -69,7 +74,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
         network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
         api.create(&PostParams::default(), &serde_json::from_value(network)?).await?;
     }
-    let all = count * NETWORKS;
+    let all = count * many;
     let (times, blocks) = first_blocks(&mut seen, all, begin).await?;
     report.seconds("each node has a block of each after", times.iter().max().copied().unwrap_or_default())?;
     report.times("first block", "first.csv", &times)?;

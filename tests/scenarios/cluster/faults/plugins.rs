@@ -30,6 +30,22 @@ pub fn a_failing_plugin_is_quoted_and_the_pod_starts_when_it_is_fixed(test: &Tes
     starts_when_fixed(test, FAIL, "Always", &["the switch says no", "port 7"])
 }
 
+pub fn a_container_names_the_plugin_that_fails(test: &Test<'_>) -> Result<()> {
+    let network = test.network_after(FAIL)?;
+    test.pod("p", &network)?;
+    // On a slow machine it was created before the plugin had failed, and waits in its hook first.
+    eventually(120, "the container is refused with the plugin's error", || {
+        let pod = test.get("pod", "p")?;
+        let status = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        let is_named = text(&status["message"]).contains("the switch says no");
+        ensure!(status["reason"] == "CreateContainerError" && is_named, "it is {status}");
+        Ok(())
+    })?;
+    test.macvlan_after(":")?;
+    test.runs("p")?;
+    test.began_with("p", &["net1"])
+}
+
 pub fn a_plugin_that_fails_in_two_ways_has_one_event_that_counts_both(test: &Test<'_>) -> Result<()> {
     let network = test.network_after(FAIL)?;
     test.pod("p", &network)?;
