@@ -60,12 +60,13 @@ enum Which {
 }
 
 /// What is read as it is.
-const OBJECTS: [(Which, Kind); 17] = [
+const OBJECTS: [(Which, Kind); 21] = [
     (Which::All, Kind::new("netclaim.dev/v1alpha1", "ClaimNetwork", "claimnetworks")),
     (Which::All, Kind::new("netclaim.dev/v1alpha1", "UplinkPolicy", "uplinkpolicies")),
     (Which::All, Kind::new("netclaim.dev/v1alpha1", "AddressPool", "addresspools")),
     (Which::All, Kind::new("netclaim.dev/v1alpha1", "AddressBlock", "addressblocks")),
     (Which::All, Kind::new("netclaim.dev/v1alpha1", "AddressLease", "addressleases")),
+    (Which::All, Kind::new("netclaim.dev/v1alpha1", "NetworkAttachment", "networkattachments")),
     (Which::OfDriver, Kind::new("resource.k8s.io/v1", "ResourceSlice", "resourceslices")),
     (Which::Labelled, Kind::new("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")),
     (Which::Labelled, Kind::new("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings")),
@@ -74,6 +75,12 @@ const OBJECTS: [(Which, Kind); 17] = [
         Which::Labelled,
         Kind::new(ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
     ),
+    (Which::Labelled, Kind::new(ADMISSION, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")),
+    (
+        Which::Labelled,
+        Kind::new(ADMISSION, "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings"),
+    ),
+    (Which::Labelled, Kind::new("node.k8s.io/v1", "RuntimeClass", "runtimeclasses")),
     (
         Which::Labelled,
         Kind::new(ADMISSION, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
