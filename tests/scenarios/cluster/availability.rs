@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use netclaim_tests::objects::{claim, list, pod, request, text};
@@ -166,6 +166,15 @@ pub fn pods_are_evicted_where_their_network_says_so_when_a_plugin_says_for_a_min
         Ok(())
     })?;
     has("NoExecute")?;
+    test.cluster.replace_agent()?;
+    // Its first look is before its first question to the plugin.
+    std::thread::sleep(Duration::from_secs(5));
+    holds(10, "the next agent evicts, too", || {
+        let device = test.cluster.device_of("node0", &format!("net-{network}"))?;
+        let evicts = |taint: &Value| taint["effect"] == "NoExecute";
+        ensure!(device.as_ref().is_some_and(|device| list(&device["taints"]).any(evicts)), "{device:?}");
+        Ok(())
+    })?;
     macvlan_with_status(test, FINE)?;
     test.is_published(&format!("net-{network}"), |device| device["taints"].is_null())
 }

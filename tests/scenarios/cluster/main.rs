@@ -163,7 +163,6 @@ fn main() -> ExitCode {
             admin_access_to_a_device_disturbs_no_pod,
             a_link_is_allocated_near_another_drivers_device,
             a_network_gets_no_pods_while_its_plugin_is_not_ready,
-            pods_are_evicted_where_their_network_says_so_when_a_plugin_says_for_a_minute_that_they_are_cut_off,
             an_add_that_says_its_plugin_cannot_serve_keeps_other_pods_away_until_status_says_otherwise,
             a_network_gets_no_pods_while_its_plugin_is_missing,
             a_missing_plugin_is_named_in_the_log_and_pods_wait_for_it,
@@ -224,6 +223,7 @@ fn main() -> ExitCode {
             idle_connections_exhaust_neither_the_agents_descriptors_nor_its_probes;
         alone:
             a_container_names_the_plugin_that_fails,
+            pods_are_evicted_where_their_network_says_so_when_a_plugin_says_for_a_minute_that_they_are_cut_off,
             a_pod_with_an_older_configuration_of_its_network_is_counted_and_named_until_it_is_made_again,
             a_pod_that_runs_gets_networks_and_loses_them_again,
             attachments_and_a_burst_of_pods_do_not_stop_each_other,
