@@ -5,8 +5,9 @@
 //! | that all addresses are in use | it tells node autoscalers, which look every 10 s or less often, and pods come and go on a full node |
 //! | with the effect `NoExecute` | it ends all pods of a device, also after a short loss of the link |
 //!
-//! They go at once. What an earlier agent has published has lasted. A taint `NoExecute` stands beside one `NoSchedule` of the same key: the scheduler takes a
-//! toleration of the former, also for a time, for one of both, and would bring pods back to the node.
+//! They go at once. What an earlier agent has published has lasted. A taint `NoExecute` stands beside one
+//! `NoSchedule` of the same key: the scheduler takes a toleration of the former, also for a time, for one of
+//! both, and would bring pods back to the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
