@@ -22,7 +22,7 @@ pub enum Failpoint {
     Added,
     /// The journal says that the ADD has succeeded; nothing has been reported.
     AddNoted,
-    /// The marker is there. There may be no CDI spec yet that lets a container in.
+    /// The marker is there, and no CDI spec lets a container in yet.
     MarkerSet,
     /// The runtime asks about a container.
     ContainerSeen,

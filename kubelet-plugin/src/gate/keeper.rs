@@ -465,29 +465,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_that_is_known_to_wait_in_the_hook_has_its_spec_with_its_sandbox() {
-        let dir = tempfile::tempdir().unwrap();
-        let keeper = keeper(dir.path(), &[]);
-        let state = |id: Option<&str>, record| PodState {
-            sandbox: id.map(sandbox),
-            records: vec![record],
-            ..PodState::default()
-        };
-        keeper.observe("p", &state(None, record("a", Phase::Planned))).await.unwrap();
-        keeper.decide("p", Form::Hook);
-        assert_eq!(files(dir.path()), [""; 0], "without a sandbox there is nothing to wait in");
-        // A directory in the way of the temporary file: works for root too, unlike permissions.
-        let obstacle = dir.path().join("cdi/netclaim.dev-pod_p.tmp");
-        std::fs::create_dir(&obstacle).unwrap();
-        keeper.observe("p", &state(Some("s1"), record("a", Phase::Planned))).await.unwrap_err();
-        std::fs::remove_dir(&obstacle).unwrap();
-        keeper.decide("p", Form::Hook);
-        assert_eq!(files(dir.path()), ["netclaim.dev-pod_p.json"], "no marker");
-        keeper.observe("p", &state(Some("s1"), attached("a", "s1"))).await.unwrap();
-        assert_eq!(files(dir.path()), ["netclaim.dev-pod_p.json", "s1"]);
-    }
-
-    #[tokio::test]
     async fn what_comes_to_a_running_pod_closes_nothing_and_has_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path(), &[]);

@@ -74,11 +74,6 @@ impl NodePods {
         Some(with_uid(found.map(|found| found.metadata), uid))
     }
 
-    /// Whether the kubelet has said that containers of the pod with this UID may wait in a hook.
-    pub(crate) fn known_to_wait_in_hook(&self, uid: &str) -> bool {
-        self.known.may_wait_in_hook(uid) == Some(true)
-    }
-
     /// Whether containers of the pod with this UID may wait in a hook; `None` when the kubelet has not said
     /// so and the API server does not answer within 0.5 s.
     pub(crate) async fn may_wait_in_hook(&self, namespace: &str, name: &str, uid: &str) -> Option<bool> {

@@ -22,9 +22,8 @@ use crate::runtime::sandboxes::{self, Inspection, Sandboxes};
 use crate::runtime::tasks::SandboxTasks;
 use crate::waking::Waker;
 
-/// How long the runtime waits for a sandbox's networks while no other pod attaches: before it has the
-/// sandbox, or before it makes a container that may wait in a hook. It calls its plugins under one lock, so
-/// a handler that waits blocks every pod of the node.
+/// How long a sandbox waits for its networks while no other pod attaches. The runtime calls its plugins under
+/// one lock, so a handler that waits blocks every pod of the node.
 const HOLD: Duration = Duration::from_millis(50);
 /// How long attaching may take before the agent asks the API server how the pod's containers may wait. Most
 /// pods are attached sooner.
@@ -180,27 +179,6 @@ impl<N: Attach> RuntimeEvents<N> {
         });
     }
 
-    /// Whether no other pod attaches.
-    fn is_alone(&self, sandbox: &PodSandbox) -> bool {
-        !self.attacher.any_pod(|uid, state| uid != sandbox.uid && is_attaching(state))
-    }
-
-    /// Waits until attaching in the sandbox has ended, while no other pod attaches, and at most until
-    /// [`HOLD`] after the sandbox came.
-    async fn hold(&self, sandbox: &PodSandbox, budget: Duration) {
-        let Some(mut state) = self.attacher.watch(&sandbox.uid) else { return };
-        let since = self.sandboxes.up_since(sandbox);
-        let Some(left) = since.and_then(|since| HOLD.checked_sub(since.elapsed())) else { return };
-        let settled = |state: &PodState| state.gate(&sandbox.id) != Gate::Wait;
-        let is_settled = settled(&state.borrow());
-        if is_settled || !self.is_alone(sandbox) {
-            return;
-        }
-        if tokio::time::timeout(left.min(budget), state.wait_for(settled)).await.is_err() {
-            tracing::debug!(pod.uid = sandbox.uid, sandbox = sandbox.id, "attaching goes on behind the gate");
-        }
-    }
-
     /// Returns the UIDs of the claims that a container names.
     fn claims_of<'a>(&'a self, container: &'a Container) -> impl Iterator<Item = &'a str> {
         container.cdi_devices.iter().filter_map(|device| self.gate.specs().claim_of(device))
@@ -319,43 +297,27 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
             return Ok(());
         };
         Failpoint::SandboxSeen.reach();
+        let alone = !self.attacher.any_pod(|uid, state| uid != sandbox.uid && is_attaching(state));
         self.measure(&sandbox);
-        let may_wait = self.pods.known_to_wait_in_hook(&sandbox.uid);
-        let is_live = match self.inspect(&sandbox) {
-            Inspection::Live(live) => {
-                if may_wait {
-                    // Before the pod's task knows the sandbox, and so writes the spec.
-                    self.gate.decide(&sandbox.uid, Form::Hook);
-                }
-                self.attacher.sandbox_up(live);
-                true
-            }
+        match self.inspect(&sandbox) {
+            Inspection::Live(live) => self.attacher.sandbox_up(live),
             Inspection::Gone => {
-                self.attacher
-                    .sandbox_unfit(&sandbox.uid, "the runtime named no network namespace".to_owned());
-                false
+                self.attacher.sandbox_unfit(&sandbox.uid, "the runtime named no network namespace".to_owned())
             }
-            Inspection::Unfit(reason) => {
-                self.attacher.sandbox_unfit(&sandbox.uid, reason);
-                false
-            }
+            Inspection::Unfit(reason) => self.attacher.sandbox_unfit(&sandbox.uid, reason),
             // The runtime has asked for its primary network, and so for all.
-            Inspection::Unclear(_) if is_current(&state.borrow(), &sandbox.id) => false,
+            Inspection::Unclear(_) if is_current(&state.borrow(), &sandbox.id) => {}
             Inspection::Unclear(reason) => {
                 self.attacher.sandbox_unfit(&sandbox.uid, reason);
                 self.retry_inspection(&sandbox);
-                false
             }
-        };
-        // The gate holds containers, so the sandbox itself is never refused.
-        if is_live && may_wait {
-            // What the spec lacks then, on a full disk, it gets later.
-            self.let_wait_in_hook(&sandbox, LONG);
-            let _ = tokio::time::timeout(HOLD.min(budget), processed(&mut state, &sandbox.id)).await;
-            return Ok(());
         }
-        self.let_wait_in_hook(&sandbox, if self.is_alone(&sandbox) { LONG } else { Duration::ZERO });
-        self.hold(&sandbox, budget).await;
+        // The gate holds containers, so the sandbox itself is never refused.
+        self.let_wait_in_hook(&sandbox, if alone { LONG } else { Duration::ZERO });
+        let settled = |state: &PodState| state.gate(&sandbox.id) != Gate::Wait;
+        if !alone || tokio::time::timeout(HOLD.min(budget), state.wait_for(settled)).await.is_err() {
+            tracing::debug!(pod.uid = sandbox.uid, sandbox = sandbox.id, "attaching goes on behind the gate");
+        }
         Ok(())
     }
 
@@ -363,7 +325,7 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         &self,
         sandbox: PodSandbox,
         container: Container,
-        budget: Duration,
+        _budget: Duration,
     ) -> Result<Adjustment, Denial> {
         if let Some(refusal) = self.claim_of_another_pod(&sandbox, &container) {
             return Err(Denial(refusal));
@@ -371,8 +333,6 @@ impl<N: Attach> Handler for RuntimeEvents<N> {
         if let Some(refusal) = self.waits_for_another_pod(&sandbox).await {
             return Err(Denial(refusal));
         }
-        // A plugin that fails at once is named now, and not after 90 s in the hook.
-        self.hold(&sandbox, budget).await;
         let state = self.attacher.watch(&sandbox.uid).map(|state| state.borrow().clone());
         // What came to a pod without claims may just have gone.
         let state = state.filter(|state| !state.records.is_empty() || state.closing);

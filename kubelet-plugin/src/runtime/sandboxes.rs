@@ -85,11 +85,6 @@ impl Sandboxes {
         self.lock().of_pods.insert(sandbox.uid.clone(), known);
     }
 
-    /// Returns when the sandbox's own event was handled, if it was after the last list.
-    pub(crate) fn up_since(&self, sandbox: &PodSandbox) -> Option<Instant> {
-        self.lock().of_pods.get(&sandbox.uid).filter(|known| known.id == sandbox.id)?.up
-    }
-
     /// Returns the ids of the sandboxes whose own event was handled at most `ago`, and after the last list.
     pub(crate) fn up_within(&self, ago: Duration) -> HashSet<String> {
         let reported = self.lock();
