@@ -131,7 +131,7 @@ test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing,
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.
 	ulimit -n "$$(ulimit -Hn)"; cargo test --release --package netclaim-tests --test scale --locked -- simulated
-	cargo test --release --package netclaim-tests --test scale --locked -- addresses
+	ulimit -n "$$(ulimit -Hn)"; cargo test --release --package netclaim-tests --test scale --locked -- addresses
 
 # These measure: what they measure is what is released.
 test-density test-scale bench bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_PROFILE := release
