@@ -205,7 +205,7 @@ impl World<'_> {
         report.seconds(format!("{title}: first block of all nodes"), last)?;
         let rate = times.len() as f64 / (last - soonest).as_secs_f64();
         report.row(format!("{title}: creates per second"), rate, "1/s")?;
-        self.report_usage(&format!("{title}: first blocks"), before, report)?;
+        report_usage(&format!("{title}: first blocks"), before, self.usage()?, report)?;
         self.report_requests(&log, &format!("{title}: first blocks"), times.len(), report)?;
 
         let log = AuditLog::from_now(self.cluster)?;
@@ -217,7 +217,7 @@ impl World<'_> {
         let counts = agents.run().await?;
         report.seconds(format!("{title}: churn, real time"), begin.elapsed())?;
         report_counts(&format!("{title}: churn"), name, &counts, report)?;
-        self.report_usage(&format!("{title}: churn"), before, report)?;
+        report_usage(&format!("{title}: churn"), before, self.usage()?, report)?;
         self.report_requests(&log, &format!("{title}: churn"), counts.pods, report)?;
         ensure!(counts.pods == self.nodes.len() * PODS, "{} pods got an address", counts.pods);
 
@@ -255,15 +255,6 @@ impl World<'_> {
         Ok((self.controller.usage()?, Usage::of(self.cluster.service_pid("apiserver")?)?))
     }
 
-    fn report_usage(&self, title: &str, before: (Usage, Usage), report: &mut Report) -> Result<()> {
-        let after = self.usage()?;
-        report.row(format!("{title}, controller: CPU"), millis(after.0.cpu - before.0.cpu), "s")?;
-        report.row(format!("{title}, controller: memory"), mib(after.0.rss), "MiB")?;
-        report.row(format!("{title}, controller: most memory"), mib(after.0.peak), "MiB")?;
-        report.row(format!("{title}, API server: CPU"), millis(after.1.cpu - before.1.cpu), "s")?;
-        report.row(format!("{title}, API server: memory"), mib(after.1.rss), "MiB")
-    }
-
     /// Reports the requests for blocks, without watches, of agents and controller.
     fn report_requests(&self, log: &AuditLog, title: &str, each: usize, report: &mut Report) -> Result<()> {
         let mut all = 0;
@@ -294,4 +285,18 @@ fn report_counts(title: &str, name: &str, counts: &Counts, report: &mut Report) 
     let waited = counts.waited.iter().map(|time| format!("{:.1}", time.as_secs_f64()));
     report.raw(&format!("waited-{name}.csv"), "simulated seconds", waited)?;
     report.times(&format!("{title}: answer to more"), &format!("answers-{name}.csv"), &counts.answers)
+}
+
+/// Reports what controller and API server have used meanwhile.
+pub fn report_usage(
+    title: &str,
+    before: (Usage, Usage),
+    after: (Usage, Usage),
+    report: &mut Report,
+) -> Result<()> {
+    report.row(format!("{title}, controller: CPU"), millis(after.0.cpu - before.0.cpu), "s")?;
+    report.row(format!("{title}, controller: memory"), mib(after.0.rss), "MiB")?;
+    report.row(format!("{title}, controller: most memory"), mib(after.0.peak), "MiB")?;
+    report.row(format!("{title}, API server: CPU"), millis(after.1.cpu - before.1.cpu), "s")?;
+    report.row(format!("{title}, API server: memory"), mib(after.1.rss), "MiB")
 }

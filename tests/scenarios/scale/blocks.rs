@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
-use crate::addresses::{AGENTS, CONTROLLER, UPLINK, Users, publish, user};
+use crate::addresses::{AGENTS, CONTROLLER, UPLINK, Users, publish, report_usage, user};
 use crate::cluster::{self, Controller, admin, client, on_cluster};
 use crate::fleet::{self, AT_ONCE};
 use crate::report::{Report, mib, millis};
@@ -58,12 +58,12 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let networks: Vec<String> = (0..many).map(|n| format!("net-{n:02}")).collect();
     publish(&of_admin, &nodes, &networks).await?;
     let mut seen = watch_each(&users, &nodes).await?;
-    let controller = Controller::start(cluster, &users.kubeconfig(CONTROLLER)?)?;
+    let mut controller = Controller::start(cluster, &users.kubeconfig(CONTROLLER)?)?;
     let api_server = || Usage::of(cluster.service_pid("apiserver")?);
     report.row("nodes", count as f64, "")?;
     report.row("ClaimNetworks", many as f64, "")?;
-    let (of_controller, of_api_server) = (controller.usage()?, api_server()?);
-    report.row("before, API server: memory", mib(of_api_server.rss), "MiB")?;
+    let before = (controller.usage()?, api_server()?);
+    report.row("before, API server: memory", mib(before.1.rss), "MiB")?;
 
     let begin = Instant::now();
     let api: Api<DynamicObject> = Api::all_with(of_admin.clone(), &ApiResource::erase::<ClaimNetwork>(&()));
@@ -78,12 +78,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let (times, blocks) = first_blocks(&mut seen, all, begin).await?;
     report.seconds("each node has a block of each after", times.iter().max().copied().unwrap_or_default())?;
     report.times("first block", "first.csv", &times)?;
-    report_usage(
-        "first blocks",
-        (of_controller, of_api_server),
-        (controller.usage()?, api_server()?),
-        &mut report,
-    )?;
+    report_usage("first blocks", before, (controller.usage()?, api_server()?), &mut report)?;
 
     let (before, log) = ((controller.usage()?, api_server()?), AuditLog::from_now(cluster)?);
     sleep(QUIET).await;
@@ -107,7 +102,6 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let at_once = more(&agents, &mut seen, &group).await?;
     report.times("more addresses for many nodes at once", "more-at-once.csv", &at_once)?;
 
-    let mut controller = controller;
     controller.stop()?;
     let begin = Instant::now();
     let controller = Controller::start(cluster, &users.kubeconfig(CONTROLLER)?)?;
@@ -221,17 +215,4 @@ async fn more(
         }
     }
     Ok(times)
-}
-
-fn report_usage(
-    title: &str,
-    before: (Usage, Usage),
-    after: (Usage, Usage),
-    report: &mut Report,
-) -> Result<()> {
-    report.row(format!("{title}, controller: CPU"), millis(after.0.cpu - before.0.cpu), "s")?;
-    report.row(format!("{title}, controller: memory"), mib(after.0.rss), "MiB")?;
-    report.row(format!("{title}, controller: most memory"), mib(after.0.peak), "MiB")?;
-    report.row(format!("{title}, API server: CPU"), millis(after.1.cpu - before.1.cpu), "s")?;
-    report.row(format!("{title}, API server: memory"), mib(after.1.rss), "MiB")
 }
