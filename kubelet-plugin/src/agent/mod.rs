@@ -279,7 +279,7 @@ impl Agent {
         inventory: watch::Receiver<Option<Arc<Inventory>>>,
         node_uid: watch::Receiver<Option<String>>,
     ) -> Result<Health> {
-        let (unavailable_sender, unavailable) = watch::channel(Arc::default());
+        let (unavailable_sender, unavailable) = watch::channel(None);
         let not_set_up = self.keep_node_networks(inventory.clone(), node_uid.clone())?;
         let attacher = Arc::clone(&self.attacher);
         let availability = Availability {

@@ -43,8 +43,8 @@ pub(crate) struct NodeLabels {
     pub(crate) node: String,
     /// What the node has, its labels included; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
-    /// ClaimNetworks whose plugins cannot serve an ADD now.
-    pub(crate) unavailable: watch::Receiver<Arc<Unavailable>>,
+    /// ClaimNetworks whose plugins cannot serve an ADD now; `None` until they have been asked.
+    pub(crate) unavailable: watch::Receiver<Option<Arc<Unavailable>>>,
     /// UID of the Node object; `None` while there is no such object.
     pub(crate) node_uid: watch::Receiver<Option<String>>,
 }
@@ -60,7 +60,7 @@ impl NodeLabels {
             let unavailable = self.unavailable.borrow_and_update().clone();
             let uid = self.node_uid.borrow_and_update().clone();
             let mut due = None;
-            if let (Some(inventory), Some(uid)) = (inventory, uid) {
+            if let (Some(inventory), Some(unavailable), Some(uid)) = (inventory, unavailable, uid) {
                 let served = served(&inventory, &unavailable);
                 let now = Instant::now();
                 let changes = removed.changes(&served, &inventory.labels, now);

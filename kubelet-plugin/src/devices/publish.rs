@@ -52,8 +52,8 @@ const FOREIGN_USE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct Inputs {
     /// The node's inventory; `None` until it is known.
     pub(crate) inventory: watch::Receiver<Option<Arc<Inventory>>>,
-    /// ClaimNetworks whose plugins cannot serve an ADD now.
-    pub(crate) unavailable: watch::Receiver<Arc<Unavailable>>,
+    /// ClaimNetworks whose plugins cannot serve an ADD now; `None` until they have been asked.
+    pub(crate) unavailable: watch::Receiver<Option<Arc<Unavailable>>>,
     /// UID of the Node object, which owns the slices; `None` while there is no such object.
     pub(crate) node_uid: watch::Receiver<Option<String>>,
     /// Why no container with a claim can be created here; `None` while one can.
@@ -127,7 +127,7 @@ impl Devices {
             attached.borrow_and_update();
             let is_useless = inputs.no_hook.borrow_and_update().is_some() || self.obstacle.borrow().is_some();
             let mut look_again = None;
-            if let (Some(now), Some(features)) = (now, &features) {
+            if let (Some(now), Some(unavailable), Some(features)) = (now, unavailable, &features) {
                 // Watched before the look, so that no later change is missed.
                 leases.watch(&now, &journalled_lists(&attacher));
                 let now = foreign.add_to(&now);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use netclaim_tests::objects::{claim, list, pod, request, text};
-use netclaim_tests::{AGENT, SYSTEM, Test, eventually, holds};
+use netclaim_tests::{AGENT, SYSTEM, SliceEvent, Test, eventually, holds};
 use serde_json::{Value, json};
 
 const FINE: &str = "exit 0";
@@ -151,7 +151,8 @@ pub fn pods_are_evicted_where_their_network_says_so_when_a_plugin_says_for_a_min
         network["spec"]["onFailure"] = json!({"traffic": "Evict"});
     })?;
     test.start_pod("p", &network)?;
-    macvlan_with_status(test, &NOT_READY.replace("50", "51"))?;
+    let limited = NOT_READY.replace("50", "51");
+    macvlan_with_status(test, &limited)?;
     let has = |effect: &str| {
         test.is_published(&format!("net-{network}"), |device| {
             list(&device["taints"])
@@ -166,15 +167,19 @@ pub fn pods_are_evicted_where_their_network_says_so_when_a_plugin_says_for_a_min
         Ok(())
     })?;
     has("NoExecute")?;
+    // The next agent hears of it only after a second.
+    macvlan_with_status(test, &format!("sleep 1; {limited}"))?;
+    let watch = test.cluster.watch_slices()?;
     test.cluster.replace_agent()?;
-    // Its first look is before its first question to the plugin.
-    std::thread::sleep(Duration::from_secs(5));
-    holds(10, "the next agent evicts, too", || {
-        let device = test.cluster.device_of("node0", &format!("net-{network}"))?;
-        let evicts = |taint: &Value| taint["effect"] == "NoExecute";
-        ensure!(device.as_ref().is_some_and(|device| list(&device["taints"]).any(evicts)), "{device:?}");
-        Ok(())
-    })?;
+    let device = format!("net-{network}");
+    let evicts = |taint: &Value| taint["effect"] == "NoExecute";
+    let forgets = |write: &SliceEvent| {
+        let mut devices = list(&write.slice["spec"]["devices"]).filter(|found| found["name"] == device);
+        devices.any(|found| !list(&found["taints"]).any(evicts))
+    };
+    let written = watch.during(Duration::from_secs(15)).into_iter().find(forgets);
+    ensure!(written.is_none(), "an agent that starts publishes {written:?}");
+    has("NoExecute")?;
     macvlan_with_status(test, FINE)?;
     test.is_published(&format!("net-{network}"), |device| device["taints"].is_null())
 }

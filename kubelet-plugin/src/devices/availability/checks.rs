@@ -280,6 +280,14 @@ impl Checks {
         }
     }
 
+    /// Returns whether all plugins that can be asked have answered once.
+    pub(super) fn has_heard_all(&self) -> bool {
+        let has_heard = |check: &Check| {
+            check.chain.conflist.is_none() || check.missing.is_some() || check.answered.is_some()
+        };
+        self.by_network.values().all(has_heard)
+    }
+
     /// Returns the ClaimNetworks that cannot serve, and why.
     pub(super) fn unavailable(&self) -> Unavailable {
         let unhealthy = |(name, check): (&NetworkName, &Check)| Some((name.clone(), check.unhealthy()?));

@@ -52,6 +52,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 const UNWATCHED_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const UNWATCHED: &str =
     "cannot watch the directories of CNI plugins, looking at them every 5 s: see sysctl fs.inotify";
+/// How long an agent that has started waits for the first answers: what an earlier agent has published stays.
+const FIRST_ANSWERS: Duration = Duration::from_secs(5);
 /// ClaimNetworks that are asked at once: pods that start need the processors.
 const MAX_ASKED: usize = 2;
 
@@ -73,12 +75,13 @@ pub(crate) struct Availability {
 
 impl Availability {
     /// Keeps `unavailable` up to date with the ClaimNetworks of `inventory`, until the sender of inventories
-    /// is dropped. `failed_adds` are those that have failed.
+    /// is dropped. `failed_adds` are those that have failed. Nothing is known until the plugins of all have
+    /// answered once, or have not for [`FIRST_ANSWERS`].
     pub(crate) async fn watch(
         mut self,
         mut inventory: watch::Receiver<Option<Arc<Inventory>>>,
         mut failed_adds: mpsc::UnboundedReceiver<FailedAdd>,
-        unavailable: watch::Sender<Arc<Unavailable>>,
+        unavailable: watch::Sender<Option<Arc<Unavailable>>>,
     ) {
         let mut checks = Checks::new(self.period);
         let mut bin_dirs = Subscription::<BinChanges>::new(UNWATCHED);
@@ -86,6 +89,7 @@ impl Availability {
         let mut look = Instant::now();
         let mut found = found::Plugins::new();
         let (mut files_changed, mut known) = (false, None);
+        let mut patience = None;
         inventory.mark_changed();
         loop {
             let now = Instant::now();
@@ -123,9 +127,14 @@ impl Availability {
             if self.plugins.hold(checks.held()) {
                 (self.changed)();
             }
-            self.report(&checks, known.as_deref(), &unavailable);
+            let first_answers =
+                patience.filter(|_| unavailable.borrow().is_none() && !checks.has_heard_all());
+            if known.is_some() && first_answers.is_none_or(|until| until <= now) {
+                self.report(&checks, known.as_deref(), &unavailable);
+            }
             let next_due = checks.due().filter(|_| asked.len() < MAX_ASKED);
-            let next = next_due.into_iter().chain(checks.forgets()).fold(look, Instant::min);
+            let next = next_due.into_iter().chain(checks.forgets()).chain(first_answers);
+            let next = next.fold(look, Instant::min);
             tokio::select! {
                 changed = inventory.changed() => {
                     if changed.is_err() {
@@ -140,6 +149,7 @@ impl Availability {
                         (self.changed)();
                     }
                     (known, look) = (now, Instant::now());
+                    patience = patience.or_else(|| known.as_ref().map(|_| Instant::now() + FIRST_ANSWERS));
                 }
                 // Its sender ends with this agent.
                 Ok(()) = self.not_set_up.changed() => {}
@@ -173,7 +183,7 @@ impl Availability {
         &self,
         checks: &Checks,
         inventory: Option<&Inventory>,
-        unavailable: &watch::Sender<Arc<Unavailable>>,
+        unavailable: &watch::Sender<Option<Arc<Unavailable>>>,
     ) {
         let mut now = checks.unavailable();
         add(&mut now, self.not_set_up.borrow().iter());
@@ -184,10 +194,11 @@ impl Availability {
         for name in checks.networks() {
             self.metrics.set_available(name.as_str(), !now.contains_key(name));
         }
-        unavailable.send_if_modified(|before| {
-            if **before == now {
+        unavailable.send_if_modified(|known| {
+            if known.as_deref() == Some(&now) {
                 return false;
             }
+            let before = known.take().unwrap_or_default();
             for (name, unhealthy) in now.iter().filter(|(name, now)| before.get(*name) != Some(*now)) {
                 let reason = unhealthy.reason.key();
                 tracing::warn!(network = %name, reason, "no pod can be attached: {unhealthy}");
@@ -197,7 +208,7 @@ impl Availability {
             {
                 tracing::info!(network = %name, "pods can be attached again");
             }
-            *before = Arc::new(now);
+            *known = Some(Arc::new(now));
             true
         });
     }

@@ -331,7 +331,7 @@ fn a_period_of_zero_asks_no_plugin() {
 
 /// Availability checks with plugins in `dirs`.
 struct Node {
-    unavailable: watch::Receiver<Arc<Unavailable>>,
+    unavailable: watch::Receiver<Option<Arc<Unavailable>>>,
     registry: Registry,
     failed_adds: mpsc::UnboundedSender<FailedAdd>,
     inventory: watch::Sender<Option<Arc<Inventory>>>,
@@ -356,7 +356,7 @@ impl Node {
             of_plugins: PluginMetrics::new(&mut registry),
         };
         let (inventory, seen) = watch::channel(Some(Arc::new(inventory(networks))));
-        let (sender, unavailable) = watch::channel(Arc::default());
+        let (sender, unavailable) = watch::channel(None);
         let (failed_adds, failed) = mpsc::unbounded_channel();
         tokio::spawn(availability.watch(seen, failed, sender));
         Self { unavailable, registry, failed_adds, inventory, changes, _cache: cache }
@@ -365,11 +365,13 @@ impl Node {
     /// Waits until `network` is unavailable for this reason, or available; returns the message.
     async fn becomes(&mut self, network: &str, reason: Option<Reason>) -> String {
         let network = name(network);
-        let is_it = |unavailable: &Arc<Unavailable>| {
-            unavailable.get(&network).map(|unhealthy| unhealthy.reason) == reason
+        let is_it = |unavailable: &Option<Arc<Unavailable>>| {
+            unavailable.as_ref().is_some_and(|unavailable| {
+                unavailable.get(&network).map(|unhealthy| unhealthy.reason) == reason
+            })
         };
         let unavailable = tokio::time::timeout(Duration::from_secs(30), self.unavailable.wait_for(is_it));
-        let unavailable = unavailable.await.expect("in time").unwrap().clone();
+        let unavailable = unavailable.await.expect("in time").unwrap().clone().expect("known");
         let metric =
             format!("netclaim_network_available{{network=\"{network}\"}} {}", u8::from(reason.is_none()));
         assert!(self.registry.render().contains(&metric), "{metric}");
@@ -415,6 +417,43 @@ async fn a_plugin_that_says_no_is_quoted_until_it_says_yes() {
 }
 
 #[tokio::test]
+async fn nothing_is_known_until_the_plugins_of_all_networks_have_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (asked, answers) = (dir.path().join("asked"), dir.path().join("answers"));
+    let waits = format!(
+        "touch {}; until [ -e {} ]; do sleep 0.01; done; {}",
+        asked.display(),
+        answers.display(),
+        fails_with(50)
+    );
+    install(dir.path(), "x", &waits);
+    install(dir.path(), "y", "exit 0");
+    let mut node = Node::new(&[dir.path()], &[("a", conf("x")), ("b", conf("y")), ("missing", conf("z"))]);
+    tokio::time::timeout(PERIOD, async {
+        while !asked.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("in time");
+    assert!(node.unavailable.borrow().is_none());
+    std::fs::write(answers, "").unwrap();
+    node.unavailable.changed().await.unwrap();
+    let known = node.unavailable.borrow().clone().expect("known");
+    assert_eq!(known.keys().map(ToString::to_string).collect::<Vec<_>>(), ["a", "missing"]);
+}
+
+#[tokio::test]
+async fn plugins_that_do_not_answer_keep_nobody_waiting_for_long() {
+    let dir = tempfile::tempdir().unwrap();
+    install(dir.path(), "x", "sleep 60");
+    let mut node = Node::new(&[dir.path()], &[("a", conf("x")), ("missing", conf("z"))]);
+    let begin = std::time::Instant::now();
+    node.becomes("missing", Some(Reason::PluginMissing)).await;
+    assert!(begin.elapsed() >= FIRST_ANSWERS, "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
 async fn a_file_says_no_for_plugins_that_cannot_be_asked() {
     let dir = tempfile::tempdir().unwrap();
     install(dir.path(), "x", &fails_with(51));
@@ -433,7 +472,11 @@ async fn a_file_says_no_for_plugins_that_cannot_be_asked() {
         assert_eq!(message, "networks.d/lab.json says that no pod can be attached: no BGP");
     }
     node.becomes("missing", Some(Reason::PluginMissing)).await;
-    assert_eq!(node.unavailable.borrow().len(), 4, "not those that are not this node's");
+    assert_eq!(
+        node.unavailable.borrow().as_ref().expect("known").len(),
+        4,
+        "not those that are not this node's"
+    );
     node.inventory.send_replace(Some(Arc::new(inventory(&networks))));
     node.becomes("old", None).await;
     node.becomes("of-claims", None).await;
