@@ -107,6 +107,14 @@ test-versions: tools ## Publishing, scheduling and networks without asking on ea
 	  NETCLAIM_KUBERNETES=1.36 cargo test --workspace --test cluster --locked -- $$scenarios || failed+=" $$scenarios"; \
 	done; [[ -z $$failed ]] || { echo "failed on 1.36:$$failed" >&2; exit 1; }
 
+.PHONY: test-kubeadm
+test-kubeadm: tools ## netclaim on clusters of three nodes that kubeadm makes, of each supported version, and when they lose power (root; 15 minutes)
+	tests/programs/build.sh helm >/dev/null
+	@failed=; for version in 1.36 newest; do \
+	  echo "==> kubeadm of Kubernetes $$version"; \
+	  NETCLAIM_BOOTSTRAP=kubeadm NETCLAIM_KUBERNETES=$$version cargo test --workspace --test kubeadm --locked || failed+=" $$version"; \
+	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }
+
 .PHONY: test-stacks
 test-stacks: tools ## netclaim on a cluster with IPv4 and IPv6, and on one with IPv6 alone (root; 10 minutes)
 	tests/node/build.sh
@@ -139,7 +147,7 @@ test-density test-scale bench bench-starts bench-node bench-ab bench-addresses b
 bench-starts bench-node bench-ab bench-addresses bench-peers: export NETCLAIM_AS_RELEASED := 1
 
 .PHONY: test-all
-test-all: test test-faults test-model test-qemu test-churn test-release test-arm64 test-density test-scale test-runtimes test-versions test-stacks test-integrations test-multus test-crates ## make test, and then what takes longer (root)
+test-all: test test-faults test-model test-qemu test-churn test-release test-arm64 test-density test-scale test-runtimes test-versions test-kubeadm test-stacks test-integrations test-multus test-crates ## make test, and then what takes longer (root)
 
 .PHONY: test-multus
 test-multus: tools ## Workloads move from Multus and whereabouts to netclaim, with both on one node (root)

@@ -95,8 +95,8 @@ impl Cluster {
         Ok(std::fs::read_to_string(self.dir.join("kubernetes"))?.trim().to_owned())
     }
 
-    /// Replaces services by those of another version of Kubernetes, one after the other
-    /// (`tests/node/upgrade.sh`).
+    /// Replaces services by those of another version of Kubernetes, one after the other, or all that kubeadm
+    /// has made if there are none (`tests/node/upgrade.sh`).
     pub fn replace_kubernetes(&self, version: &str, services: &[&str]) -> Result<()> {
         self.script("upgrade.sh", &[&[version], services].concat()).map(drop)
     }
@@ -264,6 +264,14 @@ impl Cluster {
         self.script("svc.sh", &[verb, name])
     }
 
+    /// The services of the control plane: none, if kubeadm has made the cluster (`tests/node/kubeadm.sh`).
+    pub(crate) fn control_plane(&self) -> Result<Vec<String>> {
+        let of_nodes = ["wire", "node", "runtime", "kubelet"];
+        let mut services = names(&self.dir.join("cmd"))?;
+        services.retain(|name| !of_nodes.iter().any(|kind| name.starts_with(kind)));
+        Ok(services)
+    }
+
     /// The process of a service, which must run.
     pub fn service_pid(&self, name: &str) -> Result<i32> {
         services::pid(&self.dir, name).with_context(|| format!("{name} does not run"))
@@ -351,7 +359,7 @@ impl Cluster {
     /// Restores the nodes as after the installation: every service and the agents run, without counted
     /// restarts, which would make the kubelets delay the next one.
     pub(crate) fn repair(&self) -> Result<()> {
-        let mut services = vec!["apiserver".to_owned()];
+        let mut services = self.control_plane()?;
         for node in self.all_nodes() {
             if self.service_pid(&node.service("node")).is_err() {
                 self.power_on(&node.name())?;

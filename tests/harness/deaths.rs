@@ -155,7 +155,7 @@ fn bugs(node: &Node) -> Result<BTreeSet<String>> {
 
 /// Makes sure that every service runs, but for those of nodes without power.
 pub(crate) fn services_run(cluster: &Cluster) -> Result<()> {
-    let mut services = ["etcd", "apiserver", "kcm", "scheduler"].map(str::to_owned).to_vec();
+    let mut services = cluster.control_plane()?;
     for node in cluster.nodes() {
         services.extend(["runtime", "kubelet"].map(|kind| node.service(kind)));
     }

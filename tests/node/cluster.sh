@@ -20,6 +20,10 @@
 #   dual                both, IPv4 first: the API server has the IPv4 address
 #   ipv6                IPv6 alone
 #
+# $NETCLAIM_BOOTSTRAP=kubeadm has kubeadm make the control plane of a new cluster (see kubeadm.sh); DIR/bootstrap has that of an
+# existing one.
+#   10.98.SLOT.0/24     its service network
+#
 # The names of node0's services and files have no number: kubelet, DIR/log/kubelet.log,
 # DIR/node. node1 has kubelet1, DIR/log/kubelet1.log, DIR/node1.
 
@@ -27,6 +31,9 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source=runtime.sh
 . "$here/runtime.sh"
+
+# shellcheck source=kubeadm.sh
+. "$here/kubeadm.sh"
 
 slots=/run/netclaim-clusters
 most_nodes=8 # each node still has 15 addresses for pods
@@ -37,11 +44,13 @@ cluster_dir() {
   slot=$(cat "$dir/slot" 2>/dev/null) || slot=
   nodes=$(cat "$dir/nodes" 2>/dev/null) || nodes=1
   stack=$(cat "$dir/stack" 2>/dev/null) || stack=ipv4
+  bootstrap=$(cat "$dir/bootstrap" 2>/dev/null) || bootstrap=services
   host_ips=$(of_stack "10.96.$slot.1" "fd96:$slot::1") api_ip=${host_ips%,*} etcd_ip=127.96.$slot.1
   services_nets=$(of_stack "10.96.$slot.0/24" "fd96:$slot::/112") dns_ips=$(of_stack "10.96.$slot.10" "fd96:$slot::a")
   api_url=https://$api_ip cgroup=netclaim-$slot
   [[ $api_ip != *:* ]] || api_url=https://[$api_ip]
   select_node 0
+  ! by_kubeadm || kubeadm_addresses
 }
 
 # of_stack IPV4 IPV6: prints the one of the cluster's family, or both, separated by a comma.
@@ -99,7 +108,8 @@ one_action_on_node() {
 
 # all_services: prints the names of all services.
 all_services() {
-  printf '%s\n' wire etcd apiserver kcm scheduler
+  echo wire
+  by_kubeadm || printf '%s\n' etcd apiserver kcm scheduler
   each_node services_of_node
 }
 services_of_node() { printf '%s\n' "node$ending" "runtime$ending" "kubelet$ending"; }
@@ -114,7 +124,7 @@ cluster_of() {
   use_runtime "$(<"$dir/runtime")"
   use_kubernetes "$(<"$dir/kubernetes")"
   PATH=$kubernetes_bin:$runtime_bin:$PATH
-  export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_nets,.svc
+  export PATH KUBECONFIG=$dir/kubeconfig NO_PROXY=$services_nets,$api_ip,.svc
   export CONTAINERD_NAMESPACE=k8s.io CONTAINER_RUNTIME_ENDPOINT=unix://$runtime_socket # of ctr and crictl
   unset XDG_RUNTIME_DIR # the login session's folder, which the node does not have
 }

@@ -11,6 +11,7 @@ boot_node() {
   svc_start "node$ending"
   namespaces "node$ending"
   mount_node
+  ! by_kubeadm || kubeadm_boot
   link_node
 }
 

@@ -10,9 +10,9 @@
 # NETCLAIM_NODES is the number of nodes of a new cluster (1..8, default 1); they are node0, node1 and so on. NETCLAIM_SLOT
 # chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_STACK chooses the address families of a new
 # cluster (see cluster.sh), NETCLAIM_RUNTIME its container runtime (see runtime.sh), NETCLAIM_KUBERNETES its version (see
-# use_kubernetes in lib.sh). With NETCLAIM_PINNED=1 the control plane has the first half of the machine's processors and the
-# nodes have the other half. With NETCLAIM_API_ONLY=1 only etcd and the API server start, for objects of nodes that do not
-# exist; svc.sh starts others.
+# use_kubernetes in lib.sh), NETCLAIM_BOOTSTRAP who makes it (see kubeadm.sh). With NETCLAIM_PINNED=1 the control plane has the
+# first half of the machine's processors and the nodes have the other half. With NETCLAIM_API_ONLY=1 only etcd and the API
+# server start, for objects of nodes that do not exist; svc.sh starts others.
 set -euo pipefail
 # shellcheck source=cluster.sh
 . "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
@@ -40,6 +40,7 @@ if [[ -n ${running:-} ]]; then
     die "the cluster in $dir has Kubernetes $kubernetes: $here/down.sh $dir first"
   [[ ${NETCLAIM_NODES:-$nodes} == "$nodes" ]] || die "the cluster in $dir has $nodes nodes: $here/down.sh $dir first"
   [[ ${NETCLAIM_STACK:-$stack} == "$stack" ]] || die "the cluster in $dir has the addresses $stack: $here/down.sh $dir first"
+  [[ ${NETCLAIM_BOOTSTRAP:-$bootstrap} == "$bootstrap" ]] || die "the cluster in $dir is made of $bootstrap: $here/down.sh $dir first"
 else
   ((${NETCLAIM_NODES:=1} >= 1 && NETCLAIM_NODES <= most_nodes)) || die "NETCLAIM_NODES=$NETCLAIM_NODES: 1 to $most_nodes nodes"
   case ${NETCLAIM_STACK:=ipv4} in
@@ -48,11 +49,19 @@ else
   dual | ipv6) ((NETCLAIM_NODES == 1)) || die "NETCLAIM_STACK=$NETCLAIM_STACK: with IPv6 a cluster has one node" ;;
   *) die "NETCLAIM_STACK=$NETCLAIM_STACK: ipv4, dual or ipv6" ;;
   esac
+  case ${NETCLAIM_BOOTSTRAP:=services} in
+  services) ;;
+  kubeadm)
+    [[ $NETCLAIM_STACK == ipv4 && ${NETCLAIM_RUNTIME:-containerd} == containerd* && -z ${NETCLAIM_API_ONLY:-} ]] ||
+      die "NETCLAIM_BOOTSTRAP=kubeadm: nodes with IPv4 and containerd"
+    ;;
+  *) die "NETCLAIM_BOOTSTRAP=$NETCLAIM_BOOTSTRAP: services or kubeadm" ;;
+  esac
   use_runtime "${NETCLAIM_RUNTIME:-containerd}"
   use_kubernetes "${NETCLAIM_KUBERNETES:-newest}"
   [[ ! -e $dir/slot ]] || "$here/down.sh" "$dir"
 fi
-NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes "$here/build.sh"
+NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes NETCLAIM_BOOTSTRAP=${NETCLAIM_BOOTSTRAP:-$bootstrap} "$here/build.sh"
 
 # free_slot N: no cluster has the slot, and no route of this machine leads to its networks.
 free_slot() {
@@ -73,6 +82,7 @@ take_slot() {
       echo "$n" >"$dir/slot"
       echo "$NETCLAIM_NODES" >"$dir/nodes"
       echo "$NETCLAIM_STACK" >"$dir/stack"
+      echo "$NETCLAIM_BOOTSTRAP" >"$dir/bootstrap"
       ln -sfn "$dir" "$slots/$n"
       break
     fi
@@ -193,32 +203,42 @@ omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 X
   runtime_configuration >"$dir/runtime.toml"
-  each_node write_node_configuration
+  each_node write_network_configuration
+  if by_kubeadm; then kubeadm_configuration; else each_node write_kubelet_configuration; fi
 }
 
-write_node_configuration() {
+write_network_configuration() {
   jq -n --arg nets "$pods_nets" --arg first "$first_pod_ips" --arg routes "$(of_stack 0.0.0.0/0 ::/0)" '{
       cniVersion: "1.0.0", name: "pods", plugins: [{type: "ptp", ipam: {type: "host-local",
         routes: [{dst: ($routes / ",")[]}],
         ranges: [[$nets / ",", $first / ","] | transpose[] | [{subnet: .[0], rangeStart: .[1]}]]}}]}' \
     >"$dir/node$ending/cni/net.d/10-pods.conflist"
-  # syncFrequency stays at its default, a minute, so that the tests wait as long as users do.
-  # A kubelet removes the cgroups of pods that it does not know: each has its own root.
+}
+
+write_kubelet_configuration() {
   cat >"$dir/kubelet$ending.yaml" <<X
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-failCgroupV1: false
-failSwapOn: false
-cgroupDriver: cgroupfs
-cgroupRoot: /$cgroup/$node
-enforceNodeAllocatable: []
+$(kubelet_of_the_machine)
+$(kubelet_of_the_node)
 maxPods: 250
 containerRuntimeEndpoint: unix://$runtime_socket
-volumePluginDir: /var/lib/kubelet/volumeplugins
 clusterDomain: cluster.local
 clusterDNS: [$dns_ips] # no server: without an address every pod gets a warning
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $dir/pki/ca.crt}}
 authorization: {mode: Webhook}
+X
+}
+
+# kubelet_of_the_machine: prints the configuration that is due to this machine. syncFrequency stays at its default, a minute, so
+# that the tests wait as long as users do.
+kubelet_of_the_machine() {
+  cat <<X
+failCgroupV1: false
+failSwapOn: false
+cgroupDriver: cgroupfs
+enforceNodeAllocatable: []
+volumePluginDir: /var/lib/kubelet/volumeplugins
 makeIPTablesUtilChains: false
 localStorageCapacityIsolation: false
 evictionHard: {memory.available: 1Mi, nodefs.available: 1%, imagefs.available: 1%}
@@ -227,7 +247,16 @@ imageGCLowThresholdPercent: 99
 X
 }
 
+# kubelet_of_the_node: a kubelet removes the cgroups of pods that it does not know: each has its own root.
+kubelet_of_the_node() { echo "cgroupRoot: /$cgroup/$node"; }
+
 define_services() {
+  by_kubeadm || define_control_plane
+  mapfile -t words < <(runtime_command)
+  each_node define_node_services "${words[@]}"
+}
+
+define_control_plane() {
   local pki=$dir/pki bin=$kubernetes_bin
   svc_define etcd "$bin/etcd" --data-dir "$dir/etcd" --unsafe-no-fsync --log-level warn \
     --listen-client-urls "http://$etcd_ip:2379" --advertise-client-urls "http://$etcd_ip:2379" \
@@ -251,14 +280,16 @@ define_services() {
   # With thousands of nodes, the default of 50 requests per second would limit the scheduler.
   svc_define scheduler "$bin/kube-scheduler" --kubeconfig "$pki/scheduler.conf" --leader-elect=false --secure-port 0 \
     ${NETCLAIM_API_ONLY:+--kube-api-qps 1000 --kube-api-burst 2000}
-  mapfile -t words < <(runtime_command)
-  each_node define_node_services "${words[@]}"
 }
 
 # define_node_services COMMAND...: the services of the selected node, with the command of its runtime.
 define_node_services() {
   svc_define "node$ending" sleep infinity
   svc_define "runtime$ending" env "PATH=$runtime_bin:$PATH" "$@"
+  if by_kubeadm; then
+    kubeadm_kubelet
+    return
+  fi
   svc_define "kubelet$ending" "$kubernetes_bin/kubelet" --config "$dir/kubelet$ending.yaml" \
     --kubeconfig "$dir/pki/kubelet$ending.conf" --v=2 --hostname-override "$node" --node-ip "$node_ips"
 }
@@ -294,25 +325,34 @@ if [[ -z ${running:-} ]]; then
   namespaces wire
   make_segments
   each_node boot_node
-  make_identities &>"$dir/log/identities.log" || failed identities "openssl cannot make the certificates"
+  by_kubeadm || make_identities &>"$dir/log/identities.log" || failed identities "openssl cannot make the certificates"
   write_configuration
 fi
 
+# start_control_plane: etcd and the API server.
+start_control_plane() {
+  local s
+  for s in etcd apiserver; do svc_start "$s"; done
+}
+
 cluster_of "$dir"
 each_node boot_if_off
-for s in etcd apiserver; do svc_start "$s"; done
+by_kubeadm || start_control_plane
 [[ -n ${NETCLAIM_API_ONLY:-} ]] || each_node start_on_node runtime
-ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
-ready apiserver 60 "not ready" kubectl get --raw /readyz
+if ! by_kubeadm; then
+  ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
+  ready apiserver 60 "not ready" kubectl get --raw /readyz
+fi
 if [[ -n ${NETCLAIM_API_ONLY:-} ]]; then
   up=yes
   exit
 fi
 each_node runtime_ready
 "$here/image.sh" "$dir" "$images/pause.tar" "$images/busybox.tar"
-for s in kcm scheduler; do svc_start "$s"; done
+by_kubeadm || for s in kcm scheduler; do svc_start "$s"; done
 each_node start_on_node kubelet
+! by_kubeadm || [[ -e $dir/kubeconfig ]] || kubeadm_make
 each_node node_ready
-ready kcm 30 "no default service account" kubectl get serviceaccount/default configmap/kube-root-ca.crt
+wait_for 60 kubectl get serviceaccount/default configmap/kube-root-ca.crt || failed kcm "no default service account"
 up=yes
 echo "cluster is up, with$(node_names): . $dir/env"

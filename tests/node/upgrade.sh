@@ -5,15 +5,17 @@
 #
 # Arguments, certificates and data stay, and so does etcd. Nothing else is restarted. DIR/kubernetes and the kubectl of
 # DIR/env keep the version that the cluster was started with.
+#
+# `upgrade.sh DIR VERSION` upgrades all of a cluster that kubeadm has made, as kubeadm does it (see kubeadm.sh).
 set -euo pipefail
 # shellcheck source=cluster.sh
 . "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
-[[ $# -ge 3 ]] || die "usage: upgrade.sh DIR VERSION SERVICE..."
+[[ $# -ge 2 ]] || die "usage: upgrade.sh DIR VERSION SERVICE..."
 cluster_of "$1"
 kubectl=$(command -v kubectl)
 use_kubernetes "$2"
 shift 2
-NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes "$here/build.sh"
+NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes NETCLAIM_BOOTSTRAP=$bootstrap "$here/build.sh"
 
 # replace SERVICE: starts the other version's program with the same arguments.
 replace() {
@@ -33,6 +35,12 @@ node_is_new() {
     [[ $is == "v$kubernetes_version True" ]]
 }
 
+if by_kubeadm; then
+  (($# == 0)) || die "kubeadm upgrades the whole cluster"
+  kubeadm_upgrade
+  exit
+fi
+(($# > 0)) || die "usage: upgrade.sh DIR VERSION SERVICE..."
 services=$(all_services | tr '\n' ' ')
 for service; do
   [[ " $services" == *" $service "* ]] || die "no service $service: $services"
