@@ -114,6 +114,10 @@ version = 3
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.bare]
     runtime_type = 'io.containerd.runc.v2'
     cni_conf_dir = '/etc/cni/bare.d'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun]
+    runtime_type = 'io.containerd.runc.v2'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun.options]
+    BinaryName = '$here/crun.sh'
 [plugins.'io.containerd.nri.v1.nri']
   disable = false
   socket_path = '/run/nri/nri.sock'

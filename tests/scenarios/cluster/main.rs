@@ -18,6 +18,7 @@ mod classes;
 mod collector;
 mod columns;
 mod command_line;
+mod crun;
 mod default_route;
 mod defaults;
 mod dry_run;
@@ -59,6 +60,7 @@ use churn::*;
 use classes::*;
 use columns::*;
 use command_line::*;
+use crun::*;
 use default_route::*;
 use defaults::*;
 use dry_run::*;
@@ -112,6 +114,7 @@ fn main() -> ExitCode {
             two_pods_share_an_uplink_through_two_networks,
             a_chain_of_plugins_sets_sysctls_of_the_pod,
             a_container_starts_after_the_last_plugin_of_all_chains,
+            a_container_that_crun_runs_waits_for_its_network_and_is_refused_without,
             a_pod_with_a_user_namespace_gets_its_network,
             a_claim_overrides_the_defaults_of_its_class,
             a_nic_and_macvlan_on_it_exclude_each_other,
