@@ -56,6 +56,9 @@ pub struct PublishStatus {
     pub pools: BTreeMap<String, PoolStatus>,
     /// The fields that the API server stores; `None` until it was probed.
     pub server: Option<ServerFeatures>,
+    /// The devices that were published when this process began, as its first list has them; known when
+    /// `server` is.
+    pub found: Arc<[Device]>,
 }
 
 impl PublishStatus {
@@ -321,6 +324,10 @@ impl Worker {
         self.status.send_if_modified(|status| {
             let now = Some(self.adopted.features());
             let changed = status.server != now;
+            if status.server.is_none() {
+                let devices = self.observed.all().flat_map(|slice| slice.spec.devices.iter().flatten());
+                status.found = devices.cloned().collect();
+            }
             status.server = now;
             changed
         });

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::Client;
 use netclaim_api::IfName;
 use netclaim_cni::error_chain;
 use netclaim_cni::ipam::host_local::Reservations;
@@ -41,9 +39,6 @@ use crate::reports::Events;
 
 /// Delay that gathers the changes of several pods into one write.
 const GATHER_DELAY: Duration = Duration::from_millis(100);
-
-/// How long publishing waits for what an earlier agent has published.
-const PUBLISHED_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Interval of looks for links of other programs in network namespaces of their own.
 const FOREIGN_USE_INTERVAL: Duration = Duration::from_secs(10);
@@ -115,7 +110,7 @@ impl Devices {
         let mut reporting = pin!(reporter.report_left_out(publisher.status()));
         let mut features: Option<ServerFeatures> = None;
         let mut seen = Seen::default();
-        let mut settling = Settling::after(&self.published().await, Instant::now());
+        let mut settling = Settling::after([], Instant::now());
         let (mut foreign, mut look) = (ForeignUse::default(), tokio::time::interval(FOREIGN_USE_INTERVAL));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -173,7 +168,9 @@ impl Devices {
                     let obstacle = server_features::obstacle(&changed);
                     reporter.report_features(&changed, obstacle.as_deref());
                     self.obstacle.send_replace(obstacle);
-                    features = Some(changed);
+                    if features.replace(changed).is_none() {
+                        settling = Settling::after(&*status.borrow().found, Instant::now());
+                    }
                 }
                 () = cancel.cancelled() => break,
                 // The agent ends and starts again when publishing ends.
@@ -184,24 +181,6 @@ impl Devices {
             leases.changed().now_or_never();
         }
         let _ = task.await;
-    }
-
-    /// Returns the devices that an earlier agent has published, as far as the API server says so soon.
-    async fn published(&self) -> Vec<Device> {
-        let api: Api<ResourceSlice> = Api::all(self.client.clone());
-        let fields = format!("spec.nodeName={},spec.driver={}", self.node, self.driver);
-        // From the API server's cache: all nodes may ask at once.
-        let own = ListParams::default().fields(&fields).match_any();
-        match tokio::time::timeout(PUBLISHED_TIMEOUT, api.list(&own)).await {
-            Ok(Ok(slices)) => {
-                slices.items.into_iter().flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
-            }
-            Ok(Err(error)) => {
-                tracing::debug!(error = error_chain(&error), "cannot read what is published of the node");
-                Vec::new()
-            }
-            Err(_) => Vec::new(),
-        }
     }
 
     /// Looks regularly for use of the node's links by other programs; returns when it has changed.

@@ -309,6 +309,17 @@ async fn a_restart_with_the_same_pools_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_publisher_that_starts_says_what_the_one_before_has_published() {
+    let server = Server::default();
+    let first = start(&server);
+    assert!(published(&first, vec![nets(100)]).await.found.is_empty());
+    let second = processed(&start(&server), |status| status.server.is_some()).await;
+    let found: Vec<&str> = second.found.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(found, server.devices());
+    assert_eq!(found.len(), 100);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_foreign_edit_is_undone() {
     let server = Server::default();
     let handle = start(&server);
