@@ -5,8 +5,9 @@ use crate::measure::{CPU_API_SERVER, CPU_NODE, CPU_OWN, NO_VOLUMES, ONE_BARE};
 use crate::picture::sample;
 use crate::samples::{Samples, short, table};
 
-/// Pods on a node without netclaim, plain pods on a node with it, and pods with a claim.
-pub const WHO: [&str; 3] = ["without", "plain", "netclaim"];
+/// Pods on a node without netclaim, and on one that has an NRI plugin that does nothing instead; plain pods
+/// on a node with netclaim, and pods with a claim.
+pub const WHO: [&str; 4] = ["without", "nri", "plain", "netclaim"];
 
 /// A goal: what is measured, the most that it may be, and what was measured.
 struct Goal {
@@ -34,7 +35,7 @@ impl Goal {
 
 /// The table of goals. `pinned` says that control plane and node have processors of their own.
 pub fn goals(samples: &Samples, pinned: bool) -> String {
-    let [without, plain, netclaim] = WHO;
+    let [without, nri, plain, netclaim] = WHO;
     let starts = |who: &str, kind: &str| samples.values(who, &format!("{kind} ms"));
     let over = |who: &str, kind: &str| Difference::of(&starts(who, kind), &starts(without, kind));
     let by_round = |who: &str, what: &str| {
@@ -97,5 +98,14 @@ pub fn goals(samples: &Samples, pinned: bool) -> String {
     }
     let met = all.iter().filter(|goal| goal.measured.is_some_and(|measured| measured <= goal.limit)).count();
     let head = ["goal", "at most", "measured (95 % interval)", ""];
-    format!("\nGoals: {met} of {} met\n\n{}", all.len(), table(&head, all.iter().map(Goal::row)))
+    let shown = |difference: Option<Difference>| {
+        difference.map_or_else(|| "not measured".to_owned(), |difference| difference.to_string())
+    };
+    format!(
+        "\nGoals: {met} of {} met\n\n{}\nNRI itself, by a plugin that does nothing: p50 more, {} ms; CPU of the node's parts more, {} ms\n",
+        all.len(),
+        table(&head, all.iter().map(Goal::row)),
+        shown(over(nri, ONE_BARE)),
+        shown(by_round(nri, CPU_NODE)),
+    )
 }

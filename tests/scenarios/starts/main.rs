@@ -37,6 +37,7 @@ mod measure;
 mod moving;
 mod multus;
 mod node_network;
+mod nri;
 mod own;
 mod peers;
 mod picture;

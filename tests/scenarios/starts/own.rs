@@ -15,6 +15,7 @@ use crate::measure::{
     CPU_API_SERVER, CPU_CONTAINERD, CPU_CONTROL_PLANE, CPU_KUBELET, CPU_NODE, CPU_OWN, CPU_PLUGINS,
     CPU_STARTED, GONE, KINDS, NO_VOLUMES, ONE_BARE, START_TIMEOUT, TOKENS, Turn, setting, slowest_of,
 };
+use crate::nri::Nri;
 use crate::picture::{self, Panel};
 use crate::pods::{Pods, Started};
 use crate::samples::{Samples, table};
@@ -70,9 +71,10 @@ pub fn pods_with_a_claim_start_beside_plain_pods(test: &Test<'_>) -> Result<()> 
     for _ in 0..rounds(3)? {
         let round = samples.next_round();
         for name in order(round, WHO) {
-            netclaim_runs(test, name != "without")?;
+            netclaim_runs(test, ["plain", "netclaim"].contains(&name))?;
             let who: Box<dyn Contestant> = match name {
                 "netclaim" => Box::new(Netclaim::new(test)?),
+                "nri" => Box::new(Nri::new(test, samples.dir())?),
                 name => Box::new(Plain(name)),
             };
             eprintln!("         round {round}: {name}");
