@@ -44,7 +44,7 @@ pub fn goals(samples: &Samples, pinned: bool) -> String {
     let difference = |what, limit, interval: Option<Difference>| Goal {
         what,
         limit,
-        measured: interval.map(|interval| interval.median),
+        measured: interval.map(|interval| interval.by),
         interval,
     };
     let value = |what, limit, measured| Goal { what, limit, measured, interval: None };
@@ -94,7 +94,7 @@ pub fn goals(samples: &Samples, pinned: bool) -> String {
     if pinned {
         let base = percent(without, 10.0, &format!("{NO_VOLUMES} ms")).unwrap_or_default();
         let what = "20 at once, no volumes, control plane on other processors: p50 more, ms (10 %)";
-        all.push(difference(what, base, over(netclaim, NO_VOLUMES)));
+        all.push(difference(what, base, by_round(netclaim, &format!("{NO_VOLUMES} ms"))));
     }
     let met = all.iter().filter(|goal| goal.measured.is_some_and(|measured| measured <= goal.limit)).count();
     let head = ["goal", "at most", "measured (95 % interval)", ""];

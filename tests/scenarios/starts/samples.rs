@@ -1,6 +1,6 @@
 //! The numbers of all measurements: one file for programs, tables for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -94,10 +94,12 @@ impl Samples {
         values
     }
 
-    /// The number of each round, of a kind that has one in a round.
+    /// The median of one kind in each round, which is the number of a kind that has one in a round.
     pub fn by_round(&self, who: &str, what: &str) -> BTreeMap<usize, f64> {
         let of_kind = self.all.iter().filter(|sample| sample.who == who && sample.what == what);
-        of_kind.map(|sample| (sample.round, sample.value)).collect()
+        let rounds: BTreeSet<usize> = of_kind.map(|sample| sample.round).collect();
+        let median = |round| Some((round, self.median_of_round(who, what, round)?));
+        rounds.into_iter().filter_map(median).collect()
     }
 
     /// The median of one kind.

@@ -6,13 +6,14 @@ use netclaim_tests::{AGENT, Earlier, SYSTEM, Test};
 use crate::contestants::Netclaim;
 use crate::interval::Difference;
 use crate::measure::{
-    CPU_API_SERVER, CPU_CONTAINERD, CPU_KUBELET, CPU_NODE, CPU_OWN, CPU_PLUGINS, CPU_STARTED, GONE, Turn,
+    CPU_API_SERVER, CPU_CONTAINERD, CPU_KUBELET, CPU_NODE, CPU_OWN, CPU_PLUGINS, CPU_STARTED, GONE, ONE_BARE,
+    ONE_TOKENS, Turn,
 };
 use crate::own::{count, kinds, log_marks, order, rounds};
 use crate::pods::Pods;
 use crate::samples::{Samples, table};
 
-/// One value for each round.
+/// What each round has one value of.
 const COSTS: [&str; 7] =
     [CPU_OWN, CPU_PLUGINS, CPU_CONTAINERD, CPU_STARTED, CPU_KUBELET, CPU_NODE, CPU_API_SERVER];
 
@@ -42,17 +43,20 @@ pub fn an_earlier_version_and_this_one_start_pods_in_turns(test: &Test<'_>) -> R
             samples.save()?;
         }
     }
-    let starts = kinds.iter().map(|kind| format!("{kind} ms")).chain([GONE.to_owned()]).map(|what| {
-        let [new, old] = ["new", "old"].map(|who| samples.values(who, &what));
-        let difference = Difference::of(&new, &old);
+    let starts = kinds.iter().map(|kind| format!("{kind} ms")).chain([GONE.to_owned()]);
+    let differences = starts.chain(COSTS.map(str::to_owned)).map(|what| {
+        let difference = if [ONE_BARE, ONE_TOKENS].iter().any(|kind| what.starts_with(kind)) {
+            let [new, old] = ["new", "old"].map(|who| samples.values(who, &what));
+            Difference::of(&new, &old)
+        } else {
+            // The pods of a burst are slow together.
+            let [new, old] = ["new", "old"].map(|who| samples.by_round(who, &what));
+            Difference::by_round(&new, &old)
+        };
         (what, difference)
     });
-    let costs = COSTS.map(|what| {
-        let [new, old] = ["new", "old"].map(|who| samples.by_round(who, what));
-        (what.to_owned(), Difference::by_round(&new, &old))
-    });
     let mut worse = Vec::new();
-    let rows = starts.chain(costs).map(|(what, difference)| {
+    let rows = differences.map(|(what, difference)| {
         let verdict = match difference {
             Some(difference) if difference.is_worse() => {
                 worse.push(what.clone());
@@ -66,7 +70,7 @@ pub fn an_earlier_version_and_this_one_start_pods_in_turns(test: &Test<'_>) -> R
         vec![what, old, new, shown, verdict.to_owned()]
     });
     let old = format!("{} (p50 / p90 / p99)", earlier.tag());
-    let head = ["", old.as_str(), "this tree", "median's difference (95 % interval)", ""];
+    let head = ["", old.as_str(), "this tree", "difference (95 % interval)", ""];
     let page = table(&head, rows.collect::<Vec<_>>());
     samples.publish("table.md", &page)?;
     if !worse.is_empty() {
