@@ -12,11 +12,22 @@ cluster_of "$1"
 verb=$2 name=$3
 services=$(all_services | tr '\n' ' ')
 [[ " $services" == *" $name "* ]] || die "no service $name: $services"
+
+# A kubelet that finds no runtime ends, and nothing starts it again.
+start() {
+  if [[ $name == kubelet* ]]; then
+    local number=${name#kubelet}
+    select_node "${number:-0}"
+    wait_for 10 in_node test -S "$runtime_socket" || true # a scenario may have stopped it
+  fi
+  svc_start "$name"
+}
+
 case $verb in
-start) svc_start "$name" ;;
+start) start ;;
 stop) svc_stop "$name" ;;
 kill) svc_kill "$name" ;;
-restart) svc_stop "$name" && svc_start "$name" ;;
+restart) svc_stop "$name" && start ;;
 pause) svc_signal "$name" STOP || die "$name is not running" ;;
 resume) svc_signal "$name" CONT || die "$name is not running" ;;
 pid) svc_pid "$name" ;;

@@ -329,27 +329,24 @@ if [[ -z ${running:-} ]]; then
   write_configuration
 fi
 
-# start_control_plane: etcd and the API server.
 start_control_plane() {
   local s
   for s in etcd apiserver; do svc_start "$s"; done
+  ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
+  ready apiserver 60 "not ready" kubectl get --raw /readyz
+  [[ -n ${NETCLAIM_API_ONLY:-} ]] || for s in kcm scheduler; do svc_start "$s"; done
 }
 
 cluster_of "$dir"
 each_node boot_if_off
-by_kubeadm || start_control_plane
 [[ -n ${NETCLAIM_API_ONLY:-} ]] || each_node start_on_node runtime
-if ! by_kubeadm; then
-  ready etcd 30 "does not listen" port_open "$etcd_ip" 2379
-  ready apiserver 60 "not ready" kubectl get --raw /readyz
-fi
+by_kubeadm || start_control_plane
 if [[ -n ${NETCLAIM_API_ONLY:-} ]]; then
   up=yes
   exit
 fi
 each_node runtime_ready
 "$here/image.sh" "$dir" "$images/pause.tar" "$images/busybox.tar"
-by_kubeadm || for s in kcm scheduler; do svc_start "$s"; done
 each_node start_on_node kubelet
 ! by_kubeadm || [[ -e $dir/kubeconfig ]] || kubeadm_make
 each_node node_ready
