@@ -77,8 +77,8 @@ test-release: tools ## The files of a release are installed, used, upgraded to a
 	tests/release.sh $(FILES)
 
 .PHONY: test-runtimes
-test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and on CRI-O (root)
-	@failed=; for runtime in containerd-2.2 crio; do \
+test-runtimes: tools ## The cluster tests of `make test` on containerd 2.2 and 2.4, and on CRI-O (root)
+	@failed=; for runtime in containerd-2.2 containerd-2.4 crio; do \
 	  echo "==> the cluster tests on $$runtime"; \
 	  NETCLAIM_RUNTIME=$$runtime cargo test --workspace --test cluster --locked || failed+=" $$runtime"; \
 	done; [[ -z $$failed ]] || { echo "failed on:$$failed" >&2; exit 1; }

@@ -29,7 +29,7 @@ build_kubernetes() {
   done
 }
 
-# build_stock OUT: the newest containerd and, for every node, the CNI plugins.
+# build_stock OUT: containerd 2.3 and, for every node, the CNI plugins.
 build_stock() {
   build_containerd "$1" runtime
   (

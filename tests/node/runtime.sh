@@ -2,8 +2,9 @@
 # The container runtimes that a node can have, and how they differ; sourced after lib.sh, never run.
 #
 # $NETCLAIM_RUNTIME chooses the runtime of a new cluster; DIR/runtime has that of an existing one.
-#   containerd       the newest, the default
+#   containerd       2.3, the default
 #   containerd-2.2   the minor version before
+#   containerd-2.4   the one after
 #   crio             CRI-O with its defaults: its sandboxes have no process
 
 # use_runtime NAME: sets runtime, its version and programs, its socket, where its images and containers are, and the
@@ -12,9 +13,9 @@ use_runtime() {
   runtime=$1
   case $runtime in
   containerd) runtime_module=runtime runtime_bin=${plugins_bin%/cni} ;;
-  containerd-2.2) runtime_module="containerd-2.2" ;;
+  containerd-2.2 | containerd-2.4) runtime_module=$runtime ;;
   crio) runtime_module=crio ;;
-  *) die "no runtime $runtime: set NETCLAIM_RUNTIME to containerd, containerd-2.2 or crio" ;;
+  *) die "no runtime $runtime: set NETCLAIM_RUNTIME to containerd, containerd-2.2, containerd-2.4 or crio" ;;
   esac
   if [[ $runtime == crio ]]; then
     runtime_version=$(module_version crio github.com/cri-o/cri-o)
