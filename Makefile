@@ -60,7 +60,7 @@ test-churn: tools ## 200 pods come and go while agent, runtime and kubelet are k
 	NETCLAIM_CHURN=200 cargo test --workspace --test cluster --locked -- pods_come_and_go
 
 .PHONY: test-faults
-test-faults: tools ## Everything that goes wrong on a real node, and the waits of minutes (root; an hour)
+test-faults: tools ## Everything that goes wrong on a real node, and the waits of minutes (root; two hours)
 	tests/node/build.sh
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- faults::
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- nothing_changes
@@ -73,7 +73,7 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	NETCLAIM_LONG=1 cargo test --workspace --test install --locked -- claims_can_be_written
 
 .PHONY: test-release
-test-release: tools ## The files of a release are installed, used, upgraded to and uninstalled: those in FILES, or new ones of this tree (root; an hour)
+test-release: tools ## The files of a release are installed, used, upgraded to and uninstalled: those in FILES, or new ones of this tree (root; two hours)
 	tests/release.sh $(FILES)
 
 .PHONY: test-runtimes
@@ -134,7 +134,7 @@ test-integrations: tools $(mdbook) ## netclaim beside Karpenter, cert-manager an
 	NETCLAIM_LONG=1 cargo test --workspace --test install --locked -- a_certificate_of_cert_manager
 
 .PHONY: test-scale
-test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, status, scheduler, addresses (root; an hour)
+test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, status, scheduler, addresses (root; two hours)
 	tests/node/build.sh
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.

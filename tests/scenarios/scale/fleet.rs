@@ -16,6 +16,7 @@ use netclaim_api::published::{Amounts, Facts, device, taint};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{DRIVER_NAME, IfName, LinkUse, Quantity};
 use netclaim_slices::{Placement, Pool, Publisher, PublisherConfig, PublisherHandle, Scope};
+use netclaim_tests::{Cluster, objects};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +38,8 @@ pub enum Uses {
     /// Only through ClaimNetworks, three on each link, as most users have it: no counters, at most eight
     /// attributes, one capacity.
     ClaimNetworks,
+    /// The same, with eight addresses of each ClaimNetwork instead of 200.
+    Eight,
     /// As a whole: eight plain exclusive devices, to compare with.
     Exclusive,
 }
@@ -46,7 +49,7 @@ impl Uses {
     pub const fn networks(self) -> usize {
         match self {
             Self::All | Self::Macvlan => 22,
-            Self::ClaimNetworks => 3,
+            Self::ClaimNetworks | Self::Eight => 3,
             Self::Exclusive => 0,
         }
     }
@@ -56,7 +59,7 @@ impl Uses {
         match self {
             Self::All => LINKS.len() * (self.networks() + 3),
             Self::Macvlan => LINKS.len() * (self.networks() + 1),
-            Self::ClaimNetworks => LINKS.len() * self.networks(),
+            Self::ClaimNetworks | Self::Eight => LINKS.len() * self.networks(),
             Self::Exclusive => EXCLUSIVE,
         }
     }
@@ -105,8 +108,9 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
     }
     for n in 0..uses.networks() {
         let network = network(link.as_str(), n);
-        let bandwidth = bandwidth.filter(|_| uses != Uses::ClaimNetworks);
-        let amounts = Amounts { bandwidth, addresses: Some(Quantity::new(200)), ..Amounts::default() };
+        let bandwidth = bandwidth.filter(|_| matches!(uses, Uses::All | Uses::Macvlan));
+        let addresses = if uses == Uses::Eight { EXCLUSIVE as u64 } else { 200 };
+        let amounts = Amounts { bandwidth, addresses: Some(Quantity::new(addresses)), ..Amounts::default() };
         let facts = Facts { network: network.clone(), ..facts("macvlan") };
         devices.push(device(
             DeviceName::Network(network.parse().map_err(Error::msg)?).to_string(),
@@ -130,6 +134,15 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
     }
     let counters: BTreeMap<_, _> = owners.into_iter().map(|owner| (owner, counter(K))).collect();
     Ok((devices, Some(CounterSet { name: set, counters })))
+}
+
+/// Creates the class of exclusive devices, and returns its name.
+pub fn create_class_of_nics(cluster: &Cluster) -> Result<&'static str> {
+    // Without a controller manager it is not created otherwise.
+    cluster.kubectl(&["create", "serviceaccount", "default"])?;
+    let class = objects::class("nic", "device.attributes[\"netclaim.dev\"].mode == \"nic\"");
+    cluster.kubectl_with(&["create", "-f", "-"], &class.to_string())?;
+    Ok("nic")
 }
 
 /// Returns the exclusive devices of a node.

@@ -13,6 +13,7 @@
 //! | [`users`] | the scheduler on nodes as users have them | `make test-scale` |
 //! | [`addresses`] | blocks of addresses on such nodes, and whereabouts' way of working beside it | `make test-scale` |
 //! | [`blocks`] | blocks of 50 ClaimNetworks on such nodes, each with a watch of its own | `make test-scale` |
+//! | [`jobs`], [`kubelets`] | the scale test of DRA that Kubernetes itself runs: Jobs fill the nodes, and come and go | `make test-scale` |
 //! | [`agents`], [`workload`] | what their agents do about blocks, and the pods that come and go | |
 //! | [`whereabouts`] | a model of whereabouts' requests | |
 //! | [`fleet`], [`networks`] | what such a node publishes, and the ClaimNetworks of it | |
@@ -31,6 +32,8 @@ mod cluster;
 mod explaining;
 mod flapping;
 mod fleet;
+mod jobs;
+mod kubelets;
 mod latency;
 mod networks;
 mod report;
@@ -63,6 +66,11 @@ fn main() -> ExitCode {
         ),
         trial("simulated::pods_that_wait_get_their_cause", explaining::pods_that_wait_get_their_cause),
         trial("simulated::exclusive_devices_are_scheduled", users::exclusive_devices_are_scheduled),
+        trial("simulated::jobs_fill_the_nodes_and_churn", jobs::jobs_fill_the_nodes_and_churn),
+        trial(
+            "simulated::jobs_of_exclusive_devices_fill_the_nodes_and_churn",
+            jobs::jobs_of_exclusive_devices_fill_the_nodes_and_churn,
+        ),
         trial("addresses::blocks_are_leased_ahead_of_pods", addresses::blocks_are_leased_ahead_of_pods),
         trial(
             "addresses::many_networks_have_blocks_on_each_node",

@@ -10,12 +10,12 @@ use anyhow::{Context as _, Error, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::device::cluster_pool;
-use netclaim_tests::{Cluster, Usage, objects};
+use netclaim_tests::{Cluster, Usage, objects, percentile};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -43,6 +43,27 @@ pub enum Profile {
     Percent(u8),
     /// Without score plugins: it stops at the first node that fits.
     Unscored,
+}
+
+/// What one start of the scheduler showed.
+struct Round {
+    /// Seconds from its start to the first pod that is bound.
+    first: f64,
+    bound: usize,
+    /// Pods bound per second.
+    rate: f64,
+    /// Its CPU time for a pod, in milliseconds.
+    cpu: f64,
+    /// Its memory in MiB.
+    memory: f64,
+}
+
+/// How often each row is measured: three times, or `$NETCLAIM_SCALE_ROUNDS`.
+fn rounds_of_each() -> Result<usize> {
+    match std::env::var("NETCLAIM_SCALE_ROUNDS") {
+        Ok(rounds) => rounds.parse().with_context(|| format!("NETCLAIM_SCALE_ROUNDS is {rounds:?}")),
+        Err(_) => Ok(3),
+    }
 }
 
 impl<'a> Scheduling<'a> {
@@ -74,15 +95,50 @@ impl<'a> Scheduling<'a> {
         Ok(Self { cluster, client })
     }
 
-    /// Creates pods named `kind`, each with a claim of `class`, if any, starts the scheduler, and reports how
-    /// fast it binds them. Returns its CPU time for each, in milliseconds.
+    /// Measures three times how fast the scheduler binds pods, each with a claim of `class`, if any; reports
+    /// the median of each number, and the least and the greatest of what differs most.
     pub async fn measure(
         &self,
         title: &str,
         kind: &str,
         class: Option<&str>,
         report: &mut Report,
-    ) -> Result<f64> {
+    ) -> Result<()> {
+        let mut rounds = Vec::new();
+        for round in 0..rounds_of_each()? {
+            rounds.push(self.round(&format!("{kind}-{round}"), class, report).await?);
+        }
+        let of = |number: fn(&Round) -> f64| {
+            let mut numbers: Vec<f64> = rounds.iter().map(number).collect();
+            numbers.sort_unstable_by(f64::total_cmp);
+            numbers
+        };
+        let median = |numbers: &[f64]| percentile(numbers, 50).unwrap_or_default();
+        report.row(
+            format!("{title}: start of the scheduler to the first bound"),
+            median(&of(|round| round.first)),
+            "s",
+        )?;
+        report.row(format!("{title}: bound, of {PODS}"), median(&of(|round| round.bound as f64)), "")?;
+        report.row(format!("{title}: memory of the scheduler"), median(&of(|round| round.memory)), "MiB")?;
+        for (what, numbers, unit) in [
+            ("bound per second", of(|round| round.rate), "1/s"),
+            ("CPU of the scheduler for each", of(|round| round.cpu), "ms"),
+        ] {
+            report.row(format!("{title}: {what}"), median(&numbers), unit)?;
+            for (name, number) in [("least", numbers.first()), ("greatest", numbers.last())] {
+                report.row(
+                    format!("{title}: {what}, {name} of {}", numbers.len()),
+                    *number.unwrap_or(&0.0),
+                    unit,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates pods named `kind`, starts the scheduler, and measures how fast it binds them.
+    async fn round(&self, kind: &str, class: Option<&str>, report: &Report) -> Result<Round> {
         create_pods(self.client, kind, class).await?;
         let begin = Instant::now();
         self.cluster.service("start", "scheduler")?;
@@ -112,19 +168,23 @@ impl<'a> Scheduling<'a> {
         ensure!(bound.len() > 1, "the scheduler binds one of the pods {kind}-* only");
         let span = bound[bound.len() - 1] - bound[0];
         let rate = (bound.len() - 1) as f64 / span.as_secs_f64();
-        report.seconds(format!("{title}: start of the scheduler to the first bound"), bound[0] - begin)?;
-        report.row(format!("{title}: bound, of {PODS}"), bound.len() as f64, "")?;
-        report.row(format!("{title}: bound per second"), rate, "1/s")?;
         let each = (last.cpu - first.cpu) as f64 / (bound.len() - 1) as f64;
-        report.row(format!("{title}: CPU of the scheduler for each"), each, "ms")?;
-        report.row(format!("{title}: memory of the scheduler"), mib(last.rss), "MiB")?;
         let since = bound.iter().map(|at| format!("{:.3}", (*at - bound[0]).as_secs_f64()));
         report.raw(&format!("bound-{kind}.csv"), "seconds", since)?;
         // What did not get a node must not be in the way of the next ones.
         let pods: Api<Pod> = Api::default_namespaced(self.client.clone());
         let of_kind = ListParams::default().labels(&format!("kind={kind}"));
         pods.delete_collection(&DeleteParams::default().grace_period(0), &of_kind).await?;
-        Ok(each)
+        if class.is_some() {
+            delete_claims(self.client, kind).await?;
+        }
+        Ok(Round {
+            first: (bound[0] - begin).as_secs_f64(),
+            bound: bound.len(),
+            rate,
+            cpu: each,
+            memory: mib(last.rss),
+        })
     }
 
     /// Creates claims with these numbers that are allocated, as by the scheduler, spread over the nodes.
@@ -182,13 +242,11 @@ impl Others {
         Self { class, result: Box::new(result) }
     }
 
-    /// Claims of the last ClaimNetwork of the last link but one, which share its device.
-    pub fn on_last_network(uses: Uses) -> Self {
-        let network = fleet::network(LINKS[0], uses.networks() - 1);
-        let class = class(&network);
-        let result = move |node: &str, n: usize, _: usize| {
-            share(node, &network, n, json!({"addresses": "1", "bandwidth": "0"}))
-        };
+    /// Claims of one ClaimNetwork, which share its device on their node.
+    pub fn on_network(network: &str, consumed: Value) -> Self {
+        let class = class(network);
+        let network = network.to_owned();
+        let result = move |node: &str, n: usize, _: usize| share(node, &network, n, consumed.clone());
         Self { class, result: Box::new(result) }
     }
 
@@ -213,6 +271,21 @@ fn share(pool: &str, network: &str, number: usize, consumed: Value) -> Value {
         "request": "net", "driver": DRIVER_NAME, "pool": pool, "device": format!("net-{network}"),
         "shareID": format!("00000000-0000-4000-8000-{number:012x}"), "consumedCapacity": consumed,
     })
+}
+
+/// Deletes the claims of pods that are gone: nothing else does without a controller manager, and the next
+/// round would find their devices in use.
+async fn delete_claims(client: &Client, kind: &str) -> Result<()> {
+    let claims: Api<ResourceClaim> = Api::default_namespaced(client.clone());
+    let delete = |n: usize| {
+        let (claims, name) = (claims.clone(), format!("{kind}-{n}"));
+        async move {
+            let unprotected = json!({"metadata": {"finalizers": null}});
+            claims.patch(&name, &PatchParams::default(), &Patch::Merge(&unprotected)).await?;
+            claims.delete(&name, &DeleteParams::default()).await.map(drop)
+        }
+    };
+    Ok(stream::iter(0..PODS).map(delete).buffer_unordered(AT_ONCE).try_collect().await?)
 }
 
 async fn create_pods(client: &Client, kind: &str, class: Option<&str>) -> Result<()> {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use netclaim_tests::{AuditLog, Cluster, Usage};
+use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::{Controller, PUBLISHING, TIMEOUT, admin, client, on_cluster};
@@ -82,7 +83,8 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     scheduling.measure("pods without claims", "plain", None, &mut report).await?;
     scheduling.measure("pods with a claim", "claims", Some(&of(0)), &mut report).await?;
 
-    let others = Others::on_last_network(Uses::All);
+    let last = fleet::network(LINKS[0], Uses::All.networks() - 1);
+    let others = Others::on_network(&last, json!({"addresses": "1", "bandwidth": "0"}));
     scheduling.allocate(&nodes, &others, 0..nodes.len() * OTHERS, &mut report).await?;
     scheduling.measure("pods with a claim among those", "among", Some(&of(1)), &mut report).await?;
 

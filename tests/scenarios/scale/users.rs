@@ -11,8 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use netclaim_tests::{Cluster, objects};
-use serde_json::json;
+use netclaim_tests::Cluster;
 use tokio::time::timeout;
 
 use crate::cluster::{PUBLISHING, admin, client, on_cluster};
@@ -107,16 +106,13 @@ pub fn exclusive_devices_are_scheduled() -> Result<()> {
     on_cluster("exclusive", async |cluster, count| {
         let mut report = Report::new("exclusive")?;
         let client = client(&admin(cluster)).await?;
-        // Without a controller manager it is not created otherwise.
-        cluster.kubectl(&["create", "serviceaccount", "default"])?;
-        let class = objects::class("nic", "device.attributes[\"netclaim.dev\"].mode == \"nic\"");
-        cluster.kubectl_with(&["create", "-f", "-"], &json!(class).to_string())?;
+        let class = fleet::create_class_of_nics(cluster)?;
         let nodes = published(&client, count, Uses::Exclusive, &mut report).await?;
         let scheduling = Scheduling::new(cluster, &client, Profile::Default)?;
-        let others = Others::of_devices("nic");
+        let others = Others::of_devices(class);
         scheduling.allocate(&nodes, &others, 0..nodes.len() * EXCLUSIVE / 2, &mut report).await?;
         let title = format!("one of {EXCLUSIVE} exclusive devices, half in use");
-        scheduling.measure(&title, "exclusive", Some("nic"), &mut report).await.map(drop)
+        scheduling.measure(&title, "exclusive", Some(class), &mut report).await.map(drop)
     })
 }
 

@@ -1,0 +1,162 @@
+//! Kubelets and agents that are only requests: a pod that is bound runs as soon as its claim has a status,
+//! and a Job's short pod succeeds when its time is over. What a watch shows of pods and claims is noted.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Error, Result};
+use futures::TryStreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// The label of pods and claims that says which pods they are of.
+pub const KIND: &str = "kind";
+/// The annotation of pods that end by themselves: after how many seconds.
+pub const SECONDS: &str = "seconds";
+
+/// When a watch showed what first.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// The pod's label [`KIND`].
+    pub kind: String,
+    pub created: Instant,
+    /// Bound, or its claim allocated.
+    pub decided: Option<Instant>,
+    pub running: Option<Instant>,
+    pub succeeded: bool,
+}
+
+#[derive(Default)]
+struct Seen {
+    pods: HashMap<String, Life>,
+    claims: HashMap<String, Life>,
+    failure: Option<Error>,
+}
+
+/// The kubelets and agents of all nodes, until it is dropped.
+pub struct Kubelets {
+    seen: Arc<Mutex<Seen>>,
+    _ends: DropGuard,
+}
+
+impl Kubelets {
+    /// Starts them; pods and claims that come from now on are noted.
+    pub fn start(client: &Client) -> Self {
+        let (seen, ends) = (Arc::new(Mutex::new(Seen::default())), CancellationToken::new());
+        let pods = watch_pods(client.clone(), Arc::clone(&seen));
+        tokio::spawn(ends.clone().run_until_cancelled_owned(noting(pods, Arc::clone(&seen))));
+        let claims = watch_claims(client.clone(), Arc::clone(&seen));
+        tokio::spawn(ends.clone().run_until_cancelled_owned(noting(claims, Arc::clone(&seen))));
+        Self { seen, _ends: ends.drop_guard() }
+    }
+
+    /// What is known of the pods of a kind; an error if a request failed.
+    pub fn pods(&self, kind: &str) -> Result<Vec<Life>> {
+        let mut seen = lock(&self.seen);
+        if let Some(failure) = seen.failure.take() {
+            return Err(failure);
+        }
+        Ok(seen.pods.values().filter(|life| life.kind == kind).cloned().collect())
+    }
+
+    /// What is known of the claims of the pods of a kind.
+    pub fn claims(&self, kind: &str) -> Vec<Life> {
+        lock(&self.seen).claims.values().filter(|life| life.kind == kind).cloned().collect()
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps the first failure, for [`Kubelets::pods`].
+async fn noting(work: impl Future<Output = Result<()>>, seen: Arc<Mutex<Seen>>) {
+    if let Err(error) = work.await {
+        lock(&seen).failure.get_or_insert(error);
+    }
+}
+
+fn first_seen(labels: &std::collections::BTreeMap<String, String>) -> Life {
+    let kind = labels.get(KIND).cloned().unwrap_or_default();
+    Life { kind, created: Instant::now(), decided: None, running: None, succeeded: false }
+}
+
+async fn watch_pods(client: Client, seen: Arc<Mutex<Seen>>) -> Result<()> {
+    let api: Api<Pod> = Api::default_namespaced(client.clone());
+    let mut pods =
+        std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
+    while let Some(pod) = pods.try_next().await? {
+        let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        let mut now = lock(&seen);
+        let life = now.pods.entry(pod.name_any()).or_insert_with(|| first_seen(pod.labels()));
+        if phase == "Running" {
+            life.running.get_or_insert_with(Instant::now);
+        }
+        life.succeeded |= phase == "Succeeded";
+        if is_bound && life.decided.is_none() {
+            life.decided = Some(Instant::now());
+            drop(now);
+            tokio::spawn(noting(run(client.clone(), pod), Arc::clone(&seen)));
+        }
+    }
+    Ok(())
+}
+
+async fn watch_claims(client: Client, seen: Arc<Mutex<Seen>>) -> Result<()> {
+    let api: Api<ResourceClaim> = Api::default_namespaced(client);
+    let config = watcher::Config::default().labels(KIND);
+    let mut claims = std::pin::pin!(watcher(api, config).default_backoff().applied_objects());
+    while let Some(claim) = claims.try_next().await? {
+        let mut now = lock(&seen);
+        let life = now.claims.entry(claim.name_any()).or_insert_with(|| first_seen(claim.labels()));
+        if claim.status.is_some_and(|status| status.allocation.is_some()) {
+            life.decided.get_or_insert_with(Instant::now);
+        }
+    }
+    Ok(())
+}
+
+/// Makes the requests for a pod's life on its node: both read the claim, the agent writes its status, and
+/// the kubelet the pod's.
+async fn run(client: Client, pod: Pod) -> Result<()> {
+    let (pods, claims) = (Api::<Pod>::default_namespaced(client.clone()), Api::default_namespaced(client));
+    let name = pod.name_any();
+    let statuses = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
+    let claim = statuses.into_iter().flatten().find_map(|status| status.resource_claim_name.as_ref());
+    let claim = claim.with_context(|| format!("the pod {name} is bound and has no claim"))?;
+    for _ in ["kubelet", "agent"] {
+        let claim: ResourceClaim = claims.get(claim).await?;
+        drop(claim);
+    }
+    let of_claim: ResourceClaim = claims.get_status(claim).await?;
+    let allocation = of_claim.status.and_then(|status| status.allocation).and_then(|all| all.devices);
+    let results = allocation.and_then(|devices| devices.results).unwrap_or_default();
+    let devices: Vec<Value> = results.iter().map(|result| {
+        json!({"driver": result.driver, "pool": result.pool, "device": result.device, "shareID": result.share_id,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Attached", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+            "networkData": {"interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:01", "ips": ["10.0.0.2/24"]}})
+    }).collect();
+    let status =
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "status": {"devices": devices}});
+    let as_agent = PatchParams::apply("netclaim.dev-agent").force();
+    claims.patch_status(claim, &as_agent, &Patch::Apply(&status)).await?;
+    let phase = async |phase: &str| {
+        let status = json!({"status": {"phase": phase}});
+        pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.map(drop)
+    };
+    phase("Running").await?;
+    if let Some(seconds) = pod.annotations().get(SECONDS) {
+        sleep(Duration::from_secs_f64(seconds.parse()?)).await;
+        phase("Succeeded").await?;
+    }
+    Ok(())
+}
