@@ -194,6 +194,7 @@ bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, and of pod
 	cargo test --workspace --test starts --locked -- the_hook
 	cargo test --workspace --test starts --locked -- a_pod_costs
 	cargo test --workspace --test starts --locked -- a_network_of_the_node
+	cargo test --workspace --test starts --locked -- pods_start_on_a_slow_disk
 	cargo test --workspace --test starts --locked -- an_idle_node
 
 .PHONY: bench-addresses

@@ -27,6 +27,8 @@ if holds_slot; then
   each_node remove_link
   rm "$slots/$slot"
 fi
+# A scenario that was killed leaves its slow disk; what was mounted last is unmounted first.
+awk -v dir="$dir/" 'index($2, dir) == 1 { print $2 }' /proc/mounts | tac | xargs -r umount -l
 find "$dir" -mindepth 1 -maxdepth 1 ! -name log ! -name slot -exec rm -rf {} +
 rm "$dir/slot"
 exec {lock}</run

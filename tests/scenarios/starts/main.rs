@@ -18,6 +18,7 @@
 //! | [`hook`] | the hook by itself | `make bench-node` |
 //! | [`large`] | a node with many attachments, and an idle one | `make bench-node` |
 //! | [`node_network`] | pods of a network that nodes set up | `make bench-node` |
+//! | [`slow_disk`] | pods on a node whose disk takes 10 ms for each flush | `make bench-node` |
 //! | [`versions`] | an earlier version and this one in turns | `make bench-ab` |
 //! | [`samples`], [`interval`], [`goals`], [`picture`] | numbers, tables and the picture | |
 
@@ -43,6 +44,7 @@ mod peers;
 mod picture;
 mod pods;
 mod samples;
+mod slow_disk;
 mod timeline;
 mod versions;
 mod whereabouts;
@@ -53,6 +55,7 @@ use moving::*;
 use node_network::*;
 use own::*;
 use peers::*;
+use slow_disk::*;
 use versions::*;
 
 fn main() -> ExitCode {
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
             the_hook_of_an_attached_pod_takes_little,
             a_pod_costs_as_much_on_a_full_node_as_on_an_empty_one,
             a_network_of_the_node_costs_its_pods_a_chain_once,
+            pods_start_on_a_slow_disk,
             an_idle_node_uses_little_cpu,
             an_earlier_version_and_this_one_start_pods_in_turns,
             the_peers_start_pods_in_turns,

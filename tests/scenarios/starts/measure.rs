@@ -133,6 +133,11 @@ impl Turn<'_> {
     /// Starts and ends pods of these kinds, and adds what that costs.
     pub fn measure(&mut self, kinds: &[&str], count: usize) -> Result<()> {
         self.warm_up()?;
+        self.measure_warm(kinds, count)
+    }
+
+    /// As [`Self::measure`], after a [`Self::warm_up`].
+    pub fn measure_warm(&mut self, kinds: &[&str], count: usize) -> Result<()> {
         self.with_costs(kinds.len() * count, |turn| {
             for kind in kinds {
                 match *kind {

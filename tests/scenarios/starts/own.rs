@@ -107,7 +107,7 @@ fn bursts_in_time(samples: &Samples, base: &str) -> String {
 }
 
 /// What was measured, on what and when.
-fn conditions(test: &Test<'_>, pods: usize, others: &[String]) -> Result<String> {
+pub fn conditions(test: &Test<'_>, pods: usize, others: &[String]) -> Result<String> {
     let info = test.cluster.get(&["node", "node0"])?["status"]["nodeInfo"].clone();
     let date = Command::new("date").args(["-u", "+%F"]).output()?;
     let revision = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output()?;
