@@ -56,12 +56,18 @@ pub struct Controller(Child);
 impl Controller {
     /// Starts it with this kubeconfig.
     pub fn start(cluster: &Cluster, kubeconfig: &Path) -> Result<Self> {
+        Self::start_with(cluster, kubeconfig, &[])
+    }
+
+    /// The same, with more arguments.
+    pub fn start_with(cluster: &Cluster, kubeconfig: &Path, args: &[&str]) -> Result<Self> {
         let this = std::env::current_exe()?;
         let program = this.ancestors().nth(2).context("no target folder")?.join("netclaim-controller");
         let log = File::options().create(true).append(true).open(cluster.dir().join("log/controller.log"))?;
         let child = Command::new(&program)
             .env("NETCLAIM_KUBECONFIG", kubeconfig)
             .args(["--metrics-address", "127.0.0.1:0"])
+            .args(args)
             .stderr(log)
             .spawn();
         Ok(Self(child.with_context(|| {

@@ -10,6 +10,7 @@
 //! | [`simulated`] | thousands of nodes that are only objects, published by the agents' code | `make test-scale` |
 //! | [`flapping`] | a link of one of them that flaps: writes of status, events, the controller's CPU | `make test-scale` |
 //! | [`explaining`] | pods that no node can serve: events with the cause, the controller's CPU and memory | `make test-scale` |
+//! | [`admission`] | writes with and without the webhook and the policies: time, CPU | `make test-scale` |
 //! | [`users`] | the scheduler on nodes as users have them | `make test-scale` |
 //! | [`addresses`] | blocks of addresses on such nodes, and whereabouts' way of working beside it | `make test-scale` |
 //! | [`blocks`] | blocks of 50 ClaimNetworks on such nodes, each with a watch of its own | `make test-scale` |
@@ -18,6 +19,7 @@
 //! | [`whereabouts`] | a model of whereabouts' requests | |
 //! | [`fleet`], [`networks`] | what such a node publishes, and the ClaimNetworks of it | |
 //! | [`scheduling`] | pods, claims and the scheduler | |
+//! | [`writes`], [`webhook`] | what `admission` writes, and the webhook that its API server asks | |
 //! | [`cluster`] | the API server and the controller that these nodes share | |
 
 use std::process::ExitCode;
@@ -26,6 +28,7 @@ use libtest_mimic::{Arguments, Trial};
 use netclaim_tests::{scenarios, suite};
 
 mod addresses;
+mod admission;
 mod agents;
 mod blocks;
 mod cluster;
@@ -40,8 +43,10 @@ mod report;
 mod scheduling;
 mod simulated;
 mod users;
+mod webhook;
 mod whereabouts;
 mod workload;
+mod writes;
 
 use latency::*;
 
@@ -65,6 +70,7 @@ fn main() -> ExitCode {
             users::a_cluster_wide_network_is_scheduled_beside_its_claims,
         ),
         trial("simulated::pods_that_wait_get_their_cause", explaining::pods_that_wait_get_their_cause),
+        trial("simulated::the_webhook_costs_a_write_little", admission::the_webhook_costs_a_write_little),
         trial("simulated::exclusive_devices_are_scheduled", users::exclusive_devices_are_scheduled),
         trial("simulated::jobs_fill_the_nodes_and_churn", jobs::jobs_fill_the_nodes_and_churn),
         trial(
