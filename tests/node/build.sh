@@ -15,7 +15,7 @@ set -euo pipefail
 use_runtime "${NETCLAIM_RUNTIME:-containerd}"
 use_kubernetes "${NETCLAIM_KUBERNETES:-newest}"
 
-packages runc:runc crun:crun busybox:busybox-static jq:jq ip:iproute2 openssl:openssl nft:nftables nsenter:util-linux sysctl:procps
+packages runc:runc crun:crun busybox:busybox-static jq:jq ip:iproute2 openssl:openssl nft:nftables nsenter:util-linux sysctl:procps mkfs.ext4:e2fsprogs
 command -v go >/dev/null || die "no Go: install Go $(awk '$1 == "go" { print $2 }' "$here/runtime/go.mod") or newer (https://go.dev/dl)"
 export CGO_ENABLED=0 GOFLAGS=$go_flags GOWORK=off
 

