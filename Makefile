@@ -189,7 +189,7 @@ bench-starts: tools ## How fast pods start beside plain ones, one by one and at 
 	cargo test --workspace --test starts --locked -- own::
 
 .PHONY: bench-node
-bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, and of pods on a node with 800 attachments (root; 45 minutes)
+bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, of pods on a node with 800 attachments, and on one with a slow disk (root; 50 minutes)
 	tests/node/build.sh
 	cargo test --workspace --test starts --locked -- the_hook
 	cargo test --workspace --test starts --locked -- a_pod_costs
@@ -198,7 +198,7 @@ bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, and of pod
 	cargo test --workspace --test starts --locked -- an_idle_node
 
 .PHONY: bench-addresses
-bench-addresses: tools ## 32 Deployments with as many pods as addresses are created, restarted and deleted on three nodes (root; 10 minutes)
+bench-addresses: tools ## 32 Deployments with as many pods as addresses are created, restarted and deleted on three nodes (root; 3 minutes)
 	tests/node/build.sh
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- as_many_pods_as_addresses
 
