@@ -60,7 +60,7 @@ test-churn: tools ## 200 pods come and go while agent, runtime and kubelet are k
 	NETCLAIM_CHURN=200 cargo test --workspace --test cluster --locked -- pods_come_and_go
 
 .PHONY: test-faults
-test-faults: tools ## Everything that goes wrong on a real node, and the waits of minutes (root; two hours)
+test-faults: tools ## Everything that goes wrong on a real node, and the waits of minutes (root; an hour)
 	tests/node/build.sh
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- faults::
 	NETCLAIM_LONG=1 cargo test --workspace --test cluster --locked -- nothing_changes
@@ -73,7 +73,7 @@ test-faults: tools ## Everything that goes wrong on a real node, and the waits o
 	NETCLAIM_LONG=1 cargo test --workspace --test install --locked -- claims_can_be_written
 
 .PHONY: test-release
-test-release: tools ## The files of a release are installed, used, upgraded to and uninstalled: those in FILES, or new ones of this tree (root; two hours)
+test-release: tools ## The files of a release are installed, used, upgraded to and uninstalled: those in FILES, or new ones of this tree (root; an hour)
 	tests/release.sh $(FILES)
 
 .PHONY: test-runtimes

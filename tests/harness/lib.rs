@@ -53,7 +53,7 @@ pub use install::{FOR_IPV6, as_released};
 pub use node::{Interface, Node, Task, names};
 pub use plugged::{Plugged, PluggedMany, Switch};
 pub use process::{Process, Running, is_alive, processes, signal};
-pub use raw::{RawNumbers, percentile};
+pub use raw::{RawNumbers, percentile, setting};
 pub use release::Release;
 pub use runtime::Runtime;
 pub use test::Test;

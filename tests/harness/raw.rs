@@ -1,11 +1,11 @@
-//! The raw numbers of a measurement, as files for programs, and their percentiles.
+//! The raw numbers of a measurement, as files for programs, their percentiles, and how many are measured.
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 /// A new folder for the files of one measurement.
 pub struct RawNumbers(PathBuf);
@@ -36,4 +36,12 @@ impl RawNumbers {
 /// Returns the value that `percent` of the numbers do not exceed; `None` for no numbers.
 pub fn percentile<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
     sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
+}
+
+/// A number from the environment.
+pub fn setting(name: &str, default: usize) -> Result<usize> {
+    match std::env::var(name) {
+        Ok(value) => value.parse().with_context(|| format!("{name} is {value:?}")),
+        Err(_) => Ok(default),
+    }
 }

@@ -26,6 +26,11 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Reads the usage of this process.
+    pub fn own() -> Result<Self> {
+        Self::of(std::process::id().try_into()?)
+    }
+
     /// Reads the usage of a process.
     pub fn of(pid: i32) -> Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;

@@ -13,7 +13,7 @@ use netclaim_tests::{Cluster, SYSTEM, Usage, eventually, objects};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::cluster::{Controller, admin, client, create_crds, on_cluster};
+use crate::cluster::{Controller, admin, client, create_account, create_crds, on_cluster};
 use crate::report::Report;
 use crate::{webhook, writes};
 
@@ -35,8 +35,7 @@ pub fn the_webhook_costs_a_write_little() -> Result<()> {
 async fn measure(cluster: &Cluster) -> Result<()> {
     let mut report = Report::new("admission")?;
     create_crds(cluster)?;
-    // Without a controller manager they are not created otherwise.
-    cluster.kubectl(&["create", "serviceaccount", "default"])?;
+    create_account(cluster)?;
     cluster.kubectl(&["create", "namespace", SYSTEM])?;
     let client = client(&admin(cluster)).await?;
     let (controller, switch) = webhook::start(cluster, &client).await?;

@@ -12,7 +12,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
 use netclaim_api::addresses::AddressBlock;
 use netclaim_api::network::ClaimNetwork;
-use netclaim_tests::{AuditLog, Cluster, Usage, objects};
+use netclaim_tests::{AuditLog, Cluster, Usage, objects, setting};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
@@ -51,10 +51,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let users = Users::create(cluster)?;
     let of_admin = client(&admin(cluster)).await?;
     let nodes = fleet::nodes(&of_admin, count).await?;
-    let many = match std::env::var("NETCLAIM_SCALE_NETWORKS") {
-        Ok(many) => many.parse().with_context(|| format!("NETCLAIM_SCALE_NETWORKS is {many:?}"))?,
-        Err(_) => NETWORKS,
-    };
+    let many = setting("NETCLAIM_SCALE_NETWORKS", NETWORKS)?;
     let networks: Vec<String> = (0..many).map(|n| format!("net-{n:02}")).collect();
     publish(&of_admin, &nodes, &networks).await?;
     let mut seen = watch_each(&users, &nodes).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
-use netclaim_tests::{Cluster, Usage};
+use netclaim_tests::{Cluster, Usage, setting};
 
 /// The deadline for all nodes to publish.
 pub const PUBLISHING: Duration = Duration::from_secs(600);
@@ -19,10 +19,7 @@ const NODES: usize = 1000;
 
 /// Runs a measurement on its own etcd and API server, with so many nodes to simulate.
 pub fn on_cluster(name: &str, measure: impl AsyncFnOnce(&Cluster, usize) -> Result<()>) -> Result<()> {
-    let count = match std::env::var("NETCLAIM_SCALE_NODES") {
-        Ok(count) => count.parse().with_context(|| format!("NETCLAIM_SCALE_NODES is {count:?}"))?,
-        Err(_) => NODES,
-    };
+    let count = setting("NETCLAIM_SCALE_NODES", NODES)?;
     let dir = PathBuf::from(format!("/var/tmp/netclaim-scale-{name}-{}", std::process::id()));
     let cluster = Cluster::start_api_only(&dir)?;
     let measured = tokio::runtime::Runtime::new()?.block_on(measure(&cluster, count));
@@ -48,6 +45,11 @@ pub async fn client(kubeconfig: &Path) -> Result<Client> {
 pub fn create_crds(cluster: &Cluster) -> Result<()> {
     cluster.kubectl(&["apply", "-k", concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/crds")])?;
     cluster.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).map(drop)
+}
+
+/// Creates the ServiceAccount that pods need: without a controller manager nothing else does.
+pub fn create_account(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl(&["create", "serviceaccount", "default"]).map(drop)
 }
 
 /// The controller as a process, from the same build as this program.

@@ -20,6 +20,8 @@ use netclaim_tests::{Cluster, objects};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::create_account;
+
 /// Uplinks of a node.
 pub const LINKS: [&str; 2] = ["eth1", "eth2"];
 /// The ClaimNetwork of scope `Cluster`.
@@ -138,8 +140,7 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
 
 /// Creates the class of exclusive devices, and returns its name.
 pub fn create_class_of_nics(cluster: &Cluster) -> Result<&'static str> {
-    // Without a controller manager it is not created otherwise.
-    cluster.kubectl(&["create", "serviceaccount", "default"])?;
+    create_account(cluster)?;
     let class = objects::class("nic", "device.attributes[\"netclaim.dev\"].mode == \"nic\"");
     cluster.kubectl_with(&["create", "-f", "-"], &class.to_string())?;
     Ok("nic")

@@ -15,12 +15,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use netclaim_tests::{Cluster, Usage, objects};
+use netclaim_tests::{Cluster, Usage, objects, setting};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -103,12 +103,9 @@ impl Jobs<'_> {
         if !is_filled {
             self.run("fill", FILL_RATE, filled, 1, &kubelets, &costs).await?;
         }
-        let most = match std::env::var("NETCLAIM_SCALE_JOBS") {
-            Ok(most) => most.parse().with_context(|| format!("NETCLAIM_SCALE_JOBS is {most:?}"))?,
-            Err(_) => usize::MAX,
-        };
         // The first pod stays, too.
-        let jobs = most.min(places - filled - 1);
+        let left = places - filled - 1;
+        let jobs = setting("NETCLAIM_SCALE_JOBS", left)?.min(left);
         self.run("churn", CHURN_RATE, jobs, COMPLETIONS, &kubelets, &costs).await?;
         let scheduler = Usage::of(self.cluster.service_pid("scheduler")?)?;
         self.report.row("scheduler: most memory", mib(scheduler.peak), "MiB")?;
@@ -201,7 +198,7 @@ impl Costs<'_> {
             of("the scheduler", "scheduler")?,
             of("the API server", "apiserver")?,
             of("the controller manager", "kcm")?,
-            ("these kubelets", Usage::of(std::process::id().try_into()?)?.cpu),
+            ("these kubelets", Usage::own()?.cpu),
         ];
         if let Some(controller) = self.controller {
             all.push(("netclaim's controller", controller.usage()?.cpu));

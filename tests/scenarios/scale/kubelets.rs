@@ -1,8 +1,8 @@
 //! Kubelets and agents that are only requests: a pod that is bound runs as soon as its claim has a status,
 //! and a Job's short pod succeeds when its time is over. What a watch shows of pods and claims is noted.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result};
@@ -72,7 +72,7 @@ impl Kubelets {
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -83,7 +83,7 @@ async fn noting(work: impl Future<Output = Result<()>>, seen: Arc<Mutex<Seen>>) 
     }
 }
 
-fn first_seen(labels: &std::collections::BTreeMap<String, String>) -> Life {
+fn first_seen(labels: &BTreeMap<String, String>) -> Life {
     let kind = labels.get(KIND).cloned().unwrap_or_default();
     Life { kind, created: Instant::now(), decided: None, running: None, succeeded: false }
 }
@@ -132,12 +132,9 @@ async fn run(client: Client, pod: Pod) -> Result<()> {
     let statuses = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
     let claim = statuses.into_iter().flatten().find_map(|status| status.resource_claim_name.as_ref());
     let claim = claim.with_context(|| format!("the pod {name} is bound and has no claim"))?;
-    for _ in ["kubelet", "agent"] {
-        let claim: ResourceClaim = claims.get(claim).await?;
-        drop(claim);
-    }
-    let of_claim: ResourceClaim = claims.get_status(claim).await?;
-    let allocation = of_claim.status.and_then(|status| status.allocation).and_then(|all| all.devices);
+    let _of_kubelet: ResourceClaim = claims.get(claim).await?;
+    let of_agent = claims.get(claim).await?;
+    let allocation = of_agent.status.and_then(|status| status.allocation).and_then(|all| all.devices);
     let results = allocation.and_then(|devices| devices.results).unwrap_or_default();
     let devices: Vec<Value> = results.iter().map(|result| {
         json!({"driver": result.driver, "pool": result.pool, "device": result.device, "shareID": result.share_id,

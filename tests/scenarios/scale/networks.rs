@@ -24,8 +24,7 @@ impl ClaimNetworks {
     /// Creates the ClaimNetworks of such nodes, each with a class.
     pub fn create(cluster: &Cluster, client: &Client, uses: Uses) -> Result<Self> {
         cluster::create_crds(cluster)?;
-        // Without a controller manager it is not created otherwise.
-        cluster.kubectl(&["create", "serviceaccount", "default"])?;
+        cluster::create_account(cluster)?;
         let count = uses.networks();
         let all: Vec<(usize, &str, usize)> = (LINKS.into_iter().enumerate())
             .flat_map(|(place, link)| (0..count).map(move |n| (place, link, n)))

@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::device::cluster_pool;
-use netclaim_tests::{Cluster, Usage, objects, percentile};
+use netclaim_tests::{Cluster, Usage, objects, percentile, setting};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -58,14 +58,6 @@ struct Round {
     memory: f64,
 }
 
-/// How often each row is measured: three times, or `$NETCLAIM_SCALE_ROUNDS`.
-fn rounds_of_each() -> Result<usize> {
-    match std::env::var("NETCLAIM_SCALE_ROUNDS") {
-        Ok(rounds) => rounds.parse().with_context(|| format!("NETCLAIM_SCALE_ROUNDS is {rounds:?}")),
-        Err(_) => Ok(3),
-    }
-}
-
 impl<'a> Scheduling<'a> {
     /// Has the cluster use the scheduler `$NETCLAIM_SCHEDULER`, or its own, with this profile.
     pub fn new(cluster: &'a Cluster, client: &'a Client, profile: Profile) -> Result<Self> {
@@ -95,8 +87,9 @@ impl<'a> Scheduling<'a> {
         Ok(Self { cluster, client })
     }
 
-    /// Measures three times how fast the scheduler binds pods, each with a claim of `class`, if any; reports
-    /// the median of each number, and the least and the greatest of what differs most.
+    /// Measures three times, or `$NETCLAIM_SCALE_ROUNDS`, how fast the scheduler binds pods, each with a
+    /// claim of `class`, if any. Reports the median of each number, and the least and the greatest of what
+    /// differs most.
     pub async fn measure(
         &self,
         title: &str,
@@ -105,7 +98,7 @@ impl<'a> Scheduling<'a> {
         report: &mut Report,
     ) -> Result<()> {
         let mut rounds = Vec::new();
-        for round in 0..rounds_of_each()? {
+        for round in 0..setting("NETCLAIM_SCALE_ROUNDS", 3)? {
             rounds.push(self.round(&format!("{kind}-{round}"), class, report).await?);
         }
         let of = |number: fn(&Round) -> f64| {

@@ -56,7 +56,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     report.row("controller: most memory", mib(after.0.peak), "MiB")?;
     report.row("API server: CPU", millis(after.1.cpu - before.1.cpu), "s")?;
     report.row("API server: memory", mib(after.1.rss), "MiB")?;
-    report.row("all agents in one process: memory", mib(Usage::of(own_pid()?)?.rss), "MiB")?;
+    report.row("all agents in one process: memory", mib(Usage::own()?.rss), "MiB")?;
 
     let log = AuditLog::from_now(cluster)?;
     sleep(IDLE).await;
@@ -95,8 +95,4 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     ensure!(resync < TIMEOUT / 2, "a resync takes {resync:?}");
     ensure!(mib(usage.peak) < 600.0, "a resync takes {} MiB", mib(usage.peak));
     Ok(())
-}
-
-fn own_pid() -> Result<i32> {
-    Ok(std::process::id().try_into()?)
 }

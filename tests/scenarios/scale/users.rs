@@ -112,7 +112,7 @@ pub fn exclusive_devices_are_scheduled() -> Result<()> {
         let others = Others::of_devices(class);
         scheduling.allocate(&nodes, &others, 0..nodes.len() * EXCLUSIVE / 2, &mut report).await?;
         let title = format!("one of {EXCLUSIVE} exclusive devices, half in use");
-        scheduling.measure(&title, "exclusive", Some(class), &mut report).await.map(drop)
+        scheduling.measure(&title, "exclusive", Some(class), &mut report).await
     })
 }
 

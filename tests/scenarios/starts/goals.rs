@@ -18,20 +18,12 @@ struct Goal {
     interval: Option<Difference>,
 }
 
-/// What the table does not show of a number.
-const ROUNDED: f64 = 0.05;
-
 impl Goal {
-    /// By how much it is missed; zero or less if it is met. One request more in a hundred pods misses none.
-    fn missed_by(&self) -> Option<f64> {
-        Some(self.measured? - self.limit - ROUNDED)
-    }
-
     fn row(&self) -> Vec<String> {
-        let verdict = match self.missed_by() {
+        let verdict = match self.measured {
             None => "not measured".to_owned(),
-            Some(by) if by <= 0.0 => "met".to_owned(),
-            Some(by) => format!("missed by {}", short(by)),
+            Some(measured) if measured <= self.limit => "met".to_owned(),
+            Some(measured) => format!("missed by {}", short(measured - self.limit)),
         };
         let measured = match (&self.interval, self.measured) {
             (Some(interval), _) => interval.to_string(),
@@ -104,7 +96,7 @@ pub fn goals(samples: &Samples, pinned: bool) -> String {
         let what = "20 at once, no volumes, control plane on other processors: p50 more, ms (10 %)";
         all.push(difference(what, base, by_round(netclaim, &format!("{NO_VOLUMES} ms"))));
     }
-    let met = all.iter().filter(|goal| goal.missed_by().is_some_and(|by| by <= 0.0)).count();
+    let met = all.iter().filter(|goal| goal.measured.is_some_and(|measured| measured <= goal.limit)).count();
     let head = ["goal", "at most", "measured (95 % interval)", ""];
     let shown = |difference: Option<Difference>| {
         difference.map_or_else(|| "not measured".to_owned(), |difference| difference.to_string())

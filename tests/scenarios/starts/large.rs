@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netclaim_tests::objects::{claim_template, class_of_network, network, pod_of_templates};
-use netclaim_tests::{CpuGroup, Test};
+use netclaim_tests::{CpuGroup, Test, setting};
 use serde_json::{Value, json};
 
 use crate::contestants::Netclaim;
 use crate::measure::{
-    CPU_CONTAINERD, CPU_KUBELET, CPU_OWN, CPU_PLUGINS, CPU_STARTED, ONE_BARE, START_TIMEOUT, Turn, setting,
+    CPU_CONTAINERD, CPU_KUBELET, CPU_OWN, CPU_PLUGINS, CPU_STARTED, ONE_BARE, START_TIMEOUT, Turn,
 };
 use crate::own::count;
 use crate::pods::Pods;

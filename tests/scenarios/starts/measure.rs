@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use netclaim_tests::objects::pod;
 use netclaim_tests::{CpuGroup, Test, Usage};
 use serde_json::{Value, json};
@@ -35,14 +35,6 @@ const CONTROL_PLANE: [&str; 3] = ["etcd", "kcm", "scheduler"];
 /// The slowest pod of each burst of a kind.
 pub fn slowest_of(kind: &str) -> String {
     format!("{kind}: slowest ms")
-}
-
-/// A number from the environment.
-pub fn setting(name: &str, default: usize) -> Result<usize> {
-    match std::env::var(name) {
-        Ok(value) => value.parse().with_context(|| format!("{name} is {value:?}")),
-        Err(_) => Ok(default),
-    }
 }
 
 /// One contestant's turn.

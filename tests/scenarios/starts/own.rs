@@ -5,15 +5,15 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use netclaim_tests::Test;
 use netclaim_tests::objects::{pod, text};
+use netclaim_tests::{Test, setting};
 use serde_json::{Value, json};
 
 use crate::contestants::{Contestant, Netclaim, Plain, claim_from_template, netclaim_runs};
 use crate::goals::{WHO, goals};
 use crate::measure::{
     CPU_API_SERVER, CPU_CONTAINERD, CPU_CONTROL_PLANE, CPU_KUBELET, CPU_NODE, CPU_OWN, CPU_PLUGINS,
-    CPU_STARTED, GONE, KINDS, NO_VOLUMES, ONE_BARE, START_TIMEOUT, TOKENS, Turn, setting, slowest_of,
+    CPU_STARTED, GONE, KINDS, NO_VOLUMES, ONE_BARE, START_TIMEOUT, TOKENS, Turn, slowest_of,
 };
 use crate::nri::Nri;
 use crate::picture::{self, Panel};
@@ -62,6 +62,20 @@ pub fn log_marks(test: &Test<'_>) -> Result<()> {
     test.cluster.agent_ready()
 }
 
+/// Gives the node to the contestant of this name: netclaim runs there for its pods and for those of `plain`.
+pub fn contestant<'a>(
+    test: &'a Test<'a>,
+    name: &'static str,
+    samples: &Samples,
+) -> Result<Box<dyn Contestant + 'a>> {
+    netclaim_runs(test, ["plain", "netclaim"].contains(&name))?;
+    Ok(match name {
+        "netclaim" => Box::new(Netclaim::new(test)?),
+        "nri" => Box::new(Nri::new(test, samples.dir())?),
+        name => Box::new(Plain(name)),
+    })
+}
+
 pub fn pods_with_a_claim_start_beside_plain_pods(test: &Test<'_>) -> Result<()> {
     let mut samples = Samples::new("starts", "starts")?;
     let pods = Pods::of(test)?;
@@ -71,12 +85,7 @@ pub fn pods_with_a_claim_start_beside_plain_pods(test: &Test<'_>) -> Result<()> 
     for _ in 0..rounds(3)? {
         let round = samples.next_round();
         for name in order(round, WHO) {
-            netclaim_runs(test, ["plain", "netclaim"].contains(&name))?;
-            let who: Box<dyn Contestant> = match name {
-                "netclaim" => Box::new(Netclaim::new(test)?),
-                "nri" => Box::new(Nri::new(test, samples.dir())?),
-                name => Box::new(Plain(name)),
-            };
+            let who = contestant(test, name, &samples)?;
             eprintln!("         round {round}: {name}");
             Turn { test, pods: &pods, samples: &mut samples, who: &*who, round }.measure(&kinds, count)?;
             samples.save()?;

@@ -23,10 +23,10 @@ use fuser::{
 };
 use netclaim_tests::{Cluster, Test, output};
 
-use crate::contestants::{Contestant, Netclaim, Plain, netclaim_runs};
+use crate::contestants::netclaim_runs;
 use crate::interval::Difference;
 use crate::measure::{GONE, NO_VOLUMES, ONE_BARE, Turn, slowest_of};
-use crate::own::{conditions, count, log_marks, order, rounds};
+use crate::own::{conditions, contestant, count, log_marks, order, rounds};
 use crate::picture;
 use crate::pods::Pods;
 use crate::samples::{Samples, short, table};
@@ -259,11 +259,7 @@ pub fn pods_start_on_a_slow_disk(test: &Test<'_>) -> Result<()> {
     for _ in 0..rounds(3)? {
         let round = samples.next_round();
         for name in order(round, WHO) {
-            netclaim_runs(test, name == "netclaim")?;
-            let who: Box<dyn Contestant> = match name {
-                "netclaim" => Box::new(Netclaim::new(test)?),
-                name => Box::new(Plain(name)),
-            };
+            let who = contestant(test, name, &samples)?;
             eprintln!("         round {round}: {name}");
             let mut turn = Turn { test, pods: &pods, samples: &mut samples, who: &*who, round };
             turn.warm_up()?;
