@@ -11,6 +11,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::addresses::{AddressBlock, AddressPoolSpec};
@@ -22,9 +23,10 @@ use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
-use crate::agents::{self, Agents, Counts, Event, Seen};
+use crate::agents::Agents;
 use crate::cluster::{self, Controller, admin, client, on_cluster};
 use crate::fleet::{self, AT_ONCE};
+use crate::leased::{self, Counts, Event, Seen};
 use crate::report::{Report, mib, millis};
 use crate::{whereabouts, workload};
 
@@ -191,7 +193,7 @@ impl World<'_> {
         network["spec"]["addresses"] = addresses;
         network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
 
-        let mut seen = agents::watch(self.agents.clone());
+        let mut seen = leased::watch(self.agents.clone(), watcher::Config::default());
         let log = AuditLog::from_now(self.cluster)?;
         let before = self.usage()?;
         let begin = Instant::now();

@@ -75,8 +75,7 @@ fn create_pods(cluster: &Cluster) -> Result<()> {
     for n in 0..PODS {
         let name = format!("waiting-{n}");
         let mut pod = objects::pod(&name, &[&name]);
-        // No kubelet renews the nodes' leases.
-        pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+        fleet::tolerate(&mut pod);
         list.extend([objects::claim(&name, "jumbo"), pod]);
     }
     let list: Value = json!({"apiVersion": "v1", "kind": "List", "items": list});

@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::{Counter, CounterSet, Device, DeviceCounterC
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::device::{DeviceName, link_label};
 use netclaim_api::labels::{SERVED, network_label};
 use netclaim_api::published::{Amounts, Facts, device, taint};
@@ -17,7 +17,7 @@ use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_api::{DRIVER_NAME, IfName, LinkUse, Quantity};
 use netclaim_slices::{Placement, Pool, Publisher, PublisherConfig, PublisherHandle, Scope};
 use netclaim_tests::{Cluster, objects};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::create_account;
@@ -188,6 +188,30 @@ pub async fn nodes(client: &Client, count: usize) -> Result<Vec<Node>> {
     stream::iter(0..count).map(create).buffered(AT_ONCE).try_collect().await
 }
 
+/// Has a pod run on such nodes: no kubelet renews their leases and says that they are ready.
+pub fn tolerate(pod: &mut Value) {
+    pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+}
+
+/// Starts the publisher of a node, and returns it with the owner of the node's pools.
+pub fn publisher(
+    client: &Client,
+    node: &Node,
+    cancel: &CancellationToken,
+) -> Result<(PublisherHandle, OwnerReference)> {
+    let name = node.name_any();
+    let config = PublisherConfig::new(DRIVER_NAME, "agent", Scope::Node(name.clone()))?;
+    let (handle, _task) = Publisher::spawn(client.clone(), config, cancel.clone());
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name,
+        uid: node.uid().context("a node without a UID")?,
+        ..OwnerReference::default()
+    };
+    Ok((handle, owner))
+}
+
 /// The publishers of all nodes, each with its watch.
 pub struct Fleet {
     cancel: CancellationToken,
@@ -199,20 +223,10 @@ impl Fleet {
     pub async fn publish(client: &Client, nodes: &[Node], uses: Uses) -> Result<Self> {
         let cancel = CancellationToken::new();
         let start = |(number, node): (usize, &Node)| {
-            let (client, cancel) = (client.clone(), cancel.clone());
-            let metadata = node.metadata.clone();
+            let (client, cancel, node) = (client.clone(), cancel.clone(), node.clone());
             async move {
-                let name = metadata.name.context("a node without a name")?;
-                let owner = OwnerReference {
-                    api_version: "v1".to_owned(),
-                    kind: "Node".to_owned(),
-                    name: name.clone(),
-                    uid: metadata.uid.context("a node without a UID")?,
-                    ..OwnerReference::default()
-                };
-                let config = PublisherConfig::new(DRIVER_NAME, "agent", Scope::Node(name.clone()))?;
-                let (handle, _task) = Publisher::spawn(client, config, cancel);
-                let pool = Pool { owner: Some(owner), ..pool(&name, number, uses)? };
+                let (handle, owner) = publisher(&client, &node, &cancel)?;
+                let pool = Pool { owner: Some(owner), ..pool(&node.name_any(), number, uses)? };
                 published(&handle, pool.clone()).await?;
                 Ok::<_, anyhow::Error>((handle, pool))
             }

@@ -25,6 +25,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::cluster::{Controller, admin, client, on_cluster};
+use crate::control_plane::{ControlPlane, Rates};
 use crate::fleet::{self, EXCLUSIVE, LINKS, Uses};
 use crate::kubelets::{KIND, Kubelets, Life, SECONDS};
 use crate::networks::{ClaimNetworks, class};
@@ -88,16 +89,16 @@ impl Jobs<'_> {
         if is_filled {
             scheduling.allocate(&nodes, &others, 0..filled, &mut self.report).await?;
         }
-        self.start_controller_manager()?;
-        self.cluster.service("start", "scheduler")?;
+        let control_plane = ControlPlane::new(self.cluster)?;
+        control_plane.start(Rates::Raised)?;
         let templates: Api<ResourceClaimTemplate> = Api::default_namespaced(self.client.clone());
         for kind in ["first", "fill", "churn"] {
             let mut template = objects::claim_template(kind, class);
             template["spec"]["metadata"] = json!({"labels": {KIND: kind}});
             templates.create(&PostParams::default(), &serde_json::from_value(template)?).await?;
         }
-        let kubelets = Kubelets::start(&self.client);
-        let costs = Costs { cluster: self.cluster, controller: controller.as_ref() };
+        let kubelets = Kubelets::start(&self.client, None);
+        let costs = || control_plane.costs(controller.as_ref());
         // The scheduler reads all claims before it binds a pod.
         self.run("first", FILL_RATE, 1, 1, &kubelets, &costs).await?;
         if !is_filled {
@@ -113,20 +114,7 @@ impl Jobs<'_> {
             self.report.row("controller: most memory", mib(controller.usage()?.peak), "MiB")?;
             controller.stop()?;
         }
-        for service in ["scheduler", "kcm"] {
-            self.cluster.service("stop", service)?;
-        }
-        Ok(())
-    }
-
-    /// Starts the controller manager, but for what would take these nodes for lost: no kubelet renews their
-    /// leases.
-    fn start_controller_manager(&self) -> Result<()> {
-        let command = self.cluster.dir().join("cmd/kcm");
-        let text = std::fs::read_to_string(&command)?;
-        let without = "--controllers '*,-node-lifecycle-controller,-taint-eviction-controller'";
-        std::fs::write(&command, format!("{} {without}\n", text.trim_end()))?;
-        self.cluster.service("start", "kcm").map(drop)
+        control_plane.stop()
     }
 
     /// Creates Jobs at this rate, and waits until their pods run, or have succeeded if they end.
@@ -137,9 +125,9 @@ impl Jobs<'_> {
         jobs: usize,
         completions: usize,
         kubelets: &Kubelets,
-        costs: &Costs<'_>,
+        costs: impl Fn() -> Result<Vec<(&'static str, u64)>>,
     ) -> Result<()> {
-        let (before, begin) = (costs.now()?, Instant::now());
+        let (before, begin) = (costs()?, Instant::now());
         let api: Api<Job> = Api::default_namespaced(self.client.clone());
         let mut turns = interval(Duration::from_secs(1) / rate);
         turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -175,35 +163,11 @@ impl Jobs<'_> {
         ] {
             self.report.times(&format!("{kind}: {what}"), &format!("{kind}-{file}.csv"), &times)?;
         }
-        for ((name, before), (_, after)) in before.iter().zip(costs.now()?) {
+        for ((name, before), (_, after)) in before.iter().zip(costs()?) {
             let each = (after - before) as f64 / all as f64;
             self.report.row(format!("{kind}: CPU of {name} for a pod"), each, "ms")?;
         }
         Ok(())
-    }
-}
-
-/// The processes whose CPU time counts.
-struct Costs<'a> {
-    cluster: &'a Cluster,
-    controller: Option<&'a Controller>,
-}
-
-impl Costs<'_> {
-    fn now(&self) -> Result<Vec<(&'static str, u64)>> {
-        let of = |name: &'static str, service: &str| -> Result<(&'static str, u64)> {
-            Ok((name, Usage::of(self.cluster.service_pid(service)?)?.cpu))
-        };
-        let mut all = vec![
-            of("the scheduler", "scheduler")?,
-            of("the API server", "apiserver")?,
-            of("the controller manager", "kcm")?,
-            ("these kubelets", Usage::own()?.cpu),
-        ];
-        if let Some(controller) = self.controller {
-            all.push(("netclaim's controller", controller.usage()?.cpu));
-        }
-        Ok(all)
     }
 }
 
@@ -215,8 +179,7 @@ fn job(kind: &str, n: usize, completions: usize) -> Result<Job> {
         pod["metadata"]["annotations"] = json!({SECONDS: TAKES.to_string()});
     }
     pod["spec"]["restartPolicy"] = json!("Never");
-    // Nothing says that these nodes are ready.
-    pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    fleet::tolerate(&mut pod);
     let template = json!({"metadata": pod["metadata"], "spec": pod["spec"]});
     Ok(serde_json::from_value(json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": format!("{kind}-{n}")},

@@ -1,7 +1,9 @@
-//! Kubelets and agents that are only requests: a pod that is bound runs as soon as its claim has a status,
-//! and a Job's short pod succeeds when its time is over. What a watch shows of pods and claims is noted.
+//! Kubelets and agents that are only requests: a pod that is bound runs as soon as its claim, if it has one,
+//! has a status. It ends when its time is over, as a Job's short pod, or when it is deleted. What a watch
+//! shows of pods and claims is noted.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,12 +11,15 @@ use anyhow::{Context as _, Error, Result};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::live_agents::LiveAgents;
 
 /// The label of pods and claims that says which pods they are of.
 pub const KIND: &str = "kind";
@@ -31,6 +36,10 @@ pub struct Life {
     pub decided: Option<Instant>,
     pub running: Option<Instant>,
     pub succeeded: bool,
+    /// It is being deleted.
+    deleted: CancellationToken,
+    /// It is deleted.
+    pub gone: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -47,10 +56,11 @@ pub struct Kubelets {
 }
 
 impl Kubelets {
-    /// Starts them; pods and claims that come from now on are noted.
-    pub fn start(client: &Client) -> Self {
+    /// Starts them; pods and claims that come from now on are noted. With `agents`, each pod with a claim has
+    /// an address of its node.
+    pub fn start(client: &Client, agents: Option<Arc<LiveAgents>>) -> Self {
         let (seen, ends) = (Arc::new(Mutex::new(Seen::default())), CancellationToken::new());
-        let pods = watch_pods(client.clone(), Arc::clone(&seen));
+        let pods = watch_pods(client.clone(), agents, Arc::clone(&seen));
         tokio::spawn(ends.clone().run_until_cancelled_owned(noting(pods, Arc::clone(&seen))));
         let claims = watch_claims(client.clone(), Arc::clone(&seen));
         tokio::spawn(ends.clone().run_until_cancelled_owned(noting(claims, Arc::clone(&seen))));
@@ -85,15 +95,32 @@ async fn noting(work: impl Future<Output = Result<()>>, seen: Arc<Mutex<Seen>>) 
 
 fn first_seen(labels: &BTreeMap<String, String>) -> Life {
     let kind = labels.get(KIND).cloned().unwrap_or_default();
-    Life { kind, created: Instant::now(), decided: None, running: None, succeeded: false }
+    Life {
+        kind,
+        created: Instant::now(),
+        decided: None,
+        running: None,
+        succeeded: false,
+        deleted: CancellationToken::new(),
+        gone: None,
+    }
 }
 
-async fn watch_pods(client: Client, seen: Arc<Mutex<Seen>>) -> Result<()> {
+async fn watch_pods(client: Client, agents: Option<Arc<LiveAgents>>, seen: Arc<Mutex<Seen>>) -> Result<()> {
     let api: Api<Pod> = Api::default_namespaced(client.clone());
-    let mut pods =
-        std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
-    while let Some(pod) = pods.try_next().await? {
-        let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+    while let Some(event) = events.try_next().await? {
+        let pod = match event {
+            Event::Apply(pod) | Event::InitApply(pod) => pod,
+            Event::Delete(pod) => {
+                if let Some(life) = lock(&seen).pods.get_mut(&pod.name_any()) {
+                    life.gone.get_or_insert_with(Instant::now);
+                }
+                continue;
+            }
+            Event::Init | Event::InitDone => continue,
+        };
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
         let mut now = lock(&seen);
         let life = now.pods.entry(pod.name_any()).or_insert_with(|| first_seen(pod.labels()));
@@ -101,10 +128,17 @@ async fn watch_pods(client: Client, seen: Arc<Mutex<Seen>>) -> Result<()> {
             life.running.get_or_insert_with(Instant::now);
         }
         life.succeeded |= phase == "Succeeded";
-        if is_bound && life.decided.is_none() {
+        if pod.metadata.deletion_timestamp.is_some() {
+            life.deleted.cancel();
+        }
+        if let Some(node) = node
+            && life.decided.is_none()
+        {
             life.decided = Some(Instant::now());
+            let deleted = life.deleted.clone();
             drop(now);
-            tokio::spawn(noting(run(client.clone(), pod), Arc::clone(&seen)));
+            let pod = OnNode { client: client.clone(), agents: agents.clone(), node, pod, deleted };
+            tokio::spawn(noting(pod.run(), Arc::clone(&seen)));
         }
     }
     Ok(())
@@ -124,36 +158,68 @@ async fn watch_claims(client: Client, seen: Arc<Mutex<Seen>>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the requests for a pod's life on its node: both read the claim, the agent writes its status, and
-/// the kubelet the pod's.
-async fn run(client: Client, pod: Pod) -> Result<()> {
-    let (pods, claims) = (Api::<Pod>::default_namespaced(client.clone()), Api::default_namespaced(client));
-    let name = pod.name_any();
-    let statuses = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
-    let claim = statuses.into_iter().flatten().find_map(|status| status.resource_claim_name.as_ref());
-    let claim = claim.with_context(|| format!("the pod {name} is bound and has no claim"))?;
-    let _of_kubelet: ResourceClaim = claims.get(claim).await?;
-    let of_agent = claims.get(claim).await?;
-    let allocation = of_agent.status.and_then(|status| status.allocation).and_then(|all| all.devices);
-    let results = allocation.and_then(|devices| devices.results).unwrap_or_default();
-    let devices: Vec<Value> = results.iter().map(|result| {
-        json!({"driver": result.driver, "pool": result.pool, "device": result.device, "shareID": result.share_id,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "Attached", "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-            "networkData": {"interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:01", "ips": ["10.0.0.2/24"]}})
-    }).collect();
-    let status =
-        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "status": {"devices": devices}});
-    let as_agent = PatchParams::apply("netclaim.dev-agent").force();
-    claims.patch_status(claim, &as_agent, &Patch::Apply(&status)).await?;
-    let phase = async |phase: &str| {
-        let status = json!({"status": {"phase": phase}});
-        pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.map(drop)
-    };
-    phase("Running").await?;
-    if let Some(seconds) = pod.annotations().get(SECONDS) {
-        sleep(Duration::from_secs_f64(seconds.parse()?)).await;
+/// A pod that is bound to a node.
+struct OnNode {
+    client: Client,
+    agents: Option<Arc<LiveAgents>>,
+    node: String,
+    pod: Pod,
+    deleted: CancellationToken,
+}
+
+impl OnNode {
+    /// Makes the requests for its life.
+    async fn run(self) -> Result<()> {
+        let pods: Api<Pod> = Api::default_namespaced(self.client.clone());
+        let name = self.pod.name_any();
+        let phase = async |phase: &str| {
+            let status = json!({"status": {"phase": phase}});
+            pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.map(drop)
+        };
+        let has_claim = self.pod.spec.as_ref().is_some_and(|spec| spec.resource_claims.is_some());
+        let address = if has_claim { self.prepare().await? } else { None };
+        phase("Running").await?;
+        match self.pod.annotations().get(SECONDS) {
+            Some(seconds) => sleep(Duration::from_secs_f64(seconds.parse()?)).await,
+            None => self.deleted.cancelled().await,
+        }
+        if let (Some(agents), Some(address)) = (&self.agents, address) {
+            agents.give(&self.node, address)?;
+        }
         phase("Succeeded").await?;
+        if self.deleted.is_cancelled() {
+            let uid = Preconditions { uid: self.pod.uid(), resource_version: None };
+            let now = DeleteParams { preconditions: Some(uid), ..DeleteParams::default().grace_period(0) };
+            pods.delete(&name, &now).await?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Kubelet and agent read the claim, and the agent writes its status with the pod's address.
+    async fn prepare(&self) -> Result<Option<Ipv4Addr>> {
+        let claims: Api<ResourceClaim> = Api::default_namespaced(self.client.clone());
+        let name = self.pod.name_any();
+        let statuses = self.pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
+        let claim = statuses.into_iter().flatten().find_map(|status| status.resource_claim_name.as_ref());
+        let claim = claim.with_context(|| format!("the pod {name} is bound and has no claim"))?;
+        let _of_kubelet = claims.get(claim).await?;
+        let of_agent = claims.get(claim).await?;
+        let address = match &self.agents {
+            Some(agents) => Some(agents.take(&self.node).await?),
+            None => None,
+        };
+        let ip = format!("{}/24", address.unwrap_or(Ipv4Addr::new(10, 0, 0, 2)));
+        let allocation = of_agent.status.and_then(|status| status.allocation).and_then(|all| all.devices);
+        let results = allocation.and_then(|devices| devices.results).unwrap_or_default();
+        let devices: Vec<Value> = results.iter().map(|result| {
+            json!({"driver": result.driver, "pool": result.pool, "device": result.device, "shareID": result.share_id,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Attached", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                "networkData": {"interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:01", "ips": [ip]}})
+        }).collect();
+        let status = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "status": {"devices": devices}});
+        let as_agent = PatchParams::apply("netclaim.dev-agent").force();
+        claims.patch_status(claim, &as_agent, &Patch::Apply(&status)).await?;
+        Ok(address)
+    }
 }

@@ -15,12 +15,15 @@
 //! | [`addresses`] | blocks of addresses on such nodes, and whereabouts' way of working beside it | `make test-scale` |
 //! | [`blocks`] | blocks of 50 ClaimNetworks on such nodes, each with a watch of its own | `make test-scale` |
 //! | [`jobs`], [`kubelets`] | the scale test of DRA that Kubernetes itself runs: Jobs fill the nodes, and come and go | `make test-scale` |
-//! | [`agents`], [`workload`] | what their agents do about blocks, and the pods that come and go | |
+//! | [`load`] | pods of Deployments with exactly as many addresses, created, restarted and deleted | `make test-scale` |
+//! | [`leased`] | what an agent does about blocks | |
+//! | [`agents`], [`workload`] | agents and their pods in simulated time | |
+//! | [`live_agents`] | agents in real time, for the pods of kubelets | |
 //! | [`whereabouts`] | a model of whereabouts' requests | |
 //! | [`fleet`], [`networks`] | what such a node publishes, and the ClaimNetworks of it | |
 //! | [`scheduling`] | pods, claims and the scheduler | |
 //! | [`writes`], [`webhook`] | what `admission` writes, and the webhook that its API server asks | |
-//! | [`cluster`] | the API server and the controller that these nodes share | |
+//! | [`cluster`], [`control_plane`] | the API server and the controller that these nodes share; scheduler and controller manager | |
 
 use std::process::ExitCode;
 
@@ -32,12 +35,16 @@ mod admission;
 mod agents;
 mod blocks;
 mod cluster;
+mod control_plane;
 mod explaining;
 mod flapping;
 mod fleet;
 mod jobs;
 mod kubelets;
 mod latency;
+mod leased;
+mod live_agents;
+mod load;
 mod networks;
 mod report;
 mod scheduling;
@@ -81,6 +88,10 @@ fn main() -> ExitCode {
         trial(
             "addresses::many_networks_have_blocks_on_each_node",
             blocks::many_networks_have_blocks_on_each_node,
+        ),
+        trial(
+            "addresses::as_many_pods_as_addresses_are_created_restarted_and_deleted",
+            load::as_many_pods_as_addresses_are_created_restarted_and_deleted,
         ),
     ];
     // A filter selects some of all.

@@ -291,8 +291,7 @@ async fn create_pods(client: &Client, kind: &str, class: Option<&str>) -> Result
             let of_pod: Vec<&str> = class.map(|_| name.as_str()).into_iter().collect();
             let mut pod = objects::pod(&name, &of_pod);
             pod["metadata"]["labels"] = json!({"kind": kind});
-            // No kubelet renews the nodes' leases.
-            pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+            fleet::tolerate(&mut pod);
             if let Some(class) = class {
                 let claim = serde_json::from_value(objects::claim(&name, class))?;
                 claims.create(&PostParams::default(), &claim).await?;
