@@ -134,7 +134,7 @@ test-integrations: tools $(mdbook) ## netclaim beside Karpenter, cert-manager an
 	NETCLAIM_LONG=1 cargo test --workspace --test install --locked -- a_certificate_of_cert_manager
 
 .PHONY: test-scale
-test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, status, scheduler, addresses (root; two hours)
+test-scale: tools ## 1,000 simulated nodes, or NETCLAIM_SCALE_NODES: publishing, status, scheduler, addresses (root; two and a half hours)
 	tests/node/build.sh
 	cargo build --release --package netclaim-controller --locked
 	@# Each simulated node has a connection of its own.

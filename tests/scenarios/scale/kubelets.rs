@@ -176,8 +176,10 @@ impl OnNode {
             let status = json!({"status": {"phase": phase}});
             pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.map(drop)
         };
-        let has_claim = self.pod.spec.as_ref().is_some_and(|spec| spec.resource_claims.is_some());
-        let address = if has_claim { self.prepare().await? } else { None };
+        let address = match self.claim()? {
+            Some(claim) => self.prepare(claim).await?,
+            None => None,
+        };
         phase("Running").await?;
         match self.pod.annotations().get(SECONDS) {
             Some(seconds) => sleep(Duration::from_secs_f64(seconds.parse()?)).await,
@@ -195,13 +197,25 @@ impl OnNode {
         Ok(())
     }
 
+    /// The name of its claim, if it asks for one: from its template, or made by the scheduler.
+    fn claim(&self) -> Result<Option<&str>> {
+        let status = self.pod.status.as_ref();
+        let by_line = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+        if let Some(by_line) = by_line {
+            return Ok(Some(&by_line.resource_claim_name));
+        }
+        if self.pod.spec.as_ref().is_none_or(|spec| spec.resource_claims.is_none()) {
+            return Ok(None);
+        }
+        let of_templates = status.and_then(|status| status.resource_claim_statuses.as_ref());
+        let claim =
+            of_templates.into_iter().flatten().find_map(|status| status.resource_claim_name.as_deref());
+        claim.map(Some).with_context(|| format!("the pod {} is bound and has no claim", self.pod.name_any()))
+    }
+
     /// Kubelet and agent read the claim, and the agent writes its status with the pod's address.
-    async fn prepare(&self) -> Result<Option<Ipv4Addr>> {
+    async fn prepare(&self, claim: &str) -> Result<Option<Ipv4Addr>> {
         let claims: Api<ResourceClaim> = Api::default_namespaced(self.client.clone());
-        let name = self.pod.name_any();
-        let statuses = self.pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
-        let claim = statuses.into_iter().flatten().find_map(|status| status.resource_claim_name.as_ref());
-        let claim = claim.with_context(|| format!("the pod {name} is bound and has no claim"))?;
         let _of_kubelet = claims.get(claim).await?;
         let of_agent = claims.get(claim).await?;
         let address = match &self.agents {

@@ -55,12 +55,28 @@ pub fn as_many_pods_as_addresses_are_created_restarted_and_deleted() -> Result<(
         for (rates, title) in [(Rates::Default, "default rates"), (Rates::Raised, "higher rates")] {
             control_plane.start(rates)?;
             load.without_claims(title, &mut report).await?;
-            load.with_addresses(title, Room::Exact, &mut report).await?;
-            load.with_addresses(title, Room::Plenty, &mut report).await?;
+            for (what, ask, room) in [
+                ("as many addresses", Ask::Template, Room::Exact),
+                ("addresses to spare", Ask::Template, Room::Plenty),
+                ("addresses to spare, by a line", Ask::Line, Room::Plenty),
+            ] {
+                load.with_addresses(&format!("{title}, {what}"), ask, room, &mut report).await?;
+            }
             control_plane.stop()?;
         }
         Ok(())
     })
+}
+
+/// How pods ask for an address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ask {
+    /// They do not.
+    No,
+    /// By a template of claims.
+    Template,
+    /// By a line in the limits of a container, for which the scheduler makes the claim.
+    Line,
 }
 
 /// How many addresses there are.
@@ -82,23 +98,22 @@ struct Load<'a> {
 impl Load<'_> {
     async fn without_claims(&self, title: &str, report: &mut Report) -> Result<()> {
         let kubelets = Kubelets::start(self.client, None);
-        self.run(&format!("{title}, no claims"), "plain", &kubelets, None, report).await
+        self.run(&format!("{title}, no claims"), ("plain", Ask::No), &kubelets, None, report).await
     }
 
-    async fn with_addresses(&self, title: &str, room: Room, report: &mut Report) -> Result<()> {
-        let (what, addresses) = match room {
+    async fn with_addresses(&self, title: &str, ask: Ask, room: Room, report: &mut Report) -> Result<()> {
+        let addresses = match room {
             Room::Exact => {
                 let last =
                     Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 1, 0).to_bits() + u32::try_from(PODS)? - 1);
                 let range = json!({"subnet": "10.0.0.0/16", "rangeStart": "10.0.1.0", "rangeEnd": last});
-                ("as many addresses", json!({"blockSize": {"ipv4": 28}, "ranges": [range]}))
+                json!({"blockSize": {"ipv4": 28}, "ranges": [range]})
             }
             Room::Plenty => {
                 let range = json!({"subnet": "10.0.0.0/16"});
-                ("addresses to spare", json!({"blockSize": {"ipv4": 24}, "ranges": [range]}))
+                json!({"blockSize": {"ipv4": 24}, "ranges": [range]})
             }
         };
-        let title = format!("{title}, {what}");
         let pool: AddressPoolSpec = serde_json::from_value(addresses.clone())?;
         let mut network = objects::network(NETWORK, "macvlan", UPLINK, "10.0.0.0/16");
         network["spec"]["addresses"] = addresses;
@@ -120,14 +135,14 @@ impl Load<'_> {
         })
         .await?;
         let kubelets = Kubelets::start(self.client, Some(Arc::clone(&agents)));
-        self.run(&title, NETWORK, &kubelets, Some(&controller), report).await?;
+        self.run(title, (NETWORK, ask), &kubelets, Some(&controller), report).await?;
         let counts = agents.counts();
         ensure!(counts.pods == 2 * PODS, "{} pods got an address", counts.pods);
         ensure!(agents.held() == 0, "{} addresses are in use", agents.held());
         report.row(format!("{title}: agents ask for more"), counts.more as f64, "")?;
         report.row(format!("{title}: agents ask for less"), counts.less as f64, "")?;
         report.row(format!("{title}: blocks given back"), counts.given_back as f64, "")?;
-        report.times(&format!("{title}: answer to more"), &file(&title, "answers"), &counts.answers)?;
+        report.times(&format!("{title}: answer to more"), &file(title, "answers"), &counts.answers)?;
         report.row(format!("{title}: controller: most memory"), mib(controller.usage()?.peak), "MiB")?;
 
         let networks: Api<DynamicObject> =
@@ -146,7 +161,7 @@ impl Load<'_> {
     async fn run(
         &self,
         title: &str,
-        kind: &str,
+        (kind, ask): (&str, Ask),
         kubelets: &Kubelets,
         controller: Option<&Controller>,
         report: &mut Report,
@@ -160,7 +175,7 @@ impl Load<'_> {
         let create = |n: usize| {
             let deployments = deployments.clone();
             async move {
-                let deployment = deployment(kind, n, controller.is_some())?;
+                let deployment = deployment(kind, n, ask)?;
                 deployments.create(&PostParams::default(), &deployment).await.map(drop).map_err(Error::from)
             }
         };
@@ -180,7 +195,7 @@ impl Load<'_> {
         report.seconds(format!("{title}: deleted"), begin.elapsed())?;
         let claims: Api<ResourceClaim> = Api::default_namespaced(self.client.clone());
         until("no claim is left", async || {
-            let left = claims.list_metadata(&of_kind).await?.items.len();
+            let left = claims.list_metadata(&ListParams::default()).await?.items.len();
             Ok((left == 0).then_some(()))
         })
         .await?;
@@ -230,11 +245,18 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Option<T>>) 
     }
 }
 
-/// The Deployment with this number, whose pods have an address each, or no claim.
-fn deployment(kind: &str, n: usize, has_claims: bool) -> Result<Deployment> {
+/// The Deployment with this number.
+fn deployment(kind: &str, n: usize, ask: Ask) -> Result<Deployment> {
     let name = format!("{kind}-{n}");
     let labels = json!({"app": name, KIND: kind});
-    let mut pod = if has_claims { objects::pod_of_template("", kind) } else { objects::pod("", &[]) };
+    let mut pod = match ask {
+        Ask::Template => objects::pod_of_template("", kind),
+        Ask::No | Ask::Line => objects::pod("", &[]),
+    };
+    if ask == Ask::Line {
+        let resource = format!("deviceclass.resource.kubernetes.io/{}", class(kind));
+        pod["spec"]["containers"][0]["resources"] = json!({"limits": {resource: "1"}});
+    }
     fleet::tolerate(&mut pod);
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": labels},
