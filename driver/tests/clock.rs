@@ -78,10 +78,10 @@ impl Node {
         Self { host, pods: BTreeMap::new() }
     }
 
-    fn network(&self) -> CniPlugins {
+    fn plugins(&self) -> Arc<CniPlugins> {
         let bin = std::env::var_os("NETCLAIM_CNI_BIN").unwrap();
         let runtime = Runtime::new(vec![self.host.data.path().to_owned(), bin.into()]).unwrap();
-        CniPlugins::new(runtime, self.cache(), Links::new("/sys"), DEADLINE)
+        Arc::new(CniPlugins::new(runtime, self.cache(), Links::new("/sys"), DEADLINE))
     }
 
     fn cache(&self) -> Cache {
@@ -93,10 +93,10 @@ impl Node {
         Journal::open(data.join("journal"), data.join("run")).unwrap()
     }
 
-    fn agent(&self) -> Agent {
+    fn agent(&self, plugins: &Arc<CniPlugins>) -> Agent {
         let loaded = self.journal().load().unwrap();
         assert!(loaded.unreadable.is_empty(), "{:?}", loaded.unreadable);
-        Attacher::start(self.network().into(), Silent.into(), self.journal(), loaded, BOOT)
+        Attacher::start(Arc::clone(plugins), Silent.into(), self.journal(), loaded, BOOT)
     }
 
     fn plan(&self, pod: &str) -> Plan {
@@ -122,10 +122,10 @@ impl Node {
     }
 
     /// A pod with its plan and its sandbox.
-    async fn start(&mut self, agent: &Agent, settle: &CniPlugins, pod: &str) {
+    async fn start(&mut self, agent: &Agent, plugins: &CniPlugins, pod: &str) {
         self.pods.insert(pod.to_owned(), Netns::new());
         let mut plan = self.plan(pod);
-        plan.spec.conflist = settle.settle(&plan.spec.conflist).await.unwrap();
+        plan.spec.conflist = plugins.settle(&plan.spec.conflist).await.unwrap();
         agent.prepare(vec![plan]).await.unwrap();
         agent.sandbox_up(self.sandbox(pod));
     }
@@ -181,24 +181,25 @@ fn about(seconds: f64, from: f64, to: f64) {
 fn attachments_are_neither_lost_nor_repeated_nor_early_when_the_clock_is_set() {
     on_a_host(&[OWN_CLOCK], async |host| {
         let mut node = Node::new(host);
-        let (agent, settle) = (node.agent(), node.network());
+        let plugins = node.plugins();
+        let agent = node.agent(&plugins);
 
         // While plugins run.
         for pod in ["a", "b"] {
-            node.start(&agent, &settle, pod).await;
+            node.start(&agent, &plugins, pod).await;
         }
         node.called("ADD", "a", 1).await;
         jump(DAY);
         attached(&agent, "a").await;
         attached(&agent, "b").await;
-        node.start(&agent, &settle, "c").await;
+        node.start(&agent, &plugins, "c").await;
         node.called("ADD", "c", 1).await;
         jump(-2 * DAY);
         attached(&agent, "c").await;
 
         // Between tries.
         node.turn("fail", true);
-        node.start(&agent, &settle, "fails").await;
+        node.start(&agent, &plugins, "fails").await;
         node.called("DEL", "fails", 1).await;
         jump(-2 * DAY);
         node.called("DEL", "fails", 2).await;
@@ -214,7 +215,7 @@ fn attachments_are_neither_lost_nor_repeated_nor_early_when_the_clock_is_set() {
 
         // Before a deadline.
         node.turn("hang", true);
-        node.start(&agent, &settle, "hangs").await;
+        node.start(&agent, &plugins, "hangs").await;
         node.called("ADD", "hangs", 1).await;
         jump(DAY);
         node.called("ADD", "hangs", 2).await;
@@ -232,7 +233,7 @@ fn attachments_are_neither_lost_nor_repeated_nor_early_when_the_clock_is_set() {
         let known = agent.pods();
         agent.drain().await;
         jump(3 * DAY);
-        let agent = node.agent();
+        let agent = node.agent(&node.plugins());
         for pod in &pods {
             agent.sandbox_up(node.sandbox(pod));
             let checked = agent.check(&format!("{pod}-uid"), &format!("{pod}-uid.0"), true).await;

@@ -434,6 +434,8 @@ impl Pod {
     async fn with(host: Host, make: &str) -> Self {
         if !make.ends_with("sw0") {
             run("ip link add sw0 type veth peer name sw9");
+            // A VLAN cannot be up on a link that is down.
+            run("ip link set sw0 up");
         }
         run(make);
         Self::new(host).with_link().await
