@@ -1,6 +1,7 @@
 //! Addresses under load, in the form of a comparison of address managers that others have published: 100
 //! Deployments of ten pods on ten nodes, with exactly as many addresses as pods, are created, restarted and
-//! deleted. Beside them, the same pods without claims.
+//! deleted. Beside them, the same pods without claims, and with addresses to spare; all of it with
+//! Kubernetes' default rates of requests, which limit it, and with higher ones.
 //!
 //! API server, scheduler, controller manager and netclaim's controller are real; kubelets and agents are
 //! [requests](crate::kubelets), and what [agents](crate::live_agents) decide about blocks is real. So this is
