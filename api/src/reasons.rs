@@ -3,6 +3,8 @@
 //! The docstring of a reason is what `docs/reference/events-and-conditions.md` says of it: the first
 //! paragraph is what it means, the second what to do.
 
+use serde_json::Value;
+
 /// A reason of an event or of a condition.
 pub trait Reason: Copy + 'static {
     /// All reasons of this kind.
@@ -39,6 +41,15 @@ pub trait ConditionReason: Reason {
     /// Returns the condition's status: `True`, `False`, or `Unknown` for a reason that says so.
     fn status_text(self) -> &'static str {
         if self.status() { "True" } else { "False" }
+    }
+
+    /// Whether this is the reason of the condition in an object's status.
+    fn is_given_by(self, status: &Value) -> bool {
+        status["conditions"].as_array().into_iter().flatten().any(|condition| {
+            condition["type"] == Self::TYPE
+                && condition["status"] == self.status_text()
+                && condition["reason"] == self.as_str()
+        })
     }
 }
 

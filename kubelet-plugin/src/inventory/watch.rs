@@ -16,7 +16,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use netclaim_api::addresses::{AddressPool, AddressPoolSpec};
 use netclaim_api::network::{ClaimNetwork, ClaimNetworkSpec};
 use netclaim_api::node_selector::selects_node;
-use netclaim_api::reasons::{AddressesReason, ConditionReason as _, NodeEvent, Reason as _};
+use netclaim_api::reasons::{AddressesReason, ConditionReason as _, NodeEvent};
 use netclaim_api::uplink_policy::UplinkPolicy;
 use netclaim_api::{IfName, LinkUse, NetworkName};
 use netclaim_cni::error_chain;
@@ -353,7 +353,8 @@ struct KnownNetwork {
 impl KnownNetwork {
     /// Reads a ClaimNetwork. One whose spec was read before is not decoded and validated again.
     fn read(object: DynamicObject, before: Option<&Self>) -> Option<Self> {
-        let (version, is_scarce) = (Version::of(&object), is_scarce(&object));
+        let version = Version::of(&object);
+        let is_scarce = AddressesReason::Exhausted.is_given_by(&object.data["status"]);
         if let Some(before) = before.filter(|before| before.version.is_of_spec(&version)) {
             return Some(Self { is_scarce, ..before.clone() });
         }
@@ -380,19 +381,10 @@ fn scarce(networks: &BTreeMap<String, KnownNetwork>) -> BTreeSet<NetworkName> {
     scarce.filter_map(|(name, _)| name.parse().ok()).collect()
 }
 
-/// Whether the controller says that no block of addresses is free for a node that needs one.
-fn is_scarce(network: &DynamicObject) -> bool {
-    let conditions = network.data["status"]["conditions"].as_array();
-    conditions.into_iter().flatten().any(|condition| {
-        condition["type"] == AddressesReason::TYPE
-            && condition["status"] == "False"
-            && condition["reason"] == AddressesReason::Exhausted.as_str()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use kube::runtime::watcher::Event;
+    use netclaim_api::reasons::Reason as _;
     use serde_json::{Value, json};
 
     use super::*;

@@ -10,14 +10,12 @@ use anyhow::{Context as _, Error, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use netclaim_api::DRIVER_NAME;
 use netclaim_api::addresses::{AddressBlock, AddressPoolSpec};
-use netclaim_api::device::DeviceName;
-use netclaim_api::network::ClaimNetwork;
-use netclaim_api::published::{Amounts, Facts, device};
+use netclaim_api::published::Amounts;
 use netclaim_tests::{AuditLog, Cluster, SYSTEM, Usage, objects};
 use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -27,6 +25,7 @@ use crate::agents::Agents;
 use crate::cluster::{self, Controller, admin, client, on_cluster};
 use crate::fleet::{self, AT_ONCE};
 use crate::leased::{self, Counts, Event, Seen};
+use crate::networks::{self, with_addresses};
 use crate::report::{Report, mib, millis};
 use crate::{whereabouts, workload};
 
@@ -64,7 +63,7 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let controller = Controller::start(cluster, &users.kubeconfig(CONTROLLER)?)?;
     let world = World {
         cluster,
-        networks: Api::all_with(of_admin.clone(), &ApiResource::erase::<ClaimNetwork>(&())),
+        networks: networks::api(&of_admin),
         blocks: Api::all(of_admin),
         agents: client(&users.kubeconfig(AGENTS)?).await?,
         nodes: nodes.iter().map(Node::name_any).collect(),
@@ -134,11 +133,7 @@ pub async fn publish(client: &Client, nodes: &[Node], networks: &[String]) -> Re
     let create = |node: &Node| {
         let (api, node) = (api.clone(), node.name_any());
         async move {
-            let of_network = |name: &String| {
-                let facts = Facts { network: name.clone(), uplink: UPLINK.to_owned(), ..Facts::default() };
-                let name = DeviceName::Network(name.parse().map_err(Error::msg)?);
-                Ok(device(name.to_string(), facts, Amounts::default(), true))
-            };
+            let of_network = |name: &String| fleet::device_of_network(name, UPLINK, Amounts::default());
             let devices = networks.iter().map(of_network).collect::<Result<Vec<_>>>()?;
             let slice = serde_json::from_value(json!({
                 "metadata": {"name": format!("{node}-netclaim")},
@@ -189,9 +184,7 @@ impl World<'_> {
             addresses["blockSize"] = json!({"ipv4": prefix});
         }
         let pool: AddressPoolSpec = serde_json::from_value(addresses.clone())?;
-        let mut network = objects::network(name, "macvlan", UPLINK, "10.0.0.0/9");
-        network["spec"]["addresses"] = addresses;
-        network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+        let network = with_addresses(name, UPLINK, "10.0.0.0/9", addresses);
 
         let mut seen = leased::watch(self.agents.clone(), watcher::Config::default());
         let log = AuditLog::from_now(self.cluster)?;

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Error, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
 use netclaim_api::addresses::AddressBlock;
-use netclaim_api::network::ClaimNetwork;
-use netclaim_tests::{AuditLog, Cluster, Usage, objects, setting};
+use netclaim_tests::{AuditLog, Cluster, Usage, setting};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
@@ -20,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::addresses::{AGENTS, CONTROLLER, UPLINK, Users, publish, report_usage, user};
 use crate::cluster::{self, Controller, admin, client, on_cluster};
 use crate::fleet::{self, AT_ONCE};
+use crate::networks::{self, with_addresses};
 use crate::report::{Report, mib, millis};
 
 /// ClaimNetworks with addresses of their own, all on each node, unless `$NETCLAIM_SCALE_NETWORKS` says
@@ -63,12 +63,10 @@ async fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     report.row("before, API server: memory", mib(before.1.rss), "MiB")?;
 
     let begin = Instant::now();
-    let api: Api<DynamicObject> = Api::all_with(of_admin.clone(), &ApiResource::erase::<ClaimNetwork>(&()));
+    let api = networks::api(&of_admin);
     for (n, name) in networks.iter().enumerate() {
         let range = format!("10.{}.0.0/14", 4 * n);
-        let mut network = objects::network(name, "macvlan", UPLINK, &range);
-        network["spec"]["addresses"] = json!({"ranges": [{"subnet": range}]});
-        network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+        let network = with_addresses(name, UPLINK, &range, json!({"ranges": [{"subnet": range}]}));
         api.create(&PostParams::default(), &serde_json::from_value(network)?).await?;
     }
     let all = count * many;

@@ -7,17 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
-use kube::api::{ApiResource, DynamicObject};
+use kube::Client;
 use kube::runtime::watcher::{self, watcher};
-use kube::{Api, Client};
-use netclaim_api::network::ClaimNetwork;
 use netclaim_tests::{AuditLog, Cluster};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::cluster::{Controller, PUBLISHING, TIMEOUT, admin, client, on_cluster};
 use crate::fleet::{self, Fleet, LINKS, Uses};
-use crate::networks::ClaimNetworks;
+use crate::networks::{self, ClaimNetworks};
 use crate::report::{Report, millis};
 
 /// Changes of the link, one each second. The last one is up.
@@ -94,8 +92,7 @@ impl Watches {
         let (events, listed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut tasks = JoinSet::new();
         for _ in 0..count {
-            let api: Api<DynamicObject> =
-                Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&()));
+            let api = networks::api(client);
             let (events, listed) = (Arc::clone(&events), Arc::clone(&listed));
             tasks.spawn(async move {
                 let mut watch = std::pin::pin!(watcher(api, watcher::Config::default()));

@@ -138,6 +138,13 @@ fn devices_of(link: &IfName, node: usize, uses: Uses) -> Result<(Vec<Device>, Op
     Ok((devices, Some(CounterSet { name: set, counters })))
 }
 
+/// A ClaimNetwork's device with little more than its name.
+pub fn device_of_network(network: &str, uplink: &str, amounts: Amounts) -> Result<Device> {
+    let facts = Facts { network: network.to_owned(), uplink: uplink.to_owned(), ..Facts::default() };
+    let name = DeviceName::Network(network.parse().map_err(Error::msg)?);
+    Ok(device(name.to_string(), facts, amounts, true))
+}
+
 /// Creates the class of exclusive devices, and returns its name.
 pub fn create_class_of_nics(cluster: &Cluster) -> Result<&'static str> {
     create_account(cluster)?;

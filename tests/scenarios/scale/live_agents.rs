@@ -5,29 +5,25 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Client, ResourceExt as _};
 use netclaim_api::Quantity;
 use netclaim_api::addresses::AddressPoolSpec;
-use netclaim_api::device::DeviceName;
-use netclaim_api::network::ClaimNetwork;
-use netclaim_api::published::{Amounts, Facts, device, taint};
-use netclaim_api::reasons::{AddressesReason, ConditionReason as _, Reason as _};
+use netclaim_api::published::{Amounts, taint};
+use netclaim_api::reasons::{AddressesReason, ConditionReason as _};
 use netclaim_api::taints::{Reason, Unhealthy};
 use netclaim_slices::{Placement, Pool, PublisherHandle};
-use netclaim_tests::objects;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::addresses::UPLINK;
-use crate::fleet;
 use crate::leased::{self, Counts, Event, GATHER, Leased, Seen, Shared};
+use crate::{fleet, networks};
 
 /// What a kubelet asks its node's agent for.
 enum Request {
@@ -102,16 +98,12 @@ impl LiveAgents {
 
 /// Tells the agents whether addresses are scarce.
 async fn watch_network(client: Client, name: String, scarce: watch::Sender<bool>) {
-    let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<ClaimNetwork>(&()));
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut networks = std::pin::pin!(watcher(api, config).default_backoff().applied_objects());
+    let mut networks =
+        std::pin::pin!(watcher(networks::api(&client), config).default_backoff().applied_objects());
     while let Some(network) = networks.next().await {
         let Ok(network) = network else { continue };
-        let is_scarce = objects::list(&network.data["status"]["conditions"]).any(|condition| {
-            condition["type"] == AddressesReason::TYPE
-                && condition["status"] == "False"
-                && condition["reason"] == AddressesReason::Exhausted.as_str()
-        });
+        let is_scarce = AddressesReason::Exhausted.is_given_by(&network.data["status"]);
         scarce.send_if_modified(|now| std::mem::replace(now, is_scarce) != is_scarce);
     }
 }
@@ -196,15 +188,8 @@ impl Agent {
     }
 
     fn publish(&self, (addresses, reason): (usize, Option<Reason>)) -> Result<()> {
-        let facts = Facts {
-            network: self.shared.network.clone(),
-            uplink: UPLINK.to_owned(),
-            mode: "macvlan".to_owned(),
-            ..Facts::default()
-        };
         let amounts = Amounts { addresses: Some(Quantity::new(addresses as u64)), ..Amounts::default() };
-        let name = DeviceName::Network(self.shared.network.parse().map_err(Error::msg)?).to_string();
-        let mut device = device(name, facts, amounts, true);
+        let mut device = fleet::device_of_network(&self.shared.network, UPLINK, amounts)?;
         let because = |reason| Unhealthy { reason, message: String::new() };
         taint(&mut device, reason.map(because).as_slice());
         let pool = Pool { devices: vec![device], ..self.pool.clone() };

@@ -16,10 +16,9 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use netclaim_api::addresses::{AddressBlock, AddressPoolSpec};
-use netclaim_api::network::ClaimNetwork;
 use netclaim_tests::{Cluster, objects};
 use serde_json::json;
 use tokio::time::sleep;
@@ -30,7 +29,7 @@ use crate::control_plane::{ControlPlane, Rates};
 use crate::fleet::{self, AT_ONCE};
 use crate::kubelets::{KIND, Kubelets, Life};
 use crate::live_agents::LiveAgents;
-use crate::networks::class;
+use crate::networks::{self, class, with_addresses};
 use crate::report::{Report, mib};
 
 const NODES: usize = 10;
@@ -116,9 +115,7 @@ impl Load<'_> {
             }
         };
         let pool: AddressPoolSpec = serde_json::from_value(addresses.clone())?;
-        let mut network = objects::network(NETWORK, "macvlan", UPLINK, "10.0.0.0/16");
-        network["spec"]["addresses"] = addresses;
-        network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+        let network = with_addresses(NETWORK, UPLINK, "10.0.0.0/16", addresses);
         let class = class(NETWORK);
         let mut template = objects::claim_template(NETWORK, &class);
         template["spec"]["metadata"] = json!({"labels": {KIND: NETWORK}});
@@ -146,9 +143,7 @@ impl Load<'_> {
         report.times(&format!("{title}: answer to more"), &file(title, "answers"), &counts.answers)?;
         report.row(format!("{title}: controller: most memory"), mib(controller.usage()?.peak), "MiB")?;
 
-        let networks: Api<DynamicObject> =
-            Api::all_with(self.client.clone(), &ApiResource::erase::<ClaimNetwork>(&()));
-        networks.delete(NETWORK, &DeleteParams::default()).await?;
+        networks::api(self.client).delete(NETWORK, &DeleteParams::default()).await?;
         let blocks: Api<AddressBlock> = Api::all(self.client.clone());
         until("no block is left", async || {
             let left = blocks.list_metadata(&ListParams::default()).await?.items.len();

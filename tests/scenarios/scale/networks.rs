@@ -39,8 +39,7 @@ impl ClaimNetworks {
         let list: Vec<Value> = each.chain(classes).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": list}).to_string();
         cluster.kubectl_with(&["create", "-f", "-"], &list)?;
-        let api = Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&()));
-        Ok(Self { api, count: all.len() })
+        Ok(Self { api: api(client), count: all.len() })
     }
 
     /// Creates a ClaimNetwork of scope `Cluster` with its class, and has a controller publish it. Nothing
@@ -104,6 +103,19 @@ impl ClaimNetworks {
             .kubectl(&["patch", "claimnetwork", &name, "--subresource=status", "--type=merge", "-p", patch])
             .map(drop)
     }
+}
+
+/// The ClaimNetworks of a cluster, with whatever their status has.
+pub fn api(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &ApiResource::erase::<ClaimNetwork>(&()))
+}
+
+/// A ClaimNetwork whose pods get these `addresses` of the subnet.
+pub fn with_addresses(name: &str, uplink: &str, subnet: &str, addresses: Value) -> Value {
+    let mut network = objects::network(name, "macvlan", uplink, subnet);
+    network["spec"]["addresses"] = addresses;
+    network["spec"]["cni"]["plugins"][0]["ipam"] = json!("${addresses}");
+    network
 }
 
 /// The class of a ClaimNetwork.
