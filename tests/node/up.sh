@@ -202,6 +202,12 @@ kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 X
+  # As by default. The API server reads changes of this file while it runs.
+  cat >"$dir/authorization.yaml" <<X
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthorizationConfiguration
+authorizers: [{type: Node, name: node}, {type: RBAC, name: rbac}]
+X
   runtime_configuration >"$dir/runtime.toml"
   each_node write_network_configuration
   if by_kubeadm; then kubeadm_configuration; else each_node write_kubelet_configuration; fi
@@ -271,7 +277,7 @@ define_control_plane() {
     --kubelet-client-certificate "$pki/apiserver-kubelet.crt" --kubelet-client-key "$pki/apiserver-kubelet.key" \
     --service-account-key-file "$pki/serviceaccounts.key" --service-account-signing-key-file "$pki/serviceaccounts.key" \
     --service-account-issuer https://kubernetes.default.svc --allow-privileged \
-    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --enable-aggregator-routing \
+    --authorization-config "$dir/authorization.yaml" --enable-admission-plugins NodeRestriction --enable-aggregator-routing \
     --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/log/audit.log" --audit-log-maxsize 10000
   # At its start it requests a token for each controller: 5 s at the default of 20 requests per second.
   svc_define kcm "$bin/kube-controller-manager" --kubeconfig "$pki/kcm.conf" --leader-elect=false --secure-port 0 \

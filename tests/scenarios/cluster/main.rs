@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use netclaim_tests::{scenarios, suite};
 
 mod attaching;
+mod authorizer;
 mod autoscalers;
 mod availability;
 mod bandwidth;

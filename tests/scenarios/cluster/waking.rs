@@ -6,8 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use netclaim_tests::objects::{claim, claim_template, class, list, pod, pod_of_template, request};
-use netclaim_tests::{AGENT, AGENT_PODS, SYSTEM, Test, eventually, holds, long};
+use netclaim_tests::{AGENT, AGENT_PODS, AuditLog, SYSTEM, Test, eventually, holds, long};
 use serde_json::{Value, json};
+
+use crate::authorizer::FirstReadRefused;
 
 /// The annotation by which the agent wakes a pod.
 const RETRY: &str = "netclaim.dev/retry";
@@ -75,54 +77,28 @@ pub fn a_pod_starts_as_soon_as_its_agent_and_parent_are_back(test: &Test<'_>) ->
     Ok(())
 }
 
-/// Pods of a burst.
-const BURST: usize = 20;
-/// Bursts; one in which a read was refused is enough.
-const BURSTS: usize = 8;
-
 pub fn pods_whose_claims_the_kubelet_may_not_read_yet_are_woken(test: &Test<'_>) -> Result<()> {
     if !kubelet_reports_pods(test) {
         return test.skip("before Kubernetes 1.37 the kubelet does not report its pods");
     }
     let network = test.macvlan("a")?;
     test.start_pod("warm", &network)?;
-    let mut grant = test.cluster.get(&["clusterrolebinding", "netclaim-kubelets"])?;
-    grant["metadata"].as_object_mut().context("no metadata")?.remove("resourceVersion");
-    test.cluster.kubectl(&["delete", "clusterrolebinding", "netclaim-kubelets"])?;
-    let result = starts_without_the_grant(test, &network);
-    test.cluster.kubectl_with(&["create", "-f", "-"], &grant.to_string())?;
-    result
-}
-
-fn starts_without_the_grant(test: &Test<'_>, network: &str) -> Result<()> {
-    // The authorizer caches what it allowed.
-    std::thread::sleep(Duration::from_secs(2));
     let before = woken(test, "NotPrepared", "Ok")?;
-    let (mut refused, mut slowest) = (0_u64, Duration::ZERO);
-    for round in 0..BURSTS {
-        let watch = test.watch_pods()?;
-        let names: Vec<String> = (0..BURST).map(|n| format!("r{round}p{n}")).collect();
-        test.create(names.iter().flat_map(|name| [claim(name, network), pod(name, &[name])]))?;
-        let started = watch.started(BURST, 100)?.into_iter();
-        let took: Vec<Duration> =
-            started.filter(|(name, _)| names.contains(name)).map(|(_, took)| took).collect();
-        slowest = slowest.max(took.into_iter().max().context("no pods")?);
-        for name in &names {
-            let is_refusal = |event: &String| event.contains("FailedPrepareDynamicResources");
-            refused += u64::from(test.events(name)?.iter().any(is_refusal));
-        }
-        test.kubectl(&["delete", "pods", "--all", "--timeout=120s"])?;
-        if refused > 0 {
-            break;
-        }
-    }
+    let names: Vec<String> = (0..20).map(|n| format!("p{n}")).collect();
+    let authorizer = FirstReadRefused::start(test)?;
+    let log = AuditLog::from_now(test.cluster)?;
+    let watch = test.watch_pods()?;
+    test.create(names.iter().flat_map(|name| [claim(name, &network), pod(name, &[name])]))?;
+    // The first pod, which runs, is among them.
+    let started = watch.started(1 + names.len(), 100)?;
+    drop(authorizer);
+    let slowest = started.into_iter().map(|(_, took)| took).max().context("no pods")?;
+    let reads = log.requests_of("system:node:node0")?;
+    let refused = reads.get("get resourceclaims 403").copied().unwrap_or_default();
     let woken = woken(test, "NotPrepared", "Ok")? - before;
     eprintln!("       {refused} pods refused at first, {woken} wakes, slowest {slowest:?}");
-    if refused == 0 {
-        // A machine that is busy with other clusters may never be slow at the right moment.
-        return test.skip("the race did not happen: the kubelet was refused no read of a claim");
-    }
-    ensure!(woken >= refused, "{woken} wakes of {refused} pods");
+    ensure!(refused == names.len(), "the kubelet's requests: {reads:?}");
+    ensure!(woken >= u64::try_from(refused)?, "{woken} wakes of {refused} pods");
     ensure!(slowest < Duration::from_secs(20), "a pod took {slowest:?}");
     Ok(())
 }
