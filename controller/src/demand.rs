@@ -16,6 +16,8 @@ use crate::objects::nodes::Nodes;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Demand {
     pub(crate) networks: BTreeMap<NetworkName, Draw>,
+    /// The ClaimNetworks whose specs are not those that they were created with.
+    pub(crate) revised: BTreeSet<NetworkName>,
     /// The accepted pools.
     pub(crate) pools: BTreeMap<PoolKey, AddressPoolSpec>,
     /// With which ranges and ClaimNetworks each pool was looked through last, as its status says.

@@ -726,8 +726,16 @@ fn demand(known: &ClusterView) -> Demand {
         (nodes.publishing().cloned().collect(), nodes.selected().clone())
     };
     let (surveyed, nodes) = (surveyed(known), known.nodes.all().clone());
-    let rules = known.published.rules().to_vec();
-    Demand { surveyed, nodes, rules, ..Demand::of(pools, networks, nodes_of) }
+    let (revised, rules) = (revised(known).collect(), known.published.rules().to_vec());
+    Demand { revised, surveyed, nodes, rules, ..Demand::of(pools, networks, nodes_of) }
+}
+
+/// Returns the ClaimNetworks whose specs have changed since they were created. The API server begins the
+/// `generation` of a custom resource with a status at 1, and counts the changes of its spec.
+fn revised(known: &ClusterView) -> impl Iterator<Item = NetworkName> {
+    let has_changed = |object: &DynamicObject| object.metadata.generation != Some(1);
+    let networks = known.networks.catalog().all().filter(move |reviewed| has_changed(&reviewed.object));
+    networks.filter_map(|reviewed| reviewed.object.name_any().parse().ok())
 }
 
 /// Returns with which ranges and ClaimNetworks each pool was looked through last, as the statuses say.

@@ -39,8 +39,8 @@ use super::store::{Blocks, Lease, Leases};
 use crate::addresses::leasing::{HeldAddress, Leaving};
 use crate::demand::{Demand, Draw};
 
-/// Time to a survey from when a ClaimNetwork with another IPAM began to draw from the pool: agents take some
-/// time to see that, and to write what their last ADDs have given.
+/// Time to a survey from when a ClaimNetwork with another IPAM began to draw from the pool, or may have:
+/// agents take some time to see that, and to write what their last ADDs have given.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// How long an address counts as held from the survey on, whether the watch has shown its lease or not.
@@ -62,7 +62,8 @@ pub(super) struct Survey {
     shared: BTreeSet<PoolKey>,
     /// What ClaimNetworks draw from; `None` before that is known.
     draws: Option<BTreeMap<NetworkName, Option<PoolKey>>>,
-    /// When a ClaimNetwork with another IPAM began to draw from a pool, or this leader saw the pool first.
+    /// When a ClaimNetwork with another IPAM began to draw from a pool, or this leader saw it first and knew
+    /// no better.
     changed: BTreeMap<PoolKey, Instant>,
     /// After a failure, no survey before this.
     not_before: Instant,
@@ -125,7 +126,11 @@ impl Survey {
             demand.networks.iter().map(|(name, draw)| (name.clone(), drawn(draw).cloned())).collect();
         self.changed.retain(|_, since| *since + SETTLE > now);
         match &self.draws {
-            None => self.changed.extend(demand.pools.keys().map(|key| (key.clone(), now))),
+            // Who was created as it is has never had another IPAM.
+            None => {
+                let may_have_had = draws.iter().filter(|(name, _)| demand.revised.contains(*name));
+                self.changed.extend(may_have_had.filter_map(|(_, pool)| Some((pool.clone()?, now))));
+            }
             Some(before) => {
                 // A ClaimNetwork that is new has no pods, and blocks say what pods have of one that draws
                 // from a pool.
@@ -594,9 +599,13 @@ mod tests {
     fn a_survey_waits_for_agents_only_after_a_network_with_another_ipam_has_joined_the_pool() {
         let start = Instant::now();
         let (now, later) = (start + 10 * SETTLE, start + 20 * SETTLE);
-        let mut survey = Survey::new(start);
         let mut demand = demand(json!([{"subnet": "10.20.0.0/24"}]));
         let key = PoolKey::Network(name("storage"));
+        let mut survey = Survey::new(start);
+        survey.observe(&demand, start);
+        assert!(survey.due(&key) <= start, "it was created so");
+        let mut survey = Survey::new(start);
+        demand.revised.insert(name("storage"));
         survey.observe(&demand, start);
         assert_eq!(survey.due(&key), start + SETTLE, "it is unknown since when it is so");
         let storage = demand.networks.remove(&name("storage")).unwrap();
