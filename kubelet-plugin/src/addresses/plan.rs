@@ -153,14 +153,15 @@ impl TakenAddresses {
 pub fn sandboxes_of_named<A: Attach, O: Observer<Owner = Owner>>(
     attacher: &Attacher<A, O>,
 ) -> BTreeSet<String> {
-    let mut unnamed = BTreeSet::new();
+    // In this order: a sandbox that comes meanwhile is not one of them.
+    let (all, mut unnamed) = (attacher.sandbox_ids(), BTreeSet::new());
     attacher.for_each_pod(|state| {
         for record in state.attachments() {
             let is_named = record.plan.owner.addresses.is_some();
             unnamed.extend(record.phase.sandbox().filter(|_| !is_named).map(|sandbox| sandbox.id.clone()));
         }
     });
-    &attacher.sandbox_ids() - &unnamed
+    &all - &unnamed
 }
 
 /// Returns the `ipam` of an attachment, and what it has: the addresses that it asks for, or one of a block of
