@@ -5,8 +5,8 @@
 # has. The slot names everything outside of DIR:
 #   10.96.SLOT.0/24     service network; .1, its first address, is the API server's and
 #                       the host's end of the links to the nodes
-#   10.97.SLOT.0/24     divided among the nodes: the first address of a part is the node,
-#                       the sixteenth and up are pods. A single node has all.
+#   10.97.N.0/24        one for each node, N from SLOT * 8: the first address is the node,
+#                       the sixteenth and up are pods
 #   fd96:SLOT::/112     the same two networks of a cluster with IPv6
 #   fd97:SLOT::/64
 #   127.96.SLOT.1       etcd
@@ -36,7 +36,7 @@
 . "$here/kubeadm.sh"
 
 slots=/run/netclaim-clusters
-most_nodes=8 # each node still has 15 addresses for pods
+most_slots=31 most_nodes=8 # 10.97.0.0/16 has a network for each node
 
 # cluster_dir DIR: sets dir, the names of its slot when it has one, and node0's.
 cluster_dir() {
@@ -65,15 +65,13 @@ of_stack() {
 # select_node NUMBER: sets the names of a node: its own, the ending of its services' and files' names, its addresses and
 # its link.
 select_node() {
-  local prefix=24 size
-  while ((1 << (prefix - 24) < nodes)); do prefix=$((prefix + 1)); done
-  size=$((256 >> (prefix - 24)))
+  local net=10.97.$((slot * most_nodes + $1))
   node=node$1 ending=$1 link=netclaim$slot-$1
   (($1 > 0)) || ending='' link=netclaim$slot
   # A cluster with IPv6 has one node.
-  node_ips=$(of_stack "10.97.$slot.$(($1 * size + 1))" "fd97:$slot::1")
-  pods_nets=$(of_stack "10.97.$slot.$(($1 * size))/$prefix" "fd97:$slot::/64")
-  first_pod_ips=$(of_stack "10.97.$slot.$(($1 * size + 16))" "fd97:$slot::10")
+  node_ips=$(of_stack "$net.1" "fd97:$slot::1")
+  pods_nets=$(of_stack "$net.0/24" "fd97:$slot::/64")
+  first_pod_ips=$(of_stack "$net.16" "fd97:$slot::10")
 }
 
 # each_node COMMAND...: runs the command for one node after the other.

@@ -8,7 +8,7 @@
 # service "wire" joins all eth1, another joins all eth2. Only node0 and node1 have an eth2.
 #
 # NETCLAIM_NODES is the number of nodes of a new cluster (1..8, default 1); they are node0, node1 and so on. NETCLAIM_SLOT
-# chooses the slot (1..250; see cluster.sh), by default a free one. NETCLAIM_STACK chooses the address families of a new
+# chooses the slot (1..31; see cluster.sh), by default a free one. NETCLAIM_STACK chooses the address families of a new
 # cluster (see cluster.sh), NETCLAIM_RUNTIME its container runtime (see runtime.sh), NETCLAIM_KUBERNETES its version (see
 # use_kubernetes in lib.sh), NETCLAIM_BOOTSTRAP who makes it (see kubeadm.sh). With NETCLAIM_PINNED=1 the control plane has the
 # first half of the machine's processors and the nodes have the other half. With NETCLAIM_API_ONLY=1 only etcd and the API
@@ -43,6 +43,7 @@ if [[ -n ${running:-} ]]; then
   [[ ${NETCLAIM_BOOTSTRAP:-$bootstrap} == "$bootstrap" ]] || die "the cluster in $dir is made of $bootstrap: $here/down.sh $dir first"
 else
   ((${NETCLAIM_NODES:=1} >= 1 && NETCLAIM_NODES <= most_nodes)) || die "NETCLAIM_NODES=$NETCLAIM_NODES: 1 to $most_nodes nodes"
+  ((${NETCLAIM_SLOT:-1} >= 1 && ${NETCLAIM_SLOT:-1} <= most_slots)) || die "NETCLAIM_SLOT=$NETCLAIM_SLOT: 1 to $most_slots"
   case ${NETCLAIM_STACK:=ipv4} in
   ipv4) ;;
   # The host is the router between nodes, and older kernels forward IPv6 between all of its links or none.
@@ -67,7 +68,7 @@ NETCLAIM_RUNTIME=$runtime NETCLAIM_KUBERNETES=$kubernetes NETCLAIM_BOOTSTRAP=${N
 free_slot() {
   local owner
   owner=$(readlink "$slots/$1") && [[ $(cat "$owner/slot" 2>/dev/null) == "$1" ]] && return 1
-  [[ -z $(ip -4 route show root "10.96.$1.0/24") && -z $(ip -4 route show root "10.97.$1.0/24") &&
+  [[ -z $(ip -4 route show root "10.96.$1.0/24") && -z $(ip -4 route show root "10.97.$(($1 * most_nodes)).0/21") &&
     -z $(ip -6 route show root "fd96:$1::/112") && -z $(ip -6 route show root "fd97:$1::/64") ]]
 }
 
@@ -77,7 +78,7 @@ take_slot() {
   exec {lock}</run # a lock that leaves no file behind
   flock "$lock"
   mkdir -p "$slots"
-  for n in ${NETCLAIM_SLOT:-$(seq 1 250)}; do
+  for n in ${NETCLAIM_SLOT:-$(seq 1 "$most_slots")}; do
     if free_slot "$n"; then
       echo "$n" >"$dir/slot"
       echo "$NETCLAIM_NODES" >"$dir/nodes"

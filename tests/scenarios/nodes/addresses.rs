@@ -217,7 +217,7 @@ pub fn a_range_is_used_up_to_its_last_address_and_no_pod_waits_on_a_node(test: &
     if !long() {
         return test.skip("it takes minutes: make test-faults");
     }
-    // Three networks for each pod: the nodes' own network has 47 addresses on each.
+    // Three networks for each pod, so that fewer pods are enough.
     const PODS: usize = 78;
     let network = network(test, json!({"ranges": [{"subnet": test.subnet(0)}]}), 3)?;
     let device = format!("net-{network}");
