@@ -198,7 +198,7 @@ bench-node: tools ## CPU of an idle node with up to 50 ClaimNetworks, of pods on
 	cargo test --workspace --test starts --locked -- an_idle_node
 
 .PHONY: bench-addresses
-bench-addresses: tools ## 32 Deployments with as many pods as addresses are created, restarted and deleted on three nodes (root; 3 minutes)
+bench-addresses: tools ## 96 Deployments with as many pods as addresses, 288, are created, restarted and deleted on three nodes (root; 10 minutes)
 	tests/node/build.sh
 	NETCLAIM_LONG=1 cargo test --workspace --test nodes --locked -- as_many_pods_as_addresses
 
