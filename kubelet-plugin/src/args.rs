@@ -112,7 +112,7 @@ pub struct Args {
     pub node_gone_after: Duration,
 
     /// How long a block of addresses must be empty, or the node have asked for too many, before the agent
-    /// gives back what it does not need, in seconds
+    /// gives back what it does not need, in seconds; at most 60 while the ClaimNetwork has no free block
     #[arg(long, env = "NETCLAIM_BLOCK_IDLE_AFTER", default_value = "300", value_parser = delay)]
     pub block_idle_after: Duration,
 

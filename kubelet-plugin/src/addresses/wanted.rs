@@ -20,6 +20,9 @@ const SCARCE: Duration = Duration::from_secs(10);
 const SMALL: u64 = 4;
 /// How long a block must be empty, or `wanted` too high, before that is acted upon, by default.
 pub const IDLE: Duration = Duration::from_secs(300);
+/// The same at most while addresses are scarce. Pods may wait for nodes that have none while the scheduler
+/// puts none on this one, of which the controller knows nothing.
+const SCARCE_IDLE: Duration = Duration::from_secs(60);
 /// The time whose attachments say how many are to come: a block takes some seconds at worst.
 const RATE_WINDOW: Duration = Duration::from_secs(60);
 
@@ -95,6 +98,7 @@ impl UseHistory {
             *self = Self::new(self.idle_after);
             return decision;
         };
+        let idle_after = if is_scarce { self.idle_after.min(SCARCE_IDLE) } else { self.idle_after };
         let (usable, used) =
             blocks.iter().fold((0, 0), |sum, block| (sum.0 + block.usable, sum.1 + block.used));
         let settled_since = self.note(used, now);
@@ -112,11 +116,11 @@ impl UseHistory {
             self.too_much = None;
         } else if wanted > used + 2 * reserve + largest {
             let since = *self.too_much.get_or_insert(now);
-            if now >= since + self.idle_after {
+            if now >= since + idle_after {
                 next_wanted = Some(used + reserve);
                 self.too_much = None;
             } else {
-                soonest(&mut decision.next, since + self.idle_after);
+                soonest(&mut decision.next, since + idle_after);
             }
         } else {
             self.too_much = None;
@@ -131,7 +135,8 @@ impl UseHistory {
         }
         let is_exhausted = used >= usable;
         self.report_used(blocks, (settled_since, is_exhausted, is_scarce), now, &mut decision);
-        self.give_back(blocks, (usable, used + reserve, next_wanted.unwrap_or(wanted)), now, &mut decision);
+        let needed = (used + reserve).max(next_wanted.unwrap_or(wanted));
+        self.give_back(blocks, (usable, needed), idle_after, now, &mut decision);
         if let Some((at, _)) = self.arrivals.front() {
             soonest(&mut decision.next, *at + RATE_WINDOW);
         }
@@ -182,25 +187,26 @@ impl UseHistory {
         }
     }
 
-    /// Gives back one block that has been empty for long, unless it is the last one.
+    /// Gives back one block that has been empty for so long, unless it is the last one.
     fn give_back(
         &mut self,
         blocks: &[BlockNow],
-        (usable, needed, wanted): (u64, u64, u64),
+        (usable, needed): (u64, u64),
+        idle_after: Duration,
         now: Instant,
         decision: &mut Decision,
     ) {
         self.empty.retain(|name, _| blocks.iter().any(|block| block.name == *name && block.used == 0));
         for block in blocks.iter().filter(|block| block.used == 0) {
             let since = *self.empty.entry(block.name.clone()).or_insert(now);
-            let can_go = blocks.len() > 1 && usable - block.usable >= needed.max(wanted);
+            let can_go = blocks.len() > 1 && usable - block.usable >= needed;
             if !can_go || decision.give_back.is_some() {
                 continue;
             }
-            if now >= since + self.idle_after {
+            if now >= since + idle_after {
                 decision.give_back = Some(block.name.clone());
             } else {
-                soonest(&mut decision.next, since + self.idle_after);
+                soonest(&mut decision.next, since + idle_after);
             }
         }
     }
@@ -324,6 +330,23 @@ mod tests {
         let blocks = [wanting(20, block("a", 10)), block("b", 0)];
         history.look(&blocks, false, now);
         assert_eq!(history.look(&blocks, false, now + IDLE).give_back, None);
+    }
+
+    #[test]
+    fn while_addresses_are_scarce_a_node_keeps_no_more_than_it_used_in_the_last_minute() {
+        let (mut history, now) = (UseHistory::default(), Instant::now());
+        // Of a burst, of which the scheduler puts the rest on other nodes.
+        let blocks = [wanting(60, block("a", 16)), wanting(0, block("b", 0)), wanting(0, block("c", 0))];
+        let first = history.look(&blocks, true, now);
+        assert_eq!((wanted(&first), first.give_back), (None, None));
+        let decision = history.look(&blocks, true, now + SCARCE_IDLE);
+        assert_eq!((wanted(&decision), decision.give_back.as_deref()), (Some(16 + 4), Some("b")));
+        let left = [wanting(20, block("a", 16)), wanting(0, block("c", 0))];
+        assert_eq!(history.look(&left, true, now + 2 * SCARCE_IDLE).give_back, None, "it needs some more");
+        let mut soon = UseHistory::new(SCARCE_IDLE / 6);
+        soon.look(&blocks, true, now);
+        let decision = soon.look(&blocks, true, now + SCARCE_IDLE / 6);
+        assert_eq!(decision.give_back.as_deref(), Some("b"), "an admin may choose less");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! Deployments at once, with exactly as many addresses as pods. They are created, restarted and deleted.
 //!
 //! There 100 Deployments of 10 pods ran on 10 nodes; the best took 207 s until all pods ran, others 343 to
-//! 405 s, and whereabouts did not get there. Here a node has at most 250 pods. They are spread evenly, so that
-//! those of a node have exactly six blocks: what is free in a node's block is for its pods alone.
+//! 405 s, and whereabouts did not get there. Here a node has at most 250 pods. They are spread evenly, so
+//! that those of a node have exactly six blocks: what is free in a node's block is for its pods alone.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
