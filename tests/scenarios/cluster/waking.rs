@@ -97,7 +97,7 @@ pub fn pods_whose_claims_the_kubelet_may_not_read_yet_are_woken(test: &Test<'_>)
     let refused = reads.get("get resourceclaims 403").copied().unwrap_or_default();
     let woken = woken(test, "NotPrepared", "Ok")? - before;
     eprintln!("       {refused} pods refused at first, {woken} wakes, slowest {slowest:?}");
-    ensure!(refused == names.len(), "the kubelet's requests: {reads:?}");
+    ensure!(refused >= names.len(), "the kubelet's requests: {reads:?}");
     ensure!(woken >= u64::try_from(refused)?, "{woken} wakes of {refused} pods");
     ensure!(slowest < Duration::from_secs(20), "a pod took {slowest:?}");
     Ok(())

@@ -225,7 +225,9 @@ fn demand(seen: &Seen<'_>) -> Demand {
     let networks = seen.networks.iter();
     let networks = networks.map(|(name, (spec, is_accepted))| (name.clone(), is_accepted.then_some(spec)));
     let nodes_of = |_: &NetworkName| (seen.publishing.clone(), seen.nodes.clone());
-    Demand { nodes: Arc::new(nodes), ..Demand::of(seen.pools, networks, nodes_of) }
+    // Any of them may have been edited before this leader saw it.
+    let revised = seen.networks.keys().cloned().collect();
+    Demand { revised, nodes: Arc::new(nodes), ..Demand::of(seen.pools, networks, nodes_of) }
 }
 
 fn event(name: &str, object: Option<&impl Serialize>) -> Event<DynamicObject> {
