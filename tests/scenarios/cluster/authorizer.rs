@@ -40,14 +40,14 @@ impl FirstReadRefused {
             "users": [{"name": "apiserver", "user": {}}],
             "contexts": [{"name": "authorizer", "context": {"cluster": "authorizer", "user": "apiserver"}}]});
         fs::write(&clients, client.to_string())?;
-        let is_first_read = format!(
+        let is_read_by_kubelet = format!(
             "has(request.resourceAttributes) && request.resourceAttributes.resource == 'resourceclaims' && \
              request.resourceAttributes.namespace == '{}' && request.user.startsWith('system:node:')",
             test.namespace()
         );
         let webhook = json!({"connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": clients},
             "subjectAccessReviewVersion": "v1", "matchConditionSubjectAccessReviewVersion": "v1",
-            "matchConditions": [{"expression": is_first_read}],
+            "matchConditions": [{"expression": is_read_by_kubelet}],
             "cacheAuthorizedRequests": false, "cacheUnauthorizedRequests": false,
             "authorizedTTL": "1s", "unauthorizedTTL": "1s", "timeout": "3s",
             // A scenario that does not end must not keep the next ones' pods waiting.
